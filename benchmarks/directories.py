@@ -38,17 +38,17 @@ class Client:
     """Stands for a connection of the bookie (`Peer`), and counts what it acknowledges."""
 
     def __init__(self) -> None:
-        self.refused: set[int] = set()
+        self.refused: dict[int, int] = {}
         self.through: dict[int, int] = {}
         self.changed = asyncio.Event()
 
-    def acked(self, ledger: int, through: int) -> None:
+    def acked(self, ledger: int, writer: int, through: int) -> None:
         self.through[ledger] = through
         self.changed.set()
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: BookieCode, text: str) -> None:
+    def lost(self, ledger: int, writer: int, code: BookieCode, text: str) -> None:
         raise SystemExit(f"the bookie refused ledger {ledger}: {text}")
 
     def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None: ...

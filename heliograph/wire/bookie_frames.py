@@ -15,9 +15,8 @@ A frame, big endian:
 
     kind             number  entry   value    body                        answer
     1 ADD            count   first   LAC      block                       ACKS, later; or LOST, once
+                     request: the writer, a number that rises with each writer opened on this connection
     2 ADD_RECOVERY   count   first   LAC      block                       ANSWER; allowed on a fenced ledger
-    3 OPEN_WRITER    -       -       -        -                           none: ADDs behind it are taken again after
-                                                                          a LOST
     4 READ           parts   first   last     u32 bytes                   ANSWER, body: blocks
                      parts 1: as many ANSWERs as the bookie likes, value 1 in all but the last, which may be empty; in
                      those entry: behind the last one that all of them hold, if none is bad; 0: it does not say
@@ -31,11 +30,15 @@ A frame, big endian:
     8 DELETE         -       -       -        -                           ANSWER
     9 LEDGERS        -       above   -        -                           ANSWER, body: u64 ledgers above `entry`
                                                                           (-1: all), value: 1 where there are more
-    64 ACKS          -       -       -        (u64 ledger, i64 through)*  of the bookie: every ADD of this connection
-                                                                          to `ledger` up to `through` is durable
-    65 LOST          code    -       -        text                        of the bookie: the first ADD that was
-                                                                          refused; those behind it are dropped
+    65 LOST          code    -       -        text                        of the bookie: the first ADD of the writer
+                     request: the writer                                  `request` that was refused; none that it
+                                                                          sent is taken or acknowledged any more
     66 ANSWER        code    entry   value    what was asked, or text
+    67 ACKS          -       -       -        (u64 ledger, u32 writer,    of the bookie: every ADD of that writer to
+                                              i64 through)*               `ledger` up to `through` is durable
+
+Kinds 3 and 64 are those of versions whose writers had no number: each side refuses them, as it does any kind that it
+does not know.
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ VERSION = 1
 FRAME_BYTES_MAX = 16 << 20
 HEAD = struct.Struct(">IBBHQqqI")
 """(size, version, kind, number, ledger, entry, value, request)."""
-ACK = struct.Struct(">Qq")
-"""Packs (ledger, the last entry that is acknowledged)."""
+ACK = struct.Struct(">QIq")
+"""Packs (ledger, writer, the last entry that is acknowledged)."""
 RANGE = struct.Struct(">qq")
 """Packs (first entry, last entry), both included."""
 
@@ -78,16 +81,15 @@ _SLAB_REST = 1 << 12
 class Kind(IntEnum):
     ADD = 1
     ADD_RECOVERY = 2
-    OPEN_WRITER = 3
     READ = 4
     FENCE = 5
     WRITE_LAC = 6
     READ_LAC = 7
     DELETE = 8
     LEDGERS = 9
-    ACKS = 64
     LOST = 65
     ANSWER = 66
+    ACKS = 67
 
 
 class BookieCode(IntEnum):
@@ -130,14 +132,14 @@ def encode(
     return HEAD.pack(HEAD.size + body_bytes, VERSION, kind, number, ledger, entry, value, request)
 
 
-def encode_acks(acks: Iterable[tuple[int, int]]) -> bytes:
-    """One ACKS frame for (ledger, through) of any number of ledgers."""
-    body = b"".join([ACK.pack(ledger, through) for ledger, through in acks])
+def encode_acks(acks: Iterable[tuple[tuple[int, int], int]]) -> bytes:
+    """One ACKS frame for ((ledger, writer), through) of any number of writers."""
+    body = b"".join([ACK.pack(ledger, writer, through) for (ledger, writer), through in acks])
     return encode(Kind.ACKS, body_bytes=len(body)) + body
 
 
-def decode_acks(frame: memoryview) -> Iterable[tuple[int, int]]:
-    """Raises PeerError where the body is no whole number of pairs."""
+def decode_acks(frame: memoryview) -> Iterable[tuple[int, int, int]]:
+    """(ledger, writer, through) of each. Raises PeerError where the last one is torn."""
     body = frame[HEAD.size :]
     if len(body) % ACK.size:
         raise PeerError("bookie frame: a list of acks with a torn end")

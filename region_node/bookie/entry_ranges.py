@@ -132,7 +132,7 @@ class RangeAnswer:
     """One answer on its way: the `Peer` of the bookie's reads."""
 
     def __init__(self, reads: RangeReads, wanted: Wanted, wire: Wire, loop: Later) -> None:
-        self.refused: set[int] = set()
+        self.refused: dict[int, int] = {}
         self._reads, self._wanted, self._wire, self._loop, self._at = reads, wanted, wire, loop, wanted.at
         self._begun = self._ended = self._slow = self._reading = False
         self._stalled: Cancels | None = None
@@ -187,11 +187,11 @@ class RangeAnswer:
             self._reading = False
             self._loop.call_soon(self._next)  # other connections have their turn between two reads
 
-    def acked(self, ledger: int, through: int) -> None: ...
+    def acked(self, ledger: int, writer: int, through: int) -> None: ...
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
+    def lost(self, ledger: int, writer: int, code: BookieCode, text: str) -> None: ...
 
     def _next(self) -> None:
         if self._ended or self._slow or self._reading:

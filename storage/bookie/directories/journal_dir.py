@@ -3,7 +3,7 @@
 Is: what waits for the record, who is told once it is durable or failed, and what a failure means. Isn't: the record
 (`storage.bookie.journal.journal`), or what a frame does.
 Invariants: nobody is told before the record is durable; after a failed write or sync nothing goes to this directory any
-more.
+more; a writer of whose adds one was refused is acknowledged nothing any more.
 Several ledger directories may share a journal; each has one.
 """
 
@@ -23,6 +23,8 @@ from storage.bookie.directories.disk_space import on, why_full
 from storage.bookie.journal.journal import Journal, JournalReplay, is_full
 
 Answer = Callable[[BaseException | None], None]
+_Writer = tuple[Peer, int, int]
+"""(connection, ledger, number of the writer)."""
 
 
 class JournalUser(Protocol):
@@ -74,7 +76,7 @@ class JournalDir:
         """None before the start, and where this directory was dropped before it."""
         self._pending: list[Buffer] = []
         self._pending_bytes = 0
-        self._acks: dict[tuple[Peer, int], int] = {}
+        self._acks: dict[_Writer, int] = {}
         self._answers: list[Answer] = []
 
     def serve(self, user: JournalUser) -> None:
@@ -158,8 +160,8 @@ class JournalDir:
             self._pending.append(piece)
             self._pending_bytes += len(piece)
 
-    def expect_ack(self, peer: Peer, ledger: int, through: int) -> None:
-        self._acks[peer, ledger] = through
+    def expect_ack(self, peer: Peer, ledger: int, writer: int, through: int) -> None:
+        self._acks[peer, ledger, writer] = through
 
     def expect_answer(self, answer: Answer) -> None:
         self._answers.append(answer)
@@ -174,26 +176,28 @@ class JournalDir:
         self.journal.append(frames, size, partial(self._durable, acks, answers, self._now()))
 
     def _durable(
-        self, acks: dict[tuple[Peer, int], int], answers: list[Answer], begun: float, error: BaseException | None
+        self, acks: dict[_Writer, int], answers: list[Answer], begun: float, error: BaseException | None
     ) -> None:
         journal, counts = self.journal, self._counts
         assert journal is not None
         if error is None:
             counts.records += 1
             counts.adds_ms.add(1000 * (self._now() - begun))
-            for (peer, ledger), through in acks.items():
-                peer.acked(ledger, through)
+            for (peer, ledger, writer), through in acks.items():
+                # acks are cumulative: behind a refusal one would speak for what was refused
+                if not peer.refused or writer > peer.refused.get(ledger, -1):
+                    peer.acked(ledger, writer, through)
             if not journal.pending_bytes:
-                for peer in dict.fromkeys(peer for peer, _ in acks):
+                for peer in dict.fromkeys(peer for peer, _, _ in acks):
                     peer.flush()
         else:
             counts.failed_records += 1
             self._on_error(error)
             code = BookieCode.DISK_FAILED if self.failure else BookieCode.READ_ONLY
-            for peer, ledger in acks:
-                if ledger not in peer.refused:
-                    peer.refused.add(ledger)
-                    peer.lost(ledger, code, f"{self._who}: {self.failure or self.full}")
+            for peer, ledger, writer in acks:
+                if writer > peer.refused.get(ledger, -1):
+                    peer.refused[ledger] = writer
+                    peer.lost(ledger, writer, code, f"{self._who}: {self.failure or self.full}")
         for answer in answers:
             answer(error)
         for user in self._users:

@@ -111,14 +111,14 @@ class _Store:
     """A `Peer` that waits for its one answer."""
 
     def __init__(self) -> None:
-        self.refused: set[int] = set()
+        self.refused: dict[int, int] = {}
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def acked(self, ledger: int, through: int) -> None: ...
+    def acked(self, ledger: int, writer: int, through: int) -> None: ...
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
+    def lost(self, ledger: int, writer: int, code: BookieCode, text: str) -> None: ...
 
     def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         if self.finished.done():

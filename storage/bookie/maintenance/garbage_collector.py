@@ -282,15 +282,15 @@ class _Deletions:
     """A `Peer` that only waits until all its requests are answered."""
 
     def __init__(self, count: int) -> None:
-        self.refused: set[int] = set()
+        self.refused: dict[int, int] = {}
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = count
 
-    def acked(self, ledger: int, through: int) -> None: ...
+    def acked(self, ledger: int, writer: int, through: int) -> None: ...
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: BookieCode, text: str) -> None: ...
+    def lost(self, ledger: int, writer: int, code: BookieCode, text: str) -> None: ...
 
     def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         self._left -= 1

@@ -123,7 +123,7 @@ class Bookie(Directories):
         block: memoryview,
         peer: Peer,
     ) -> bool:
-        """True where the frame is to be journalled."""
+        """True where the frame is to be journalled. request: the writer, or what a recovery asked."""
         try:
             verify_block(block)
         except CorruptData as error:
@@ -132,7 +132,7 @@ class Bookie(Directories):
             raise PeerError(
                 f"add to ledger {ledger}: the head says entry {first}, count {count}, the block something else"
             )
-        if not recovery and ledger in peer.refused:
+        if peer.refused and not recovery and request <= peer.refused.get(ledger, -1):
             return False
         refusal = self._refusal(home)
         if refusal is None:
@@ -148,8 +148,8 @@ class Bookie(Directories):
             if recovery:
                 peer.answer(request, refusal[0], 0, 0, [refusal[1].encode()])
             else:
-                peer.refused.add(ledger)
-                peer.lost(ledger, *refusal)
+                peer.refused[ledger] = request
+                peer.lost(ledger, request, *refusal)
             return False
         home.store(ledger, first, count, lac, block)
         self.counts.added += count
@@ -159,7 +159,7 @@ class Bookie(Directories):
         if recovery:
             home.journal.expect_answer(partial(_answer_stored, home.journal, peer, request, 0, 0))
         else:
-            home.journal.expect_ack(peer, ledger, first + count - 1)
+            home.journal.expect_ack(peer, ledger, request, first + count - 1)
         return True
 
     def _on_control(
@@ -179,8 +179,6 @@ class Bookie(Directories):
             if len(body) != 4 or entry < 0:
                 raise PeerError("read: wrong shape")
             self._read(home, ledger, entry, value, int.from_bytes(body, "big"), bool(number), request, peer)
-        elif kind == Kind.OPEN_WRITER:
-            peer.refused.discard(ledger)
         elif kind == Kind.WRITE_LAC:
             home.know_lac(ledger, value)
             if ledger in self._lac_waits:

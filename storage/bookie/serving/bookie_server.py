@@ -93,8 +93,8 @@ class BookieConnection(asyncio.BufferedProtocol):
     def __init__(self, server: BookieServer) -> None:
         self._server, self._bookie = server, server.bookie
         self._frames = FrameBuffer(server.bookie.settings.frame_bytes_max, server.slabs)
-        self.refused: set[int] = set()
-        self._acks: dict[int, int] = {}
+        self.refused: dict[int, int] = {}
+        self._acks: dict[tuple[int, int], int] = {}  # (ledger, writer) -> through
         self._out: list[Buffer] = []
         self._flushing = False
         self._blocked = self._slow = self._gone = False
@@ -158,14 +158,14 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._blocked = False
         self._set_reading()
 
-    def acked(self, ledger: int, through: int) -> None:
-        self._acks[ledger] = through
+    def acked(self, ledger: int, writer: int, through: int) -> None:
+        self._acks[ledger, writer] = through
         self._flush_soon()
 
-    def lost(self, ledger: int, code: BookieCode, text: str) -> None:
+    def lost(self, ledger: int, writer: int, code: BookieCode, text: str) -> None:
         self._put_acks()
         body = text.encode()
-        self._out += [encode(Kind.LOST, body_bytes=len(body), number=code, ledger=ledger), body]
+        self._out += [encode(Kind.LOST, body_bytes=len(body), number=code, ledger=ledger, request=writer), body]
         self._flush_soon()
 
     def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:

@@ -62,10 +62,10 @@ class BookieClientSettings:
 class _Writer:
     """One ledger's adds on this connection that are not acknowledged."""
 
-    __slots__ = ("on_ack", "on_lost", "waiting")
+    __slots__ = ("number", "on_ack", "on_lost", "waiting")
 
-    def __init__(self, on_ack: Callable[[int], None], on_lost: Callable[[Exception], None]) -> None:
-        self.on_ack, self.on_lost = on_ack, on_lost
+    def __init__(self, number: int, on_ack: Callable[[int], None], on_lost: Callable[[Exception], None]) -> None:
+        self.number, self.on_ack, self.on_lost = number, on_ack, on_lost
         self.waiting: deque[tuple[int, int]] = deque()  # (last entry, bytes) of each frame
 
 
@@ -120,6 +120,7 @@ class BookieClient:
         self._failures, self._not_before = 0, 0.0
         self._reason = "never connected"
         self._writers: dict[int, _Writer] = {}
+        self._last_writer = 0
         self._requests: dict[int, _Request] = {}
         self._next_request = 1
         self._out: list[Buffer] = []
@@ -138,7 +139,8 @@ class BookieClient:
         bookie failed.
         """
         self.close_writer(ledger)
-        self._writers[ledger] = _Writer(on_ack, on_lost)
+        self._last_writer += 1
+        self._writers[ledger] = writer = _Writer(self._last_writer, on_ack, on_lost)
         if not self._ready():
             error = self._unavailable()
         elif (unsent := self._unsent_bytes()) > self._settings.unsent_bytes_max:
@@ -148,9 +150,8 @@ class BookieClient:
                 f"bookie {self.bookie_id}: {unsent} bytes are not sent yet; it takes no more until it has read them"
             )
         else:
-            self._send([encode(Kind.OPEN_WRITER, ledger=ledger)])
             return
-        asyncio.get_running_loop().call_soon(self._lose_writer, ledger, self._writers[ledger], error)
+        asyncio.get_running_loop().call_soon(self._lose_writer, ledger, writer, error)
 
     def add(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
         """Sends one run. Does nothing where the ledger has no open writer: its `on_lost` was called or is about to
@@ -160,7 +161,7 @@ class BookieClient:
         if writer is None:
             return
         size = sum(map(len, block)) if len(block) > 1 else len(block[0])
-        head = HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, 0)
+        head = HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, writer.number)
         alone = not (self.backlog_bytes or self._out)
         writer.waiting.append((first + count - 1, size))
         self.backlog_bytes += size
@@ -413,20 +414,20 @@ class BookieClient:
             start = end
             _, _, kind, number, ledger, entry, value, request = HEAD.unpack_from(frame)
             if kind == Kind.ACKS:
-                for acked, through in decode_acks(frame):
-                    self._on_ack(acked, through)
+                for acked, number, through in decode_acks(frame):
+                    self._on_ack(acked, number, through)
             elif kind == Kind.ANSWER:
                 self._on_answer(request, number, entry, value, frame[_BODY_BYTES:])
             elif kind == Kind.LOST:
                 writer = self._writers.get(ledger)
-                if writer is not None:
+                if writer is not None and writer.number == request:
                     self._lose_writer(ledger, writer, self._refusal(number, frame))
             else:
                 raise PeerError(f"bookie {self.bookie_id}: a frame of kind {kind} is no answer")
 
-    def _on_ack(self, ledger: int, through: int) -> None:
+    def _on_ack(self, ledger: int, number: int, through: int) -> None:
         writer = self._writers.get(ledger)
-        if writer is None:
+        if writer is None or writer.number != number:  # one before it: what that one sent says nothing of this one's
             return
         waiting = writer.waiting
         acked = False

@@ -126,8 +126,8 @@ def a_bookie_acknowledges_before_its_sync(patch: pytest.MonkeyPatch) -> None:
     write = JournalDir.commit
 
     def commit(self: JournalDir) -> None:
-        for (peer, ledger), through in self._acks.items():
-            peer.acked(ledger, through)
+        for (peer, ledger, writer), through in self._acks.items():
+            peer.acked(ledger, writer, through)
         self._acks = {}
         write(self)
 

@@ -203,8 +203,8 @@ def test_a_pool_has_few_sizes_whatever_frames_come() -> None:
 
 
 def test_acks_and_blocks() -> None:
-    frame = encode_acks([(7, 3), (9, -1)])
-    assert list(decode_acks(memoryview(frame))) == [(7, 3), (9, -1)]
+    frame = encode_acks([((7, 1), 3), ((9, 0xFFFFFFFF), -1)])
+    assert list(decode_acks(memoryview(frame))) == [(7, 1, 3), (9, 0xFFFFFFFF, -1)]
     with pytest.raises(PeerError):
         decode_acks(memoryview(frame[:-1]))
     one, two = block(1, 0, 2), block(1, 2, 3)

@@ -40,12 +40,21 @@ def block(ledger: int, first: int, count: int) -> bytes:
     return b"".join(encode_block(Run(parts, [len(part) for part in parts], time_ms=5), ledger, first))
 
 
-def add(ledger: int, first: int, count: int, *, lac: int = -1, recovery: int = 0) -> bytes:
-    """An ADD frame; recovery: the request of an ADD_RECOVERY."""
+def add(ledger: int, first: int, count: int, *, lac: int = -1, writer: int = 1, recovery: int = 0) -> bytes:
+    """An ADD frame of that writer; recovery: the request of an ADD_RECOVERY."""
     body = block(ledger, first, count)
     kind = Kind.ADD_RECOVERY if recovery else Kind.ADD
     return (
-        encode(kind, body_bytes=len(body), number=count, ledger=ledger, entry=first, value=lac, request=recovery) + body
+        encode(
+            kind,
+            body_bytes=len(body),
+            number=count,
+            ledger=ledger,
+            entry=first,
+            value=lac,
+            request=recovery or writer,
+        )
+        + body
     )
 
 
@@ -59,22 +68,24 @@ class NotingPeer:
     """A connection's end that remembers."""
 
     def __init__(self) -> None:
-        self.refused: set[int] = set()
+        self.refused: dict[int, int] = {}
         self.acks: dict[int, int] = {}
         self.losses: dict[int, BookieCode] = {}
         self.answers: dict[int, tuple[BookieCode, int, int, bytes]] = {}
         self.resumed = 0
-        self.on_acked: Callable[[int, int], None] = lambda _ledger, _through: None
+        self.on_acked: Callable[[int, int, int], None] = lambda _ledger, _writer, _through: None
+        self.on_lost: Callable[[int], None] = lambda _ledger: None
         self.on_answer: Callable[[int], None] = lambda _request: None
 
-    def acked(self, ledger: int, through: int) -> None:
+    def acked(self, ledger: int, writer: int, through: int) -> None:
         self.acks[ledger] = through
-        self.on_acked(ledger, through)
+        self.on_acked(ledger, writer, through)
 
     def flush(self) -> None: ...
 
-    def lost(self, ledger: int, code: BookieCode, text: str) -> None:
+    def lost(self, ledger: int, writer: int, code: BookieCode, text: str) -> None:
         self.losses[ledger] = code
+        self.on_lost(ledger)
 
     def answer(self, request: int, code: BookieCode, entry: int, value: int, body: Sequence[Buffer]) -> None:
         self.answers[request] = code, entry, value, b"".join(body)
@@ -131,6 +142,7 @@ class Model:
         self.delete_asked: set[int] = set()
         self.deleted: set[int] = set()
         self.lac: dict[int, int] = {}
+        self.losses = 0
         self._ids = ledgers
         self._open = list(range(1, ledgers + 1))
         self._request = 0
@@ -140,17 +152,28 @@ class Model:
     def connect(self) -> NotingPeer:
         """A new connection: whatever was under way is unknown for ever."""
         self._waiting = {}
-        self._pending: dict[int, list[int]] = {}
+        self._pending: dict[tuple[int, int], list[int]] = {}
+        self._writer: dict[int, int] = {}
         self.peer = NotingPeer()
         self.peer.on_acked = self._on_ack
+        self.peer.on_lost = self._on_lost
         self.peer.on_answer = self._on_answer
         return self.peer
 
-    def _on_ack(self, ledger: int, through: int) -> None:
-        pending = self._pending.get(ledger, [])
+    def _on_ack(self, ledger: int, writer: int, through: int) -> None:
+        """It says that everything up to there is durable of what that writer sent."""
+        assert writer == self._writer.get(ledger, 1), f"writer {writer} of ledger {ledger} was lost and hears {through}"
+        pending = self._pending.get((ledger, writer), [])
         done = [entry for entry in pending if entry <= through]
         self.acked.setdefault(ledger, set()).update(done)
-        self._pending[ledger] = [entry for entry in pending if entry > through]
+        self._pending[ledger, writer] = [entry for entry in pending if entry > through]
+
+    def _on_lost(self, ledger: int) -> None:
+        """As a broker that has no spare: another writer sends again what is not acknowledged, and goes on."""
+        self.losses += 1
+        writer = self._writer.get(ledger, 1)
+        self._writer[ledger] = writer + 1
+        self.sent[ledger] = min([*self._pending.get((ledger, writer), ()), self.sent.get(ledger, 0)])
 
     def _on_answer(self, request: int) -> None:
         waiting = self._waiting.pop(request, None)
@@ -188,8 +211,9 @@ class Model:
             entries = range(first, first + count)
             request = self.request(lambda code: self._stored(code, ledger, entries))
             return add(ledger, first, count, recovery=request)
-        self._pending.setdefault(ledger, []).extend(range(first, first + count))
-        return add(ledger, first, count, lac=first - 1)
+        writer = self._writer.get(ledger, 1)
+        self._pending.setdefault((ledger, writer), []).extend(range(first, first + count))
+        return add(ledger, first, count, lac=first - 1, writer=writer)
 
     def _told(self, code: BookieCode, facts: set[int], ledger: int) -> None:
         if code == BookieCode.OK:

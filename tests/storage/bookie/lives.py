@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from geo_tests.sim.disk import Platter
+from geo_tests.sim.disk import UNLIMITED_BYTES, Platter
 from geo_tests.sim.simulation import Machine, Simulation
 from tests.storage.bookie.history import Model, make_wide, send
 
@@ -23,7 +23,7 @@ class Lives:
         self.rng = sim.rng("history")
         self.model = Model(self.rng)
         self.steps = 0
-        self.finished = self.abrupt = False
+        self.finished = self.abrupt = self.late = False
         self.counts: Counter[str] = Counter()
         for name in self.platters:
             self.machine.platter(name).on_operation = lambda kind, _file, disk=name: self.counts.update(
@@ -39,7 +39,7 @@ class Lives:
         peer = self.model.connect()
         for _ in range(self.steps):
             frames = [self.model.frame() for _ in range(self.rng.randrange(1, 6))]
-            send(bookie, peer, *frames)
+            send(bookie, peer, *frames, commit=not self.late or self.rng.random() < 0.5)
             if self.rng.random() < 0.5:
                 await asyncio.sleep(self.rng.uniform(0.0, 0.002))
             if bookie.full:
@@ -119,3 +119,33 @@ def a_directory_fails(seed: int) -> None:
 
         sim.run(main())
         assert sum(map(len, lives.model.acked.values())) > 0
+
+
+def a_disk_fills(seed: int) -> None:
+    """Again and again, and is given room each time; between that, the process ends or the power goes."""
+    with Simulation(seed) as sim:
+        lives = Lives(sim, *((1, 1), (2, 2))[seed % 2])
+        lives.late = True
+
+        async def fill() -> None:
+            rng = sim.rng("full")
+            while True:
+                platter = lives.machine.platter(rng.choice(lives.platters))
+                await asyncio.sleep(rng.uniform(0.0, 0.01))
+                platter.capacity_bytes = platter.used_bytes() + rng.randrange(8 << 10)
+                try:
+                    await asyncio.sleep(rng.uniform(0.0, rng.choice((0.001, 0.1))))
+                finally:
+                    platter.capacity_bytes = UNLIMITED_BYTES
+
+        async def main() -> None:
+            rng = sim.rng("cuts")
+            for _ in range(8):
+                task = asyncio.ensure_future(fill())
+                await lives.run(rng.randrange(60, 200), kill=rng.random() < 0.5)
+                task.cancel()
+                await asyncio.sleep(0)
+            await lives.run(0)
+
+        sim.run(main())
+        assert lives.model.losses and sum(map(len, lives.model.acked.values())) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from tests.storage.bookie.lives import Lives, a_directory_fails, many_lives
+from tests.storage.bookie.lives import Lives, a_directory_fails, a_disk_fills, many_lives
 
 
 @pytest.mark.slow
@@ -44,6 +44,12 @@ def test_a_directory_fails_in_one_of_many_lives(seed: int) -> None:
     nobody knows that it failed.
     """
     a_directory_fails(seed)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_disk_fills_in_each_of_many_lives(seed: int) -> None:
+    """Its client opens another writer for each ledger that was refused, at once, on the same connection."""
+    a_disk_fills(seed)
 
 
 def test_the_history_reaches_what_it_should() -> None:

@@ -19,7 +19,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from heliograph.wire.bookie_frames import BookieCode, Kind, encode
+from heliograph.wire.bookie_frames import BookieCode, Kind
 from storage.bookie.serving.bookie import Bookie, DirectoryPlace
 from tests.storage.bookie.boxes import Wide
 from tests.storage.bookie.history import SMALL, add, content, entries_of, send
@@ -281,7 +281,7 @@ def test_a_full_directory_refuses_its_ledgers_only_and_says_so_for_new_ones(wher
         rack.bookie.tick()
         await asyncio.sleep(0.5)
         assert rack.bookie.writable
-        send(rack.bookie, rack.peer, encode(Kind.OPEN_WRITER, ledger=full), add(full, acked + 1, 1))
+        send(rack.bookie, rack.peer, add(full, acked + 1, 1, writer=2))
         await asyncio.sleep(0.2)
         assert rack.peer.acks[full] == acked + 1
         rack.restart()

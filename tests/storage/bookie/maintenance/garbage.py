@@ -66,7 +66,7 @@ def ledgers_come_and_go(seed: int) -> None:
                 lied, meta.hide = -2, 0
                 peer = NotingPeer()
                 acked: list[int] = []
-                peer.on_acked = lambda ledger, _through: acked.append(ledger)
+                peer.on_acked = lambda ledger, _writer, _through: acked.append(ledger)
                 while True:
                     here = bookie.ledgers()
                     lost = [ledger for ledger in confirmed if ledger in living and ledger not in here]

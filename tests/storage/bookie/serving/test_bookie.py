@@ -142,7 +142,7 @@ def test_adds_behind_a_refused_one_are_dropped_until_the_writer_is_opened_again(
         send(box.bookie, box.peer, add(1, 1, 1))
         await asyncio.sleep(0.1)
         assert (box.peer.losses, box.peer.acks) == ({1: BookieCode.READ_ONLY}, {})
-        send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=1), add(1, 0, 1))
+        send(box.bookie, box.peer, add(1, 0, 1, writer=2))
         await asyncio.sleep(0.1)
         assert box.peer.acks == {1: 0}
 
@@ -177,7 +177,7 @@ def test_more_than_a_record_in_one_read_is_acknowledged_with_its_own_record() ->
         frames = [add(1, first, 40) for first in range(0, 400, 40)]
         assert sum(map(len, frames)) > 4 * SMALL.frame_bytes_max
         seen: list[int] = []
-        box.peer.on_acked = lambda _ledger, through: seen.append(through)
+        box.peer.on_acked = lambda _ledger, _writer, through: seen.append(through)
         send(box.bookie, box.peer, *frames)
         await asyncio.sleep(0.2)
         assert seen == sorted(seen) and len(seen) > 2 and seen[-1] == 399
@@ -246,7 +246,7 @@ def test_a_failed_sync_is_final() -> None:
         assert (box.peer.acks, box.peer.losses) == ({1: 0}, {1: BookieCode.DISK_FAILED})
         assert box.peer.answers[50][0] == BookieCode.DISK_FAILED
         assert not box.bookie.writable and "sync failed" in box.bookie.failure
-        send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=1), add(1, 1, 1), add(2, 0, 1))
+        send(box.bookie, box.peer, add(1, 1, 1, writer=2), add(2, 0, 1))
         await asyncio.sleep(0.1)
         assert box.peer.losses == {1: BookieCode.DISK_FAILED, 2: BookieCode.DISK_FAILED} and box.peer.acks == {1: 0}
         assert sorted(await box.entries(1, 0, 0)) == [0]
@@ -303,13 +303,13 @@ def test_a_full_disk_refuses_and_recovers_without_loss(where: str) -> None:
             assert sent < 5000
         assert not box.bookie.writable
         acked = box.peer.acks[1]
-        send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=5), add(5, 0, 1))
+        send(box.bookie, box.peer, add(5, 0, 1, writer=2))
         assert box.peer.losses[5] == BookieCode.READ_ONLY
         platter.capacity_bytes = 1 << 40
         box.bookie.tick()
         await asyncio.sleep(0.3)
         assert box.bookie.writable
-        send(box.bookie, box.peer, encode(Kind.OPEN_WRITER, ledger=5), add(5, 0, 1))
+        send(box.bookie, box.peer, add(5, 0, 1, writer=3))
         await asyncio.sleep(0.1)
         assert box.peer.acks[5] == 0
         box.restart()

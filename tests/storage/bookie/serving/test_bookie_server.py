@@ -14,7 +14,7 @@ from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFe
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie_frames import HEAD
+from heliograph.wire.bookie_frames import ACK, HEAD
 from heliograph.wire.run import BYTES_MAX, Run
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from storage.bookie.serving.bookie_server import BookieServer
@@ -199,7 +199,7 @@ def test_one_frame_of_acks_a_sync_batch() -> None:
         transport, _ = await loop.create_connection(Raw, "bookie", PORT)
         transport.write(b"".join(add(ledger, first, 1) for first in range(5) for ledger in (1, 2, 3)))
         await asyncio.sleep(0.5)
-        assert sum(frames) == HEAD.size + 3 * 16
+        assert sum(frames) == HEAD.size + 3 * ACK.size
 
     scenario(body)
 
