@@ -8,7 +8,7 @@ Source: docs/protocols/storage.md, "Auto-recovery".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -45,6 +45,22 @@ class Mark:
             self,
             lacking={**self.lacking, **{b: max(through, self.lacking.get(b, -1)) for b, through in bookies.items()}},
         )
+
+    def with_lost(self, bookies: Iterable[str]) -> Mark:
+        return replace(self, lost=tuple(dict.fromkeys([*self.lost, *bookies])))
+
+
+async def mark_lost(meta: MetadataStore, ledger: int, bookies: Iterable[str], since: int | None = None) -> int:
+    """bookies: as `Mark.lost`. Returns the version of the mark, which stands until whoever repairs the ledger finds
+    nothing more to do.
+
+    since: the version of a mark that must have stood until now. Raises VersionConflict where another stands, and what
+    the metadata raises.
+    """
+    key = keys.underreplicated(ledger)
+    found = await meta.get(key)
+    before, version = (Mark.decode(found[0]), found[1]) if found is not None else (Mark(), -1)
+    return await meta.put(key, before.with_lost(bookies).encode(), expected=version if since is None else since)
 
 
 async def mark_lacking(meta: MetadataStore, ledger: int, bookies: Mapping[str, int]) -> None:

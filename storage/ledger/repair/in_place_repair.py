@@ -6,11 +6,12 @@ read, and all others from a `Source`: another region of a replicated topic, or a
 copy can be read of. Isn't: the source, or the choice of ledgers (`storage.managed_ledger.log.damaged_ledgers`); where
 the copies suffice, auto-recovery does the same alone.
 Invariants: a spare is recorded, by compare-and-set, only once everything that its place holds of the fragment is
-durable on it. What the source gives goes to the whole write set: adds are idempotent by entry, so a copy that was only
-out of reach loses nothing by it. Nothing beyond the ledger's last entry, and nothing of a ledger that is not closed, is
-ever written: so nothing is confirmed here that was not. What a source gives is written only where it fits between its
-neighbours here: the message index goes on without a gap. A crash leaves entries on bookies and the metadata as it was,
-or all of it done: the next attempt goes on from there.
+durable on it; from before the first entry that it is sent until then the ledger has one and the same mark, so that no
+bookie's garbage collection takes what it got for a surplus copy. What the source gives goes to the whole write set:
+adds are idempotent by entry, so a copy that was only out of reach loses nothing by it. Nothing beyond the ledger's last
+entry, and nothing of a ledger that is not closed, is ever written: so nothing is confirmed here that was not. What a
+source gives is written only where it fits between its neighbours here: the message index goes on without a gap. A crash
+leaves entries on bookies and the metadata as it was, or all of it done: the next attempt goes on from there.
 Source: docs/protocols/storage.md, "In-place repair".
 """
 
@@ -22,6 +23,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from heliograph.kv.metadata_store import Check, Put
 from heliograph.model.errors import (
     CorruptData,
     HeliographError,
@@ -39,6 +41,7 @@ from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.repair.ledger_repair import READ_BYTES
+from storage.ledger.underreplicated_marks import mark_lost
 
 _ATTEMPTS_MAX = 5
 
@@ -149,11 +152,13 @@ async def refill(
         if metadata.state != LedgerState.CLOSED:
             raise NotAllowed(f"ledger {ledger} is still open: load its topic, so that it is recovered first")
         end = metadata.last_entry if last is None else min(last, metadata.last_entry)
-        wanted, result = await _Filling(context, metadata, source, throttle, first, end, first_index, closed_ms).run()
-        if wanted == metadata:
-            return result
+        filling = _Filling(context, metadata, source, throttle, first, end, first_index, closed_ms)
         try:
-            await context.meta.put(keys.ledger(ledger), wanted.encode(), expected=version)
+            wanted, result = await filling.run()
+            if wanted != metadata:
+                assert filling.mark is not None
+                marked = Check(keys.underreplicated(ledger), filling.mark)
+                await context.meta.txn([Put(keys.ledger(ledger), wanted.encode(), version), marked])
             return result
         except (VersionConflict, OutcomeUnknown):  # auto-recovery was there too: once more, on what it has recorded
             await asyncio.sleep(context.pause_s(attempt))
@@ -162,7 +167,7 @@ async def refill(
 
 class _Filling:
     """One attempt to fill a ledger: it writes entries, and returns the metadata to be recorded; it records nothing
-    itself.
+    itself but the mark. `mark`: its version; None where no place is new.
     """
 
     def __init__(
@@ -176,6 +181,9 @@ class _Filling:
         first_index: int,
         closed_ms: int,
     ) -> None:
+        self.mark: int | None = None
+        self._lost: dict[str, None] = {}
+        """Bookies that the mark names."""
         self._closed_ms = closed_ms
         self._context, self._metadata, self._source, self._throttle = context, metadata, source, throttle
         self._first, self._last = first, last
@@ -200,6 +208,7 @@ class _Filling:
                     low, high = max(first, self._first), min(last, self._last)
                 else:
                     low, high = first, last
+                    await self._keep({old: None for old, new in zip(ensemble, places, strict=True) if old != new})
                 before = self._copied, self._fetched, list(self._missing)
                 try:
                     if await self._fill(low, high, ensemble, places):
@@ -224,6 +233,12 @@ class _Filling:
                     )
                 places[place] = spare
         return places
+
+    async def _keep(self, lost: dict[str, None]) -> None:
+        """Marks the ledger. Raises VersionConflict where the mark is another one by now."""
+        if lost.keys() - self._lost.keys():
+            self._lost |= lost
+            self.mark = await mark_lost(self._context.meta, self._metadata.ledger, self._lost, self.mark)
 
     async def _fill(self, first: int, last: int, before: Sequence[str], places: Sequence[str]) -> bool:
         """Returns whether every entry has its copies now."""

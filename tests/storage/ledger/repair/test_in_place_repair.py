@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from heliograph.model.errors import CorruptData, NoSuchLedger, NotAllowed, NotEnoughBookies, VersionConflict
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    NoSuchLedger,
+    NotAllowed,
+    NotEnoughBookies,
+    VersionConflict,
+)
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
@@ -16,6 +23,8 @@ from local_meta import keys
 from storage.ledger.ledger_context import LedgerSettings
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.repair.in_place_repair import Refilled, refill
+from storage.ledger.repair.ledger_repair import LedgerRepair
+from storage.ledger.underreplicated_marks import Mark, mark_lacking
 from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of
 
@@ -194,5 +203,121 @@ def test_it_stands_on_what_auto_recovery_has_recorded_meanwhile() -> None:
         )
         with pytest.raises(VersionConflict):
             await meta.put(keys.ledger(closed.ledger), b"", expected=0)
+
+    scenario(work, bookies=5)
+
+
+class Meddling(Elsewhere):
+    """While it is asked for the first time, somebody does this."""
+
+    def __init__(self, meddle: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._meddle = meddle
+
+    async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+        if not self.asked:
+            await self._meddle()
+        return await super().read(topic, ledger, first, last, max_bytes)
+
+
+async def mark_of(writer: Writer, ledger: int) -> Mark | None:
+    found = await writer.context.meta.get(keys.underreplicated(ledger))
+    return None if found is None else Mark.decode(found[0])
+
+
+def test_the_mark_stands_from_before_the_first_entry_until_after_the_record() -> None:
+    """It is what garbage collection goes by. What it said before, it says still."""
+
+    async def work(region: Region, writer: Writer) -> None:
+        closed = await written(region, writer, 2)
+        lost = closed.fragments[0][1]
+        await gone(region, writer, *lost)
+        await mark_lacking(writer.context.meta, closed.ledger, {"b9": 3})
+        seen: list[Mark | None] = []
+
+        async def look() -> None:
+            spares = [b for b, bookie in region.bookies.items() if b not in lost and closed.ledger in bookie.ledgers]
+            assert not spares, "an entry is on its way before the mark"
+            seen.append(await mark_of(writer, closed.ledger))
+
+        await refill(writer.context, closed.ledger, Meddling(look), Throttle(1 << 30))
+        assert seen == [Mark(lost, {"b9": 3})] == [await mark_of(writer, closed.ledger)]
+        assert whole(region, await ledger_metadata(writer.context, closed.ledger))
+
+    scenario(work, bookies=5)
+
+
+@pytest.mark.parametrize("put_again", [False, True])
+def test_nothing_is_recorded_where_the_mark_was_away_meanwhile(put_again: bool) -> None:
+    """Auto-recovery takes it away, and perhaps another one comes: in between, what was written may have been given
+    up.
+    """
+
+    async def work(region: Region, writer: Writer) -> None:
+        closed = await written(region, writer, 2)
+        await gone(region, writer, *closed.fragments[0][1])
+        meta, key = writer.context.meta, keys.underreplicated(closed.ledger)
+
+        async def take_away() -> None:
+            found = await meta.get(key)
+            assert found is not None
+            await meta.delete(key)
+            if put_again:
+                await meta.put(key, found[0])
+
+        source = Meddling(take_away)
+        result = await refill(writer.context, closed.ledger, source, Throttle(1 << 30))
+        assert source.asked.count(0) == 2 and result == Refilled(0, COUNT, ()), "the whole attempt again"
+        assert whole(region, await ledger_metadata(writer.context, closed.ledger))
+
+    scenario(work, bookies=5)
+
+
+def test_a_refill_that_changes_no_place_marks_nothing() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        closed = await written(region, writer, 2)
+        for bookie in closed.fragments[0][1]:
+            del region.bookies[bookie].ledgers[closed.ledger].blocks[7]
+        result = await refill(writer.context, closed.ledger, Elsewhere(), Throttle(1 << 30))
+        assert result.fetched_entries and await mark_of(writer, closed.ledger) is None
+
+    scenario(work, bookies=3)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_the_mark_of_a_refill_that_did_not_end_goes_once_the_ledger_is_whole(back: bool) -> None:
+    """The process that did it is gone: the bookies come back, or another refill finds the rest. Auto-recovery takes the
+    mark away then, and not before.
+    """
+
+    async def work(region: Region, writer: Writer) -> None:
+        closed = await written(region, writer, 2)
+        lost = closed.fragments[0][1]
+        await gone(region, writer, *lost)
+        context, key = writer.context, keys.underreplicated(closed.ledger)
+        hung = asyncio.ensure_future(refill(context, closed.ledger, Meddling(asyncio.Event().wait), Throttle(1 << 30)))
+        await asyncio.sleep(1.0)
+        hung.cancel()
+        repair = LedgerRepair(context, 1 << 30)
+        found = await context.meta.get(key)
+        assert found is not None
+        mark = Mark.decode(found[0])
+        assert set(mark.lost) == set(lost)
+        with pytest.raises(HeliographError):
+            await repair.run(closed.ledger, found[1], mark)
+        assert await mark_of(writer, closed.ledger) == mark
+        if back:
+            for name in lost:
+                region.bookies[name].start()
+                await region.bookies[name].register(context.meta)
+            await asyncio.sleep(1.0)
+            assert await ledger_metadata(context, closed.ledger) == closed
+        else:
+            await refill(context, closed.ledger, Elsewhere(), Throttle(1 << 30))
+        found = await context.meta.get(key)
+        assert found is not None
+        await repair.run(closed.ledger, found[1], mark)
+        assert await mark_of(writer, closed.ledger) is None
+        assert whole(region, await ledger_metadata(context, closed.ledger))
 
     scenario(work, bookies=5)

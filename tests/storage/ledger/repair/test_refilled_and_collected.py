@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
@@ -16,7 +14,7 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.in_place_repair import refill
-from tests.known_faults.storage_worlds import Broken, Premises, on_premises, promised
+from tests.known_faults.storage_worlds import Premises, on_premises
 
 
 class FarRegion:
@@ -31,16 +29,11 @@ class FarRegion:
         return ()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="garbage collection gives up a copy that in-place repair has just written, before the metadata names it",
-)
 def test_what_a_refill_wrote_is_there_once_it_is_named() -> None:
     """A copy that is durable on a bookie, and named by the metadata then, can be read there.
 
     The bookie has been suspected to hold a surplus copy since before the repair; while that waits for other entries
-    from another region, the second pass gives up what it wrote. Right: a ledger under repair is marked for as long as
+    from another region, the second pass would give up what it wrote. A ledger under repair is marked for as long as
     that takes, as auto-recovery marks it, and nobody gives any of it up.
     """
 
@@ -74,7 +67,7 @@ def test_what_a_refill_wrote_is_there_once_it_is_named() -> None:
             await owner.do(lambda: owner.context.pool.client(spare).read(number, 0, 2, 1 << 20))
         except HeliographError as error:
             refused = repr(error)
-        promised(not refused, f"{spare} is named for entries 0 to 2, and says {refused}")
+        assert not refused, f"{spare} is named for entries 0 to 2, and says {refused}"
 
     on_premises(work, bookies=2)
 
