@@ -97,6 +97,7 @@ class LogStorage:
         self._segments, self._sequence, self._synced = log.segments, log.sequence, log.synced
         self._commit, self._hard_state = log.commit, log.hard_state
         self._covered = state.base.index if state.base is not None else 0
+        log.make_durable()
         self._begin(needs_reset, state)
         names = self._disk.names()
         for name in [*SCRATCH_NAMES, *[name for name in names if name.startswith("snapshot-")][:-1]]:
@@ -129,8 +130,6 @@ class LogStorage:
         self._disk.submit(partial(other_voters.note, self._disk, others), noted)
 
     def _begin(self, needs_reset: bool, state: Recovered) -> None:
-        for segment in self._segments:
-            segment.file.datasync()
         number = self._segments[-1].number + 1 if self._segments else 1
         try:
             segment = make_segment(self._disk, number, self._segment_bytes)

@@ -1,7 +1,8 @@
 """Recovery of one Raft member's directory: what its log, its snapshots, and its machine's own table say together.
 
 Is: reading the segments, and deciding what of them holds. Isn't: writing (`log_storage`), but for cutting off what was
-never reported durable, and for what a member that has lost its table owes to the others.
+never reported durable, for writing again what no record proves durable, and for what a member that has lost its table
+owes to the others.
 Invariants: a torn tail that was never reported durable is cut off; damage below what was reported durable raises
 CorruptData, as far as a later record (or a clean close) bears witness to it. Each record also says how far entries are
 known to be committed: those are never cut off.
@@ -9,6 +10,7 @@ known to be committed: those are never cut off.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -68,6 +70,8 @@ class LogReplay:
         self.hard_state = hard_state_body(0, "")
         self.base, self.base_term = -1, 0
         self.entries: list[Entry] = []
+        self._unproven: deque[tuple[int, Segment, int]] = deque()
+        """(number, segment, offset) of the records that none behind them says to be durable."""
 
     def run(self, names: Sequence[str], known: SnapshotMeta | None) -> None:
         """names: of the segments, ascending. known: what the newest snapshot or table is the state of. Blocking. Raises
@@ -96,6 +100,9 @@ class LogReplay:
             not self.sequence or record.sequence == self.sequence + 1
         ):
             self.sequence, self.synced, self.commit = record.sequence, record.synced, record.commit
+            self._unproven.append((record.sequence, segment, segment.end))
+            while self._unproven and self._unproven[0][0] <= record.synced:
+                self._unproven.popleft()
             if not segment.end:
                 segment.head_sequence = self.sequence
             segment.end += HEAD.size + len(record.body)
@@ -107,6 +114,20 @@ class LogReplay:
                 segment.index_max = max(segment.index_max, self.base)
             elif record.kind == KIND_ENTRIES:
                 segment.index_max = max(segment.index_max, self._add(segment_name(number), record.body, known))
+
+    def make_durable(self) -> None:
+        """Everything that was read. Blocking. Raises OSError.
+
+        Where a sync has failed, the kernel calls the pages clean that it could not write: another sync of them says
+        that all is well and writes nothing. So what no record proves is written again first.
+        """
+        done: Segment | None = None
+        for _, segment, offset in self._unproven:
+            if segment is not done:  # the first one of this segment; the others lie behind it
+                done = segment
+                segment.file.pwritev([segment.file.pread(segment.end - offset, offset)], offset)
+        for segment in self.segments:
+            segment.file.datasync()
 
     def _add(self, name: str, body: bytes, known: SnapshotMeta | None) -> int:
         """Returns the index of the last of these entries."""
