@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from heliograph.model.errors import ConfigError, CorruptData
 
-FORMAT = 2
-"""The newest that is read, of any kind of value: whichever kind needs another one next gets 3. A value is written in
+FORMAT = 3
+"""The newest that is read, of any kind of value: whichever kind needs another one next gets 4. A value is written in
 the lowest one whose readers understand all of it: `_Value.format`.
 """
 

@@ -47,16 +47,21 @@ class Leadership(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer(_Value):
-    """What one broker obeys: each namespace's leadership at the version in `seen`, and of those that are not there,
-    everything before `since`.
+    """What one broker obeys: every leadership through version `since`; those in `seen` through the version that stands
+    there, be it higher, or lower (a drain that it has not finished).
     """
 
     since: int = 0
     seen: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def format(self) -> int:
+        """An earlier version takes the higher of `since` and what stands in `seen`."""
+        return 3 if any(version < self.since for version in self.seen.values()) else 1
+
     def obeys(self, namespace: str, version: int) -> bool:
         """Whether it knows, and has done, what the leadership of that version asks for."""
-        return max(self.since, self.seen.get(namespace, 0)) >= version
+        return self.seen.get(namespace, self.since) >= version
 
 
 def leadership(name: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from global_config.write_retries import Tries
-from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, prefix_end
+from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Delete, MetadataStore, pages_under
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -28,6 +28,8 @@ from heliograph.model.configuration.leadership import (
 )
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.runtime.clock import Rng
+
+_DELETED = OPS_MAX // 4
 
 
 def closing(record: Leadership, to: str, state: str, now_ms: int) -> Leadership:
@@ -67,8 +69,11 @@ class Switching:
 
     async def all(self) -> dict[str, tuple[Leadership, int]]:
         """Returns namespace -> (leadership, version of its key), of every one that is active-passive."""
-        rows = await self._store.range(LEADERSHIP, prefix_end(LEADERSHIP))
-        return {key.removeprefix(LEADERSHIP): (Leadership.decode(value), version) for key, value, version in rows}
+        return {
+            key.removeprefix(LEADERSHIP): (Leadership.decode(value), version)
+            async for rows in pages_under(self._store, LEADERSHIP)
+            for key, value, version in rows
+        }
 
     async def get(self, namespace: str) -> tuple[Leadership, int]:
         """Returns the leadership and the version of its key. Raises NotFound where the namespace is active-active."""
@@ -85,7 +90,8 @@ class Switching:
         prefix = writers(region)
         return {
             key.removeprefix(prefix): Writer.decode(value)
-            for key, value, _ in await self._store.range(prefix, prefix_end(prefix))
+            async for rows in pages_under(self._store, prefix)
+            for key, value, _ in rows
         }
 
     async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
@@ -125,8 +131,9 @@ class Switching:
         full name, or `tenant/namespace`.
         """
         prefix = f"{SUBSCRIPTIONS}{name}/" if "://" in name else f"{SUBSCRIPTIONS}persistent://{name}/"
-        for key, _, _ in await self._store.range(prefix, prefix_end(prefix)):
-            await self._store.delete(key)
+        async for rows in pages_under(self._store, prefix):
+            for start in range(0, len(rows), _DELETED):
+                await self._store.txn([Delete(key) for key, _, _ in rows[start : start + _DELETED]])
         if "://" not in name:
             await self._store.delete(leadership(name))
 

@@ -12,7 +12,8 @@ Source: docs/protocols/leadership.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Collection
 from typing import Any
 
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, is_subscription
@@ -22,6 +23,13 @@ Done = Callable[[list[tuple[int, int, int]]], None]
 Failed = Callable[[HeliographError], None]
 
 NEVER = float("-inf")
+
+AHEAD_BYTES = 64 << 10
+"""So much of what is newer than `since` is told by name; what does not fit is not told, until it is behind a newer
+`since`.
+"""
+BEHIND_BYTES = 512 << 10
+"""So much of what is not finished is told by name; of more of it `since` is told lower."""
 
 
 class Writing:
@@ -48,7 +56,12 @@ class Writing:
         meanwhile did not wait for it.
         """
         self._since = 0
+        """Every leadership was read behind this version; 0: under this lease none was."""
         self._gates: dict[str, Gate] = {}
+        self._apart: dict[str, Gate] = {}
+        """Those of which `since` alone may not tell the truth: they are newer, or not finished."""
+        self.crowded = False
+        """Whether `obeyed` had more news than it may name: to be read anew, behind a newer `since`."""
         self.refused = 0
         """Runs that reached their ack quorum and were not confirmed."""
 
@@ -60,20 +73,24 @@ class Writing:
 
     def on_lost(self) -> None:
         """The configuration does not know the lease any more: another one is a new beginning."""
-        self.until, self.registered = NEVER, False
+        self.until, self.registered, self._since = NEVER, False, 0
         self.life += 1
 
-    def on_registered(self, since: int, found: Iterable[tuple[str, Leadership, int]]) -> None:
-        """The lease stands in the configuration since version `since`, and `found` is every leadership as read after
-        that.
+    def on_registered(self, since: int, known: Collection[str]) -> None:
+        """The lease stands in the configuration since version `since`, or longer. `known`: the name of every leadership
+        that was read after that, and given to `on_record`; what is not among them has ended.
         """
-        self._since, known = since, dict[str, None]()
-        for namespace, record, version in found:
-            known[namespace] = None
-            self.on_record(namespace, record, version)
-        for namespace, gate in self._gates.items():
+        self._since = since
+        for namespace, gate in list(self._gates.items()):
             if namespace not in known and gate.version < since:
                 gate.on_record(None, since)
+            if not self.registered and gate.version <= since:
+                gate.begin_anew()
+            if gate.ended and gate.version <= since:
+                del self._gates[namespace]  # what is heard of it later is newer, or was read
+        self._apart = {
+            name: gate for name, gate in self._gates.items() if gate.version > since or gate.obeyed < gate.version
+        }
         self.registered = True
 
     @property
@@ -82,6 +99,16 @@ class Writing:
         return self.registered and self.now() < self.until
 
     # -- namespaces ----------------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is any leadership, so that a lease is needed."""
+        return any(gate.record is not None for gate in self._gates.values())
+
+    def heard(self, name: str) -> int:
+        """The version of the last that is known of that namespace, or subscription; 0: nothing."""
+        found = self._gates.get(name)
+        return 0 if found is None else found.version
 
     def gate(self, namespace: str) -> Gate | None:
         """None: the namespace is active-active, as far as is known here."""
@@ -117,19 +144,47 @@ class Writing:
         """
         gate = self._gates.get(namespace)
         if gate is None:
-            if record is None:
+            if record is None or version <= self._since:
                 return False
             gate = self._gates[namespace] = (
                 SubscriptionGate(namespace, self) if is_subscription(namespace) else Gate(namespace, self)
             )
+        self._apart[namespace] = gate
         return gate.on_record(record, version)
 
     def obeyed(self) -> Writer:
-        """What this broker has done so far, to be told."""
-        return Writer(
-            since=self._since,
-            seen={name: gate.obeyed for name, gate in sorted(self._gates.items()) if gate.obeyed > self._since},
-        )
+        """What this broker has done so far, to be told, in bounded size: what is left out is something that it does not
+        claim to obey.
+        """
+        since, behind, ahead = self._since, list[Gate](), list[Gate]()
+        for name, gate in list(self._apart.items()):
+            if gate.obeyed < gate.version:
+                if gate.version <= since:
+                    behind.append(gate)
+            elif gate.version > since:
+                ahead.append(gate)
+            else:
+                del self._apart[name]
+        told, left = _fitting(behind, BEHIND_BYTES)
+        if left:
+            since = left[0].version - 1
+            told = [gate for gate in told if gate.version <= since]
+        more, left = _fitting(ahead, AHEAD_BYTES)
+        self.crowded = bool(left)
+        return Writer(since=since, seen={gate.namespace: gate.obeyed for gate in (*told, *more)})
+
+
+def _fitting(gates: list[Gate], size: int) -> tuple[list[Gate], list[Gate]]:
+    """(those that changed first, as many as can be told in so many bytes; the others)."""
+    gates.sort(key=lambda gate: gate.version)
+    for index, gate in enumerate(gates):
+        size -= len(json.dumps(gate.namespace)) + _VERSION_BYTES
+        if size < 0:
+            return gates[:index], gates[index:]
+    return gates, []
+
+
+_VERSION_BYTES = 24
 
 
 class Gate:
@@ -151,6 +206,15 @@ class Gate:
         self._obeyed = self.obeyed  # what was done before this news stays done
         self.record, self.version = record, version
         return True
+
+    def begin_anew(self) -> None:
+        """The lease is another one: what was taken before is confirmed by nobody, and nobody waits for it."""
+        self._obeyed = self.version
+
+    @property
+    def ended(self) -> bool:
+        """Whether the leadership is no more, and nothing that was taken under it waits."""
+        return self.record is None and not self._in_flight
 
     @property
     def obeyed(self) -> int:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
 from heliograph.runtime.clock import Clock
@@ -22,6 +22,9 @@ from heliograph.runtime.task_set import TaskSet
 from region_node.dr.leadership.write_gates import Gate, SubscriptionGate, Writing
 
 log = logging.getLogger("region_node.dr")
+
+_ROWS = 500
+"""After so many leaderships others have their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +99,8 @@ class WriteLeases:
     # -- what is heard -------------------------------------------------------------------------------------------------
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
-        namespace = name_of(key)
-        try:
-            record = None if value is None else Leadership.decode(value)
-        except CorruptData as error:  # what cannot be read is nobody's to confirm
-            log.error("leadership.unreadable", extra={"namespace": namespace, "error": str(error)})
-            record = Leadership(active="", epoch=0)
-        self._apply(namespace, record, version)
+        name = name_of(key)
+        self._apply(name, None if value is None else _read(name, value), version)
 
     def _apply(self, namespace: str, record: Leadership | None, version: int) -> None:
         if self.core.on_record(namespace, record, version):
@@ -120,7 +118,7 @@ class WriteLeases:
 
     async def _run(self) -> None:
         while True:
-            if self._lease or self.core.gates() or self.core.subscription_gates():
+            if self._lease or self.core.wanted:
                 try:
                     await self._keep()
                 except LeaseLost:
@@ -147,28 +145,43 @@ class WriteLeases:
             await self._store.renew(self._lease)
             self.core.on_renewed(sent_at)
         if not self.core.registered:
-            await self._register()
+            await self._register(Writer())
+            self._subscriptions_changed()
         told = self.core.obeyed()
+        if self.core.crowded:
+            await self._register(told)
+            told = self.core.obeyed()
         if told != self._told:
             await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
             self._told = told
 
-    async def _register(self) -> None:
-        """From here on nobody flips a namespace without this broker; what was flipped before is read behind it."""
-        since = await self._store.put(
-            writer(self._region, self._broker, self._lease), Writer().encode(), lease=self._lease
-        )
-        found: list[tuple[str, Leadership, int]] = []
+    async def _register(self, told: Writer) -> None:
+        """From here on nobody flips a namespace without this broker; what was flipped before is read behind it, to the
+        end. told: what it obeys so far.
+        """
+        since = await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
+        known: dict[str, None] = {}
         for prefix in (LEADERSHIP, SUBSCRIPTIONS):
-            for key, value, version in await self._store.range(prefix, prefix_end(prefix)):
-                found.append((name_of(key), Leadership.decode(value), version))
-        changed = [row for row in found if (gate := self.core.gate(row[0])) is None or gate.version < row[2]]
-        for namespace, record, version in changed:
-            self._apply(namespace, record, version)
-        self.core.on_registered(since, found)
+            async for rows in pages_under(self._store, prefix):
+                for count, (key, value, version) in enumerate(rows, 1):
+                    name = name_of(key)
+                    known[name] = None
+                    if self.core.heard(name) < version:
+                        self._apply(name, _read(name, value), version)
+                    if not count % _ROWS:
+                        await asyncio.sleep(0)
+        self.core.on_registered(since, known)
         self._told = None
-        self._subscriptions_changed()
 
     def _subscriptions_changed(self) -> None:
         for gate in self.core.subscription_gates():
             self._on_change(gate.namespace)
+
+
+def _read(name: str, value: bytes) -> Leadership:
+    """What cannot be read is nobody's to confirm."""
+    try:
+        return Leadership.decode(value)
+    except CorruptData as error:
+        log.error("leadership.unreadable", extra={"namespace": name, "error": str(error)})
+        return Leadership(active="", epoch=0)

@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under, prefix_end
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
@@ -478,8 +478,9 @@ class Conductor:
             await self._forget(prefix)
 
     async def _forget(self, prefix: str) -> None:
-        for key, _, _ in await self._store.range(prefix, prefix_end(prefix)):
-            await self._store.delete(key)
+        async for rows in pages_under(self._store, prefix):
+            for key, _, _ in rows:
+                await self._store.delete(key)
 
     def _others(self, op: Operation) -> list[str]:
         """The regions of the namespace that the operation is not about."""

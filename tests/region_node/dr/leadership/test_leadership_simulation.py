@@ -57,15 +57,10 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         )
 
     def nothing_is_read_after_registering(patch: pytest.MonkeyPatch) -> None:
-        async def register(self: WriteLeases) -> None:
-            known = [(g.namespace, g.record, g.version) for g in self.core.gates() if isinstance(g.record, Leadership)]
-            found: list[tuple[str, Leadership, int]] = [row for row in known if row[1] is not None]  # type: ignore[misc]
-            self.core.on_registered(
-                await self._store.put(
-                    f"/writers/{self._region}/{self._broker}.{self._lease}", Writer().encode(), lease=self._lease
-                ),
-                found,
-            )
+        async def register(self: WriteLeases, told: Writer) -> None:
+            key = f"/writers/{self._region}/{self._broker}.{self._lease}"
+            since = await self._store.put(key, told.encode(), lease=self._lease)
+            self.core.on_registered(since, [gate.namespace for gate in self.core.gates()])
 
         patch.setattr(WriteLeases, "_register", register)
 

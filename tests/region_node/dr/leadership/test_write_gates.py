@@ -29,7 +29,8 @@ def test_why_it_waits_is_said() -> None:
     writing.on_record(NAME, Leadership(active="us", epoch=2), 6)
     assert "has not renewed its lease" in gate.waiting()
     writing.on_renewed(now[0])
-    writing.on_registered(7, [(NAME, Leadership(active="us", epoch=2), 6)])
+    writing.on_record(NAME, Leadership(active="us", epoch=2), 6)
+    writing.on_registered(7, [NAME])
     assert gate.open and gate.status()["open_here"]
     gate.outstanding = lambda: 3
     writing.on_record(NAME, Leadership(active="us", epoch=2, state=DRAINING, to="eu"), 8)
@@ -47,14 +48,16 @@ def test_what_was_taken_under_an_earlier_lease_is_not_confirmed_under_the_next()
     now, told = [100.0], list[str]()
     writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: now[0])
     writing.on_renewed(now[0])
-    writing.on_registered(5, [("t/n", Leadership(active="us"), 4)])
+    writing.on_record("t/n", Leadership(active="us"), 4)
+    writing.on_registered(5, ["t/n"])
     gate = writing.gate("t/n")
     assert gate is not None
     early = gate.enter(lambda _: told.append("confirmed"), lambda error: told.append(type(error).__name__))
     now[0] += 10
     writing.on_lost()
     writing.on_renewed(now[0])
-    writing.on_registered(9, [("t/n", Leadership(active="us", state=DRAINING, to="eu"), 8)])
+    writing.on_record("t/n", Leadership(active="us", state=DRAINING, to="eu"), 8)
+    writing.on_registered(9, ["t/n"])
     assert writing.obeyed().obeys("t/n", 8), "so it may be flipped now"
     assert not isinstance(early, RegionPassive)
     early.done([(1, 1, 1)])
@@ -92,7 +95,8 @@ def test_the_lease_counts_from_before_its_renewal_was_sent_less_what_clocks_drif
 def test_a_drain_is_obeyed_once_nothing_waits_and_an_older_record_is_no_news() -> None:
     writing, (came, done, failed) = Writing("us", ttl_s=6.0, drift=0.0, now=lambda: 0.0), told()
     writing.on_renewed(0.0)
-    writing.on_registered(5, [("t/n", Leadership(active="us"), 4)])
+    writing.on_record("t/n", Leadership(active="us"), 4)
+    writing.on_registered(5, ["t/n"])
     gate = writing.gate("t/n")
     assert gate is not None and writing.obeyed().since == 5
     drained: list[int] = []
@@ -158,9 +162,11 @@ def test_nothing_is_confirmed_but_in_the_active_region_under_the_lease_and_the_e
             case 2 if rng.random() < 0.3:
                 writing.on_lost()
                 until, registered, life = float("-inf"), False, life + 1
-            case 3 if not registered:
-                writing.on_registered(version, [("t/n", record, version)])
-                registered = True
+            case 3:
+                version += 1
+                writing.on_registered(version, ["t/n"])  # once more under one lease: what is told begins anew, no more
+                if not registered:
+                    registered, met = True, gate.version
             case 4 if rng.random() < 0.6:
                 state = rng.choice((OPEN, OPEN, DRAINING, FENCED))
                 active = rng.choice(("us", "us", "us", "eu"))
@@ -184,6 +190,8 @@ def test_nothing_is_confirmed_but_in_the_active_region_under_the_lease_and_the_e
             case _:
                 pass
         if not (waiting and record.state == DRAINING):
-            met = version
+            met = gate.version
+        if registered:
+            assert writing.obeyed().obeys("t/n", gate.version) == (met >= gate.version)
         assert gate.obeyed == met and gate.status()["in_flight"] == len(waiting)
     assert refused == writing.refused
