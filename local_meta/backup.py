@@ -33,8 +33,10 @@ from heliograph.model.ledger_metadata import (
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 
-LEDGER_IDS_MARGIN = 1_000_000_000
-"""Ids that may have been given out since the backup and stand on no bookie any more, or not yet."""
+LEDGER_IDS_MARGIN = 1_000_000
+"""Ids that may have been given out since the backup and stand on no bookie any more, or not yet, where the clock is
+wrong. No more: a metadata that is founded anew soon after begins at the clock, which is by then to be above them.
+"""
 
 
 @dataclass(slots=True)
@@ -81,14 +83,14 @@ def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
     return found
 
 
-def ledger_ids_from(counters: Mapping[str, int], known: Survey, held: Mapping[str, Iterable[int]]) -> int:
-    """The first ledger id that a restored metadata may give out. held: bookie -> the ledgers it holds, of those that
-    were asked.
+def ledger_ids_from(counters: Mapping[str, int], known: Survey, held: Mapping[str, Iterable[int]], wall_ms: int) -> int:
+    """The first ledger id that a restored metadata may give out: as for one that begins empty (`node`), and above
+    all that is known. held: bookie -> the ledgers it holds, of those that were asked. wall_ms: now.
     """
     highest = max(known.ledgers, default=-1)
     for ledgers in held.values():
         highest = max(highest, max(ledgers, default=-1))
-    return max(counters.get(keys.LEDGER_IDS, 0), highest + 1) + LEDGER_IDS_MARGIN
+    return max(counters.get(keys.LEDGER_IDS, 0) + LEDGER_IDS_MARGIN, highest + 1 + LEDGER_IDS_MARGIN, wall_ms)
 
 
 def restored_counters(counters: Mapping[str, int], first_ledger: int) -> list[tuple[str, int]]:

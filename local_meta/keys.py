@@ -82,8 +82,7 @@ BROKER_POLICIES = "/broker-policies"
 READ_KEYS = "/security/reads"
 
 LEDGER_IDS = "ledger-ids"
-"""Counter: the next ledger id of the region."""
-"""Counter: the next incarnation that the region mints."""
+"""Counter: the next ledger id of the region; begins at the wall clock in ms of the founding (local_meta.node)."""
 
 
 def _quoted(name: str) -> str:

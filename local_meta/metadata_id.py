@@ -1,7 +1,7 @@
 """The id of a region's metadata: random text at `/instance`, which a restore replaces.
 
-Is: reading it, and giving one to a metadata that has none. Isn't: what follows from another one (the bookies' garbage
-collection, the region's epoch).
+Is: reading it, and giving one to a store that has none. Isn't: the founding of a metadata (local_meta.node), or what
+follows from another id (the bookies' garbage collection, the region's epoch).
 """
 
 from __future__ import annotations

@@ -94,9 +94,12 @@ def test_what_hung_on_a_lease_is_gone_and_the_instance_is_another() -> None:
 def test_no_ledger_id_comes_twice() -> None:
     known = survey(ROWS)
     assert known.ledgers == {3, 4, 5, 6, 7} and known.topics == 1 and known.leased == 3
-    assert ledger_ids_from({}, known, {}) == 8 + LEDGER_IDS_MARGIN
-    assert ledger_ids_from({keys.LEDGER_IDS: 100}, known, {"b0": [3, 20]}) == 100 + LEDGER_IDS_MARGIN
-    assert ledger_ids_from({keys.LEDGER_IDS: 100}, known, {"b0": [3], "b1": [5000]}) == 5001 + LEDGER_IDS_MARGIN
+    assert ledger_ids_from({}, known, {}, 0) == 8 + LEDGER_IDS_MARGIN
+    assert ledger_ids_from({keys.LEDGER_IDS: 100}, known, {"b0": [3, 20]}, 0) == 100 + LEDGER_IDS_MARGIN
+    assert ledger_ids_from({keys.LEDGER_IDS: 100}, known, {"b0": [3], "b1": [5000]}, 0) == 5001 + LEDGER_IDS_MARGIN
+    clock_ms = 1_800_000_000_000
+    begun = {keys.LEDGER_IDS: clock_ms - 86_400_000}  # founded a day ago, as many ledgers as there were
+    assert ledger_ids_from(begun, known, {}, clock_ms) == clock_ms, "above all that was given since the backup"
     assert restored_counters({keys.LEDGER_IDS: 100, "other": 4}, 7000) == [(keys.LEDGER_IDS, 7000), ("other", 4)]
 
 

@@ -18,6 +18,7 @@ from heliograph.kv.metadata_store import Put, prefix_end
 from heliograph.model.errors import DiskFailed, MetadataUnavailable, OutcomeUnknown, VersionConflict
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
+from local_meta import keys
 from local_meta.node import LocalMetaNode
 
 PORT = 7001
@@ -83,6 +84,55 @@ def simulate(
 
 
 ONE, THREE = ("m0",), ("m0", "m1", "m2")
+
+
+def test_ledger_ids_begin_at_the_clock_and_go_on_from_there() -> None:
+    """Also for clients who all come first at once, and over a restart; another metadata, on empty disks, begins above
+    all of them.
+    """
+
+    async def main(sim: Simulation, region: Region) -> None:
+        begun_ms, known = sim.clock().wall_ms(), -1
+        instances = set()
+        for life in range(3):
+            clients = [region.client(f"c{life}{number}") for number in range(5)]
+            given = await asyncio.gather(*(client.next_ids(keys.LEDGER_IDS, 2) for client in clients))
+            assert len(set(given)) == 5 and min(given) >= max(begun_ms, known + 1) and max(given) < min(given) + 20
+            found = await clients[0].get(keys.INSTANCE)
+            assert found is not None and len(found[0]) == 32
+            sim.machine("m0").power_cut()
+            region.start("m0")
+            assert await clients[0].next_ids(keys.LEDGER_IDS) == max(given) + 2, "it was founded already"
+            assert await clients[0].get(keys.INSTANCE) == found
+            instances.add(found[0])
+            known = max(given) + 2
+            sim.machine("m0").power_cut()
+            sim.machine("m0").platters().clear()
+            region.start("m0")
+            await asyncio.sleep(2.0)
+        assert len(instances) == 3
+
+    simulate(ONE, main)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_voters_that_die_while_they_found_give_no_id_below_the_clock(seed: int) -> None:
+    async def main(sim: Simulation, region: Region) -> None:
+        rng, begun_ms = sim.rng("test"), sim.clock().wall_ms()
+        clients = [region.client(f"c{number}", timeout_s=60.0) for number in range(4)]
+        asking = [asyncio.create_task(client.next_ids(keys.LEDGER_IDS)) for client in clients]
+        for _ in range(4):
+            await asyncio.sleep(rng.uniform(0.0, 0.7))
+            victim = rng.choice(THREE)
+            sim.machine(victim).power_cut()
+            await asyncio.sleep(rng.uniform(0.0, 0.3))
+            region.start(victim)
+        given = await asyncio.gather(*asking)
+        assert len(set(given)) == 4 and min(given) >= begun_ms
+        found = await asyncio.gather(*(client.get(keys.INSTANCE) for client in clients))
+        assert found[0] is not None and len(set(found)) == 1
+
+    simulate(THREE, main, seed)
 
 
 def test_one_voter_is_ready_at_once() -> None:
@@ -284,7 +334,7 @@ def test_large_values_pass_through_the_log() -> None:
             await client.txn([Put(f"/{number}/{part}", bytes([number]) * (1 << 20)) for part in range(3)])
         sim.machine("m0").power_cut()
         region.start("m0")
-        rows = await client.range("/", prefix_end("/"))
+        rows = await client.range("/", keys.INSTANCE)
         assert [(key, value[:1], len(value)) for key, value, _ in rows] == [
             (f"/{number}/{part}", bytes([number]), 1 << 20) for number in range(6) for part in range(3)
         ]
@@ -308,12 +358,12 @@ def test_on_real_sockets_and_a_real_disk(tmp_path: Path) -> None:
         disks[0].close()
         second = LocalMetaNode(node_id="m0", disk=disks[1], clock=SystemClock(), rng=random.Random(3), port=port)
         await second.start()
-        assert len(await client.range("/", "0")) == 200
+        assert len(await client.range("/", keys.INSTANCE)) == 200
         await client.delete("/007")
         async with asyncio.timeout(60):
             while told[-1] != ("/007", None):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert len(told) == 201
+        assert len(told) == 1 + 201, "the id, and what was put here"
         client.close()
         await second.stop()
         disks[1].close()

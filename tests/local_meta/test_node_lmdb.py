@@ -65,7 +65,7 @@ def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(
         first = node_of(tmp_path, "m0", port=port)
         await first.start()
         client = client_of(port)
-        assert {key: value for key, value, _ in await client.range("/", "/~")} == expected
+        assert {key: value for key, value, _ in await client.range("/ml/", "/ml/~")} == expected
         assert await client.count("/ml/public/default/") == len(expected)
         assert not [name for name in (tmp_path / "m0").iterdir() if name.name.startswith("snapshot-")], (
             "a table of its own needs none"

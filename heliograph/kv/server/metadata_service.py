@@ -5,13 +5,14 @@ the leader where a forwarder is given. Isn't: sockets (heliograph.kv.server.meta
 (heliograph.raft.member.raft_node).
 Invariants: only the leader answers from its table; a request that was passed on is never passed on again; every answer
 comes within the bounded time; a renewal is confirmed only after a barrier, so that a deposed leader confirms none; a
-passed-on write is answered after this node applied it too.
+passed-on write is answered after this node applied it too; where a founding is given, no client's command comes before
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,11 +83,22 @@ class Forwarder(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Founding:
+    """What a new table holds before any client's command. `key`: where it is there, the table is founded. `commands`:
+    makes what is applied where it is not; the last one puts the key, only where it is absent.
+    """
+
+    key: str
+    commands: Callable[[], Sequence[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     request_timeout_s: float = 5.0
     forward_timeout_s: float = 2.0
     """Bounds one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
+    founding: Founding | None = None
 
     def __post_init__(self) -> None:
         assert 0 < self.forward_timeout_s <= self.request_timeout_s <= 60
@@ -110,6 +122,8 @@ class MetaService:
         self.on_damage: Callable[[CorruptData], None] = lambda damage: None
         """Called when a read meets damage in the table here."""
         self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
+        self._founding = self._settings.founding
+        self._founded = self._founding is None
         self._deadlines = LeaseDeadlines()
         self._lease_changes = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -215,6 +229,8 @@ class MetaService:
         if kind == Frame.COMMAND:
             unpack(payload)
             try:
+                if not self._founded:
+                    await self._found(left_s)
                 return await self.replica.propose(payload, timeout_s=left_s)
             except MetadataUnavailable as error:
                 raise self._not_leader_or(error) from error
@@ -248,6 +264,20 @@ class MetaService:
                         raise LeaseLost(f"lease {lease} has expired or is unknown")
                     raise self._not_leader()
                 return ok()
+
+    async def _found(self, left_s: float) -> None:
+        """Two may do so at once: what comes second raises counters once more, and finds the key. Raises
+        MetadataUnavailable.
+        """
+        assert self._founding is not None
+        try:
+            await self.replica.read_barrier(timeout_s=left_s)
+            if self.machine.get(self._founding.key) is None:
+                for founding in self._founding.commands():
+                    await self.replica.propose(founding, timeout_s=left_s)
+        except OutcomeUnknown as error:  # of the founding; nothing else was proposed
+            raise MetadataUnavailable(str(error)) from error
+        self._founded = self.machine.get(self._founding.key) is not None
 
     def _not_leader(self) -> NotLeaderHere:
         leader = self.replica.leader

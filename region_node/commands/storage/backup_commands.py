@@ -235,8 +235,9 @@ def _restore_local(
     known = rules.survey(_watched(reader, bar, "verifying"))
     held = asyncio.run(_ask_bookies(rules.addresses(known, bookies, without), tls))
     counters = dict(reader.head.counters)
-    first_ledger, instance = rules.ledger_ids_from(counters, known, held), rules.new_instance(system_rng())
-    index = restored_index(reader.info.index, SystemClock().wall_ms() / 1000)
+    now_ms, instance = SystemClock().wall_ms(), rules.new_instance(system_rng())
+    first_ledger = rules.ledger_ids_from(counters, known, held, now_ms)
+    index = restored_index(reader.info.index, now_ms / 1000)
     for target in targets:
         done = rules.RestoredKeys()
         rows = rules.restored_rows(_watched(reader, bar, "restoring"), held, instance, done)

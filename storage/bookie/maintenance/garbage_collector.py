@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
-from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, MetadataError, VersionConflict
+from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, MetadataError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
@@ -32,6 +32,7 @@ from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
+from local_meta.metadata_id import instance_of
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.repair.lost_bookies import is_surplus
 
@@ -156,7 +157,7 @@ class GarbageCollector:
         would be taken for it.
         """
         if not self.rules.instance:
-            self.rules.instance = await self._instance()
+            self.rules.instance = await instance_of(self._meta, self._rng)
             await self._know(self.rules.instance)
 
     async def _run(self) -> None:
@@ -203,7 +204,7 @@ class GarbageCollector:
         elsewhere).
         """
         here = self._bookie.ledgers()
-        instance = await self._instance()
+        instance = await instance_of(self._meta, self._rng)
         marked = await self._marked()
         absent = dict.fromkeys(here)
         surplus: list[int] = []
@@ -219,7 +220,7 @@ class GarbageCollector:
             if len(page) < self._settings.page_ledgers:
                 break
             at = page[-1][0] + "\0"
-        if await self._instance() != instance:
+        if await instance_of(self._meta, self._rng) != instance:
             raise MetadataError("the instance id of the metadata changed during a pass")
         return instance, len(here), list(absent), surplus
 
@@ -240,18 +241,6 @@ class GarbageCollector:
             return is_surplus(LedgerMetadata.decode(blob), self._bookie.bookie_id)
         except CorruptData:
             return False  # of a later version: whoever wrote it knows better
-
-    async def _instance(self) -> str:
-        """The id of the metadata; who finds none gives it one."""
-        for _ in range(3):
-            found = await self._meta.get(keys.INSTANCE)
-            if found is not None:
-                return found[0].decode(errors="replace")
-            try:
-                await self._meta.put(keys.INSTANCE, f"{self._rng.getrandbits(128):032x}".encode(), expected=-1)
-            except VersionConflict:
-                pass  # another bookie was faster
-        raise MetadataError("the metadata has no instance id")
 
     async def _know(self, instance: str) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
