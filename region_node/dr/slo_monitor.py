@@ -1,9 +1,9 @@
 """Promises: what namespaces promise (`slo`: of the policy of that name, or of `dr set`), what is true, and an event
 whenever that changes.
 
-Is: the age of the oldest message at risk, by namespace, as this broker knows it of the topics that it has loaded; the
-newest events; metrics. Isn't: a measurement of its own (links know how far they are), or an alarm's delivery: events
-are in the log, in the audit log, at the REST interface, and a metric.
+Is: the age of the oldest message at risk, by namespace, as this broker knows it of the topics that it has loaded; for
+how long it knows nothing newer; the newest events; metrics. Isn't: a measurement of its own (links know how far they
+are), or an alarm's delivery: events are in the log, in the audit log, at the REST interface, and a metric.
 Invariants: an event when a promise is broken, and one when it is kept again, not one a second; a region that hears
 nothing is not one without risk; once a second hardly more is done for a topic that nothing is outstanding of than to
 pass it by.
@@ -14,16 +14,19 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from heliograph.model.configuration.replication_routes import delivers
 from heliograph.runtime.clock import Clock
 from region_node.dr.leadership.write_gates import Gate
 from region_node.runtime.prometheus_text import Sample
+from replicator.health.incoming_stats import SILENT_S
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
     from region_node.topics.topic import Topic
     from replicator.health.incoming_stats import IncomingLink
+    from replicator.log.replicated_log import ReplicatedLog
     from replicator.manager.link_manager import LinkManager
 
 log = logging.getLogger("region_node.dr")
@@ -52,6 +55,10 @@ class Promises:
         self.risk_s: dict[str, float] = {}
         """Namespace that is active-passive, or promises something -> age of the oldest message that one of its regions
         lacks.
+        """
+        self.silent_s: dict[str, float] = {}
+        """Namespace -> for how long nothing was heard of a region that its risk depends on; of those that are silent
+        for more than SILENT_S.
         """
         self.told: Callable[[dict[str, Any]], object] = lambda _: None
         """Hears of every event."""
@@ -101,23 +108,50 @@ class Promises:
         both.
         """
         found = {**dict.fromkeys(self.promised(), 0.0), **dict.fromkeys(gates, 0.0)}
-        now_ms = self._clock.wall_ms()
+        silent: dict[str, float] = {}
+        now_ms, now = self._clock.wall_ms(), self._clock.monotonic()
         behind = self._links.at_risk()
         for topic in self._topics():
             there = behind.get(topic.text, 0.0)
             incoming: Mapping[str, IncomingLink] = getattr(topic.log, "incoming", _NONE)
-            here = {region: age for region, link in incoming.items() if (age := link.at_risk_s(now_ms))}
-            if not (there or here) or topic.volatile or (namespace := topic.name.namespace) not in found:
+            here = {region: age for region, link in incoming.items() if (age := link.at_risk_s(now_ms, now))}
+            if (
+                (not (there or here) and (incoming or not gates))
+                or topic.volatile
+                or (namespace := topic.name.namespace) not in found
+            ):
                 continue
             gate = gates.get(namespace)
             if gate is None:
-                age_s = max([there, *here.values()])
+                age_s, untold_s = (
+                    max([there, *here.values()]),
+                    max((incoming[region].untold_s(now) for region in here), default=0.0),
+                )
             elif gate.record is None:
                 continue
+            elif gate.active:
+                age_s, untold_s = there, 0.0
+            elif (link := incoming.get(gate.record.active)) is not None:
+                age_s, untold_s = here.get(gate.record.active, 0.0), link.untold_s(now)
             else:
-                age_s = there if gate.active else here.get(gate.record.active, 0.0)
+                age_s = untold_s = self._unheard_s(topic, gate.record.active, now_ms)
             found[namespace] = max(found[namespace], age_s)
+            if untold_s:
+                silent[namespace] = max(silent.get(namespace, 0.0), untold_s)
+        self.silent_s = silent
         return found
+
+    def _unheard_s(self, topic: Topic, region: str, now_ms: int) -> float:
+        """Says for how long the region has told nothing of the topic: since it was loaded here. 0.0: it has nothing to
+        tell, because a policy keeps the topic from it, its messages lie in another topic, or they come by way of a
+        third region.
+        """
+        values, log = topic.policies.values, cast("ReplicatedLog", topic.log)
+        only, routes = values.get("replication"), values.get("replicationRoutes")
+        if topic.shadow_of or (only and region not in only) or not delivers(routes, region, self._region):
+            return 0.0
+        loaded_s = (now_ms - topic.loaded_ms) / 1000
+        return loaded_s if loaded_s > SILENT_S and not log.state.trees else 0.0
 
     def judge(self, gates: Iterable[Gate], risks: Mapping[str, float]) -> None:
         """Takes new numbers, and notes what has changed."""
@@ -144,6 +178,7 @@ class Promises:
             "what": "rpo_s",
             "value": risk_s,
             "promised": promised_s,
+            "silent_s": self.silent_s.get(namespace, 0.0),
             "time_ms": self._clock.wall_ms(),
         }
         self.events.append(found)
@@ -159,6 +194,7 @@ class Promises:
                 "namespace": namespace,
                 "rpo_s": promised,
                 "at_risk_s": self.risk_s.get(namespace, 0.0),
+                "silent_s": self.silent_s.get(namespace, 0.0),
                 "slo_broken": namespace in self.broken,
             }
             for namespace, promised in sorted(self.promised().items())
@@ -171,6 +207,7 @@ class Promises:
             if namespace not in led:
                 labels = {"cluster": self._region, "namespace": namespace}
                 yield "heliograph_dr_at_risk_seconds", "gauge", labels, self.risk_s.get(namespace, 0.0)
+                yield "heliograph_dr_silent_seconds", "gauge", labels, self.silent_s.get(namespace, 0.0)
                 yield "heliograph_dr_slo_broken", "gauge", labels, float(namespace in self.broken)
         for gate in gates:
             if gate.record is None:
@@ -180,4 +217,5 @@ class Promises:
             yield "heliograph_dr_epoch", "gauge", labels, gate.record.epoch
             yield "heliograph_dr_takes_messages", "gauge", labels, float(gate.open)
             yield "heliograph_dr_at_risk_seconds", "gauge", labels, self.risk_s.get(gate.namespace, 0.0)
+            yield "heliograph_dr_silent_seconds", "gauge", labels, self.silent_s.get(gate.namespace, 0.0)
             yield "heliograph_dr_slo_broken", "gauge", labels, float(gate.namespace in self.broken)

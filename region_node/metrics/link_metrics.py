@@ -58,6 +58,7 @@ def samples(links: LinkManager) -> Iterator[Sample]:
         yield "heliograph_replication_latency_seconds_count", "counter", of, heard.latency.messages
         yield "heliograph_replication_clock_offset_seconds", "gauge", of, heard.clock_offset_ms / 1000
         yield "heliograph_replication_round_trip_seconds", "gauge", of, heard.rtt_ms / 1000
+        yield "heliograph_replication_silent_seconds", "gauge", of, heard.silent_s
     waits = [log.waits for log in links.logs.values() if log.waits is not None]
     yield "heliograph_durability_degraded_topics", "gauge", labels, sum(one.degraded for one in waits)
     yield "heliograph_durability_affected_messages", "gauge", labels, sum(one.affected_messages for one in waits)

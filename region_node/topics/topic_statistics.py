@@ -107,8 +107,8 @@ def unsent_stats(messages: int, rate: float) -> dict[str, Any]:
 
 
 def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:
-    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes. coming: messages and bytes a second from
-    there.
+    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes, and for how long the target has been
+    silent. coming: messages and bytes a second from there.
     """
     return {
         "connected": link.connected,
@@ -122,4 +122,5 @@ def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:
         "replicationDelayInSeconds": link.age_s,
         "state": link.state,
         "cause": link.cause,
+        "silent_s": link.silent_s,
     }

@@ -4,7 +4,8 @@ clock is how far off, what is at risk.
 Is: numbers, kept where runs and heartbeats arrive. Isn't: the source's own numbers (`replicator.links.link`), or a
 decision.
 Invariants: times of another region are corrected by the estimated offset between the clocks; what was told is shown
-with the time since it was told, so that a cut link is never taken for one without risk.
+with the time since its teller was last heard, whether its connection stands or not, so that neither a cut link nor a
+silent one is ever taken for one without risk.
 Source: docs/protocols/links.md, "Risk".
 """
 
@@ -17,6 +18,10 @@ from dataclasses import dataclass, field
 from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.links.link_commands import Risk
 
+SILENT_S = 2.0
+"""A region that lives beats each second: above so many seconds without a word, what it told is told with its age."""
+LOST_S = 5.0
+"""From so many seconds without a word on, a link is not connected, at either end."""
 BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 
 
@@ -44,6 +49,37 @@ class IncomingLatency:
         return out
 
 
+class Heard:
+    """When a connection was heard last, by any frame. Shared by all links that come on it: the idle ones cost nothing.
+
+    at: seconds of the monotonic clock here, which no jump of a wall clock makes older or younger.
+    """
+
+    __slots__ = ("_monotonic", "at")
+
+    def __init__(self, monotonic: Callable[[], float], at: float | None = None) -> None:
+        """at: when it was heard; by default it is heard now."""
+        self._monotonic = monotonic
+        self.at = monotonic() if at is None else at
+
+    def now(self) -> float:
+        """The clock that `at` is of."""
+        return self._monotonic()
+
+    def frame(self) -> None:
+        """Notes that something came just now."""
+        self.at = self._monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has come."""
+        return max(0.0, self._monotonic() - self.at)
+
+    def stopped(self) -> Heard:
+        """The same time, for one link of a connection that goes on without it."""
+        return Heard(self._monotonic, self.at)
+
+
 @dataclass(slots=True)
 class IncomingRegion:
     """One source region, as this broker hears it. clock_offset_ms: its clock is so far ahead of ours."""
@@ -51,24 +87,31 @@ class IncomingRegion:
     latency: IncomingLatency = field(default_factory=IncomingLatency)
     rtt_ms: float = 0.0
     clock_offset_ms: float = 0.0
+    on: list[Heard] = field(default_factory=list)
+    """Its connections that have, or had, a stream here."""
+    ended: Heard | None = None
+    """The one that was heard last of the connections that are gone."""
 
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has come on any connection; 0.0: there never was one."""
+        ended = () if self.ended is None else (self.ended,)
+        return min((one.silent_s for one in (*self.on, *ended)), default=0.0)
 
-@dataclass(slots=True)
-class Heard:
-    """When a connection was heard last, in ms of the wall clock here; 0: never. Shared by all links that come on it:
-    the idle ones cost nothing.
-    """
-
-    ms: int = 0
+    def end(self, heard: Heard) -> None:
+        """Takes note that a connection is gone."""
+        self.on.remove(heard)
+        if self.ended is None or self.ended.at < heard.at:
+            self.ended = heard
 
 
 @dataclass(slots=True)
 class IncomingLink:
-    """One topic from one source. risk: as the source told it last."""
+    """One topic from one source. risk: as the source told it last. open: its stream stands here."""
 
     region: IncomingRegion
-    heard: Heard = field(default_factory=Heard)
-    connected: bool = False
+    heard: Heard
+    open: bool = False
     risk: Risk | None = None
     messages: int = 0
     """Stored here of what came on it, since the topic was loaded."""
@@ -77,32 +120,44 @@ class IncomingLink:
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
 
-    def at_risk_s(self, now_ms: int) -> float:
-        """What the oldest message that is not here may be old meanwhile; 0.0: nothing is missing, as far as it is
-        known.
+    @property
+    def connected(self) -> bool:
+        """Whether its source is heard: one that says nothing may be lost, also where no connection was closed."""
+        return self.open and self.heard.silent_s < LOST_S
+
+    def untold_s(self, now: float) -> float:
+        """So long ago that was true which is known of its source; 0.0: it is as good as now. now: the monotonic
+        clock's.
         """
-        told, age_s = self.risk, 0.0
-        if told is not None and told.entries:
-            age_s = max(0.0, (now_ms - (told.oldest_ms - self.region.clock_offset_ms)) / 1000)
-        return age_s if self.connected or not self.heard.ms else max(age_s, (now_ms - self.heard.ms) / 1000)
+        silent_s = max(0.0, now - self.heard.at)
+        return silent_s if silent_s > SILENT_S or not self.open else 0.0
+
+    def at_risk_s(self, now_ms: int, now: float) -> float:
+        """What the oldest message that is not here may be old meanwhile; 0.0: nothing is missing, as far as it is
+        known. now_ms: the wall clock's, now: the monotonic one's.
+        """
+        told, untold_s = self.risk, self.untold_s(now)
+        return untold_s if told is None or not told.entries else max(untold_s, self._age_s(now_ms))
+
+    def _age_s(self, now_ms: int) -> float:
+        told = self.risk
+        if told is None or not told.entries:
+            return 0.0
+        return max(0.0, (now_ms - (told.oldest_ms - self.region.clock_offset_ms)) / 1000)
 
     def status(self, now_ms: int) -> dict[str, object]:
         """For people. `age_s`: of the oldest message that is not here, as far as it is known; `age_s_max`: what it may
         be meanwhile.
         """
-        silent_s = max(0.0, (now_ms - self.heard.ms) / 1000) if self.heard.ms else None
-        told = self.risk
-        age_s = 0.0
-        if told is not None and told.entries:
-            age_s = max(0.0, (now_ms - (told.oldest_ms - self.region.clock_offset_ms)) / 1000)
+        told, now = self.risk, self.heard.now()
         return {
             "connected": self.connected,
-            "silent_s": silent_s,
+            "silent_s": max(0.0, now - self.heard.at),
             "entries": told.entries if told is not None else None,
             "messages": told.messages if told is not None else None,
             "bytes": told.size_bytes if told is not None else None,
-            "age_s": age_s if told is not None else None,
-            "age_s_max": self.at_risk_s(now_ms),
+            "age_s": self._age_s(now_ms) if told is not None else None,
+            "age_s_max": self.at_risk_s(now_ms, now),
             "clock_offset_ms": self.region.clock_offset_ms,
             "rtt_ms": self.region.rtt_ms,
         }

@@ -66,6 +66,11 @@ class LinkStats:
     history: list[dict[str, Any]]
     """The newest ends of the link: at_ms, cause, text."""
     connected: bool
+    """It is open, and its target is heard."""
+    silent_s: float | None
+    """For how long nothing was heard from the target: on the link's connection; where there is none, on any to its
+    region, since this broker began. None: a Pulsar cluster without a connection.
+    """
     backlog_entries: int
     backlog_messages: int
     backlog_bytes: int

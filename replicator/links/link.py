@@ -492,6 +492,10 @@ class Link:
             cause, text = Cause.TRANSACTION_OPEN, self._pump.open_transaction()
         if self.parked is not None:
             cause, text = self.parked.cause, self.parked.text
+        heard = self.state == "open" and connection is not None
+        silent_s = connection.heard.silent_s if heard and connection is not None else self.manager.silent_s(self.target)
+        if heard and silent_s >= self.manager.settings.heartbeat_lost_s:  # the next look closes the connection
+            heard, cause, text = False, Cause.HEARTBEAT_LOST, f"nothing heard for {silent_s:.1f} s"
         return LinkStats(
             source=self.manager.region,
             target=self.target,
@@ -502,7 +506,8 @@ class Link:
             remedy=cause.remedy,
             restarts=sum(self.restarts.values()),
             history=self.history.shown(),
-            connected=self.state == "open",
+            connected=heard,
+            silent_s=silent_s,
             backlog_entries=entries,
             backlog_messages=messages,
             backlog_bytes=size,

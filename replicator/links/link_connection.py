@@ -21,6 +21,7 @@ from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, Ri
 from heliograph.wire.links.schema_commands import SchemaRow, close_rows
 from heliograph.wire.run import Buffer
 from replicator.bandwidth.fair_shares import SHARE_BYTES, FairShares
+from replicator.health.incoming_stats import Heard
 from replicator.health.link_causes import Cause
 from replicator.health.round_trips import RoundTrips
 from replicator.subscriptions.ack_claims import Claims, read_claims
@@ -79,7 +80,7 @@ class LinkConnection:
     ) -> None:
         self.key, self._client, self._clock, self._on_ended, self._soon = key, client, clock, on_ended, soon
         self.streams: dict[int, Stream] = {}
-        self.heard_at = clock.monotonic()
+        self.heard = Heard(clock.monotonic)
         self.way = RoundTrips()
         self._numbers, self._level = 0, level
         self._shares: FairShares[Stream] = FairShares()
@@ -165,7 +166,7 @@ class LinkConnection:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def _on_frame(self, number: int, content: memoryview, payload: memoryview) -> None:
-        self.heard_at = self._clock.monotonic()
+        self.heard.frame()
         kind, fields = wire.parse(number, content)
         if kind is LinkFrameKind.TELL:
             self._tell(fields, payload)

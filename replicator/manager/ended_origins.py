@@ -99,11 +99,11 @@ class EndedOrigins:
 
     def sources(self, log: ReplicatedLog) -> list[str]:
         """The regions that send the topic here: those that the routes name, connected or not; without routes those that
-        are connected, because each of the others is a target as well, or has left the topic.
+        have a stream open here, because each of the others is a target as well, or has left the topic.
         """
         if (routes := self._routes.get(log.topic)) is not None:
             return [source for source in routes if delivers(routes, source, self._manager.region)]
-        return [source for source, link in log.incoming.items() if link.connected]
+        return [source for source, link in log.incoming.items() if link.open]
 
     def ended(self, origin: Origin) -> bool:
         """Nothing is first published under it any more, wherever it is held. Of a region that the copy of the

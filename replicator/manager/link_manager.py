@@ -34,7 +34,7 @@ from replicator.bandwidth.bandwidth_budgets import Budgets
 from replicator.bandwidth.compression_settings import CompressionSettings
 from replicator.bandwidth.drain_throttle import DrainThrottle
 from replicator.bandwidth.send_window import AppendActivity
-from replicator.health.incoming_stats import IncomingStats
+from replicator.health.incoming_stats import LOST_S, IncomingStats
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkStats
 from replicator.links.link import Link
@@ -105,7 +105,7 @@ class LinkSettings:
     """How often a parked link looks whether its conflict is over, where nothing tells it."""
     open_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
-    heartbeat_lost_s: float = 5.0
+    heartbeat_lost_s: float = LOST_S
     backoff_min_s: float = 0.1
     backoff_max_s: float = 5.0
     idle_connection_s: float = 30.0
@@ -410,6 +410,10 @@ class LinkManager:
     def hears(self, log: ReplicatedLog, region: str) -> bool:
         link, back = self._links.get(log.topic, {}).get(region), log.incoming.get(region)
         return (link is not None and link.state == "open") or (back is not None and back.connected)
+
+    def silent_s(self, region: str) -> float:
+        """For how long nothing was heard from the region by links to it, since this broker began."""
+        return self._owners.silent_s(region)
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
         """Whether a coordinate beyond what is here will never come."""

@@ -22,6 +22,7 @@ from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerCo
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.runtime.clock import Clock
+from replicator.health.incoming_stats import Heard
 from replicator.health.link_causes import Cause, cause_of
 from replicator.links.link_connection import Key, LinkConnection
 
@@ -56,11 +57,19 @@ class Owners:
         self._waiting: deque[Link] = deque()
         self._establishing = 0
         self._next_address: dict[str, int] = {}
+        self._began = Heard(clock.monotonic)
+        self._ended: dict[str, Heard] = {}
+        """Region -> of its connections that are gone, the one that was heard last."""
 
     @property
     def connections(self) -> int:
         """How many connections stand, with or without streams."""
         return len(self._connections)
+
+    def silent_s(self, region: str) -> float:
+        """For how long nothing has come from that region, on any connection, since this broker began."""
+        open_ones = [connection.heard for key, connection in self._connections.items() if key[0] == region]
+        return min(one.silent_s for one in (*open_ones, self._ended.get(region, self._began)))
 
     def establish(self, link: Link) -> None:
         self._waiting.append(link)
@@ -75,7 +84,7 @@ class Owners:
         for connection in list(self._connections.values()):
             if connection.closed:
                 continue
-            if now - connection.heard_at > self._settings.heartbeat_lost_s and connection.streams:
+            if connection.heard.silent_s >= self._settings.heartbeat_lost_s and connection.streams:
                 connection.close(
                     LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self._settings.heartbeat_lost_s:g} s")
                 )
@@ -173,4 +182,7 @@ class Owners:
     def _on_ended(self, connection: LinkConnection) -> None:
         if self._connections.get(connection.key) is connection:
             del self._connections[connection.key]
+        region, heard = connection.key[0], connection.heard
+        if (before := self._ended.get(region)) is None or before.at < heard.at:
+            self._ended[region] = heard
         self._idle_since.pop(connection.key, None)

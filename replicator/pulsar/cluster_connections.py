@@ -99,12 +99,17 @@ class ClusterConnection:
             if not self._sinks:
                 self.client.close(ConnectionLost("no link needs it"))
 
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing was heard, as of the last tick: an idle cluster is asked after a third of `SILENT_S`."""
+        return max(0.0, self._monotonic() - self.heard_at)
+
     def tick(self) -> None:
         """Called each `heartbeat_s`: pings a silent connection, and closes it after `SILENT_S`."""
         now = self._monotonic()
         if self.client.heard:
             self.client.heard, self.heard_at = False, now
-        silent = now - self.heard_at
+        silent = self.silent_s
         if silent > SILENT_S:
             self.client.close(LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {SILENT_S:g} s"))
         elif silent > SILENT_S / 3:

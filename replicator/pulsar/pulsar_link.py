@@ -513,6 +513,7 @@ class PulsarLink:
             restarts=sum(self.restarts.values()),
             history=self.history.shown(),
             connected=self.state == "open",
+            silent_s=None if self._connection is None else self._connection.silent_s,
             backlog_entries=entries,
             backlog_messages=max(entries, self.log.state.outbox.totals[1] - done[1]) if entries else 0,
             backlog_bytes=size,

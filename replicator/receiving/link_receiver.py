@@ -93,7 +93,7 @@ class LinkReceiver:
         self._dirty: dict[int, ReceiverStream] = {}
         self._grown: dict[int, ReceiverStream] = {}
         """Streams whose topic has more than the source was told of with a heartbeat."""
-        self._heard = Heard()
+        self._heard = Heard(clock.monotonic)
         self._way = RoundTrips()
         self._sources: dict[str, IncomingRegion] = {}
         """Regions that have, or had, a stream here: one, but in tests."""
@@ -108,6 +108,7 @@ class LinkReceiver:
 
     def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
         """A private command: its type, the content of its field, what follows it. Raises PeerError."""
+        self._heard.frame()
         number, fields = wire.parse(kind, command)
         if number is LinkFrameKind.RUN:
             stream, attempt, previous, run = wire.read_run(fields, payload)
@@ -158,6 +159,9 @@ class LinkReceiver:
             task.cancel()
         for number in list(self._streams):
             self._end(number)
+        for source in self._sources.values():
+            source.end(self._heard)
+        self._sources.clear()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -191,8 +195,10 @@ class LinkReceiver:
         if log.closed is not None:
             self._write(wire.close_frame(number, Cause.MOVED, str(log.closed)))
             return
-        region = self._sources[source] = self._incoming.region(source)
-        self._heard.ms = self._clock.wall_ms()
+        region = self._incoming.region(source)
+        if source not in self._sources:
+            self._sources[source] = region
+            region.on.append(self._heard)
         self._streams[number] = self._grown[number] = ReceiverStream(
             number,
             source,
@@ -266,7 +272,7 @@ class LinkReceiver:
 
     def _end(self, number: int) -> None:
         if (stream := self._streams.pop(number, None)) is not None:
-            stream.end()
+            stream.end(self._heard if self._lost else self._heard.stopped())
             self._closes.pop(number)()
             self._dirty.pop(number, None)
             self._grown.pop(number, None)
@@ -330,7 +336,6 @@ class LinkReceiver:
             for region, vector in told.vectors.items():
                 if region != self._region:
                     log.learn(region, vector, now, stream.source)
-        self._heard.ms = now
         self._way.heard(beat, now)
         if beat.echo_ms:
             for source in self._sources.values():

@@ -23,7 +23,7 @@ from heliograph.wire.run import Buffer, Run
 from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.audit.auditor import Auditor
 from replicator.dedup.version_vector import RunVerdict
-from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion
+from replicator.health.incoming_stats import Heard, IncomingLink
 from replicator.log.replicated_entries import passing, received
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, is_tree
@@ -44,12 +44,12 @@ class ReceiverStream:
         write: Write,
         dirty: Callable[[ReceiverStream], None],
         *,
+        incoming: IncomingLink,
         grew: Callable[[ReceiverStream], None] = lambda _: None,
         region: str = "",
         level: int = 1,
         take: Callable[[int], None] = lambda _: None,
         give: Callable[[int], None] = lambda _: None,
-        incoming: IncomingLink | None = None,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """grew: the topic has more than the source was told of. region: this one's name.
@@ -58,8 +58,8 @@ class ReceiverStream:
         """
         self._region = region
         self._take, self._give = take, give
-        self.incoming, self._now_ms = incoming or IncomingLink(IncomingRegion()), now_ms
-        self.incoming.connected = True
+        self.incoming, self._now_ms = incoming, now_ms
+        self.incoming.open = True
         log.comes_from(source, self.incoming)
         self.number, self.source, self.source_number, self.log = number, source, source_number, log
         self._write, self._dirty = write, dirty
@@ -80,12 +80,13 @@ class ReceiverStream:
         if level >= AUDIT_LEVEL:
             self.incoming.send_ask = lambda request, ask: write(ask_frame(number, request, ask))
 
-    def end(self) -> None:
+    def end(self, heard: Heard) -> None:
+        """heard: when the source was heard last, as it stays for this stream."""
         for stop in self._stops:
             stop()
         self.incoming.send_ask = None
         if self.log.incoming.get(self.source) is self.incoming:  # else a newer stream is there already
-            self.incoming.connected, self.incoming.heard = False, Heard(self.incoming.heard.ms)
+            self.incoming.open, self.incoming.heard = False, heard
 
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
         """Takes a run that the source sent: what is new is stored, and receipted once it is durable. Raises
@@ -140,7 +141,7 @@ class ReceiverStream:
 
     def on_ask(self, request: int, ask: Ask, auditor: Auditor) -> None:
         def answer(told: AuditAnswer) -> None:
-            if self.log.incoming.get(self.source) is self.incoming and self.incoming.connected:
+            if self.log.incoming.get(self.source) is self.incoming and self.incoming.open:
                 self._write(tell_frame(self.number, request, ask.what, told))
 
         auditor.asked(self.log, self.source, ask, answer)

@@ -71,6 +71,32 @@ def test_backlog_and_age_are_true_while_the_link_is_cut_and_drain_after_it() -> 
         play(scenario, seed=seed, names=("us", "eu"))
 
 
+def test_a_link_is_not_connected_from_five_seconds_unheard_on_also_before_anybody_has_looked() -> None:
+    """Connections are looked at each second; what is told of them in between is as true."""
+
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(2)
+        sim.network.cut("us", "eu")
+        connected: dict[str, set[bool]] = {"young": set(), "old": set()}
+        while (stats := us.link("eu")).silent_s is not None and stats.silent_s < 12:
+            there = eu.log.incoming["us"].status(eu.brokers[0].clock.wall_ms())
+            for silent_s, told in ((stats.silent_s, stats.connected), (there["silent_s"], there["connected"])):
+                assert isinstance(silent_s, float) and isinstance(told, bool)
+                connected["young" if silent_s < 5 else "old"].add(told)
+            assert stats.connected or (stats.cause != Cause.NONE and stats.remedy), stats
+            await asyncio.sleep(0.05)
+        assert connected == {"young": {True}, "old": {False}}
+        sim.network.heal("us", "eu")
+        await asyncio.sleep(12)
+        stats = us.link("eu")
+        assert stats.connected and stats.silent_s is not None and stats.silent_s < 2
+
+    for seed in range(4):
+        play(scenario, seed=seed, names=("us", "eu"))
+
+
 def test_the_owner_moves_at_both_ends() -> None:
     async def scenario(instance: Instance, sim: Simulation) -> None:
         us, eu = instance.regions.values()

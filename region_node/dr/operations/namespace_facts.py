@@ -3,7 +3,8 @@ own end.
 
 Is: numbers of the topics that one broker has loaded, the sum of several brokers, and counting the tail that another
 region lacks. Isn't: a decision.
-Invariants: a topic that no broker has loaded is named in `missing`, never counted as nothing.
+Invariants: a topic that no broker has loaded is named in `missing`, never counted as nothing; what a region says of
+another one stands beside how long nothing was heard of that one (`silent_s`), where that is more than SILENT_S.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.topics.topic import Topic
+from replicator.health.incoming_stats import SILENT_S
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.manager.link_manager import LinkManager
 
@@ -45,6 +47,7 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
                 "messages": link.backlog_messages,
                 "bytes": link.backlog_bytes,
                 "age_s": link.age_s,
+                "silent_s": link.silent_s,
             }
             for link in links.stats(topic.text)
         },
@@ -62,6 +65,7 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
             if subscription.durable
         },
         "shadow": topic.shadow_of,
+        "loaded_s": max(0.0, (now_ms - topic.loaded_ms) / 1000),
         "only": list(topic.policies.values.get("replication") or ()) or None,
     }
 
@@ -91,8 +95,9 @@ def own_affair(facts: Mapping[str, Any], target: str) -> list[str]:
 
 
 def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; stays:
-    those that never go there, by policy.
+    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; silent_s:
+    the longest time in which nothing was heard of `target`, so that it may have more than it is said to have; stays:
+    topics that never go there, by policy.
     """
     out: dict[str, Any] = {
         "topics": 0,
@@ -100,6 +105,7 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
         "messages": 0,
         "bytes": 0,
         "age_s": 0.0,
+        "silent_s": 0.0,
         "down": [],
         "stays": [],
         "missing": list(facts["missing"]),
@@ -111,6 +117,8 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
             continue
         if link is None or not link["connected"]:
             out["down"].append(name if link is None else f"{name} ({link['cause']})")
+        if link is not None:
+            out["silent_s"] = max(out["silent_s"], _silence(link))
         if link is not None and link["entries"]:
             out["topics"] += 1
             for key in ("entries", "messages", "bytes"):
@@ -135,8 +143,9 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
 
 
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source`
-    never told anything.
+    """What the region of `facts` knows that it lacks of what `source` published. silent_s: the longest time in which
+    nothing was heard of `source`: what it published since may be missing, too. unheard: topics of which `source` never
+    told anything, since their brokers here loaded them: the first of them `unheard_s` ago.
     """
     out: dict[str, Any] = {
         "topics": 0,
@@ -145,22 +154,30 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
         "age_s_max": 0.0,
         "silent_s": 0.0,
         "unheard": [],
+        "unheard_s": 0.0,
         "missing": list(facts["missing"]),
     }
     for name, topic in _linked(facts):
         told = topic["lacks"].get(source)
         if told is None and _stays(topic, source):
             continue
-        if told is not None and not told["connected"]:  # also where its first number never came
-            out["silent_s"] = max(out["silent_s"], told["silent_s"] or 0.0)
+        if told is not None:  # also where its first number never came
+            out["silent_s"] = max(out["silent_s"], _silence(told))
         if told is None or told["messages"] is None:
             out["unheard"].append(name)
+            out["unheard_s"] = max(out["unheard_s"], topic.get("loaded_s", 0.0))
             continue
         out["topics"] += bool(told["messages"])
         out["messages"] += told["messages"]
         out["bytes"] += told["bytes"]
         out["age_s_max"] = max(out["age_s_max"], told["age_s_max"] or 0.0)
     return out
+
+
+def _silence(told: Mapping[str, Any]) -> float:
+    """How old that is which is told of a region; 0.0: as good as now. A region of an earlier version does not say."""
+    silent_s: float = told.get("silent_s") or 0.0
+    return silent_s if silent_s > SILENT_S or not told["connected"] else 0.0
 
 
 def out_of_step(

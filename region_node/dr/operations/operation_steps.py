@@ -530,7 +530,12 @@ def _lag_text(lag: Mapping[str, Any], op: Operation) -> str:
     text = f"{lag['messages']} messages of {op.source} are known to be missing in {op.target}"
     if lag["silent_s"]:
         text += f", and whatever {op.source} confirmed in the last {lag['silent_s']:.1f} s, in which nothing was heard"
-    return text + (f"; of {len(lag['unheard'])} topics nothing was ever heard" if lag["unheard"] else "")
+    if lag["unheard"]:
+        text += (
+            f"; of {len(lag['unheard'])} topics nothing was heard since they were loaded there, {lag['unheard_s']:.1f} "
+            "s ago"
+        )
+    return text
 
 
 def _cut_off_text(away: Mapping[str, Sequence[str]], target: str) -> str:

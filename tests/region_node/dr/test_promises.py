@@ -81,7 +81,7 @@ class View:
 def test_a_policy_promises_where_every_region_is_active() -> None:
     """Both what this region published and others lack, and what others published and it lacks, are at risk."""
     view, ages, told = View(slo={"rpo_s": 5.0}), [0.0, 0.0], list[str]()
-    link = SimpleNamespace(at_risk_s=lambda _: ages[1])
+    link = SimpleNamespace(at_risk_s=lambda *_: ages[1], untold_s=lambda _: 3.0 if ages[1] == 7.0 else 0.0)
     topic = SimpleNamespace(
         name=TopicName.parse("persistent://t/every/x"),
         text="x",
@@ -111,15 +111,63 @@ def test_a_policy_promises_where_every_region_is_active() -> None:
         4.0,
         7.0,
     ]
-    assert promises.status() == [{"namespace": "t/every", "rpo_s": 5.0, "at_risk_s": 7.0, "slo_broken": True}]
+    assert promises.status() == [
+        {"namespace": "t/every", "rpo_s": 5.0, "at_risk_s": 7.0, "silent_s": 3.0, "slo_broken": True}
+    ]
     assert {(name, value) for name, _, _, value in promises.samples()} == {
         ("heliograph_dr_at_risk_seconds", 7.0),
+        ("heliograph_dr_silent_seconds", 3.0),
         ("heliograph_dr_slo_broken", 1.0),
     }
     view.policies = {}
     view.changed[0]("/namespaces/t/every")
     promises._tick()
     assert not promises.broken and not promises.status(), "nothing is promised any more"
+
+
+@pytest.mark.parametrize(
+    ("policies", "shadow_of", "trees", "at_risk_s"),
+    (
+        ({}, "", {}, 60.0),
+        ({"replication": ["us", "eu"]}, "", {}, 60.0),
+        ({"replication": ["eu"]}, "", {}, 0.0),
+        ({"replicationRoutes": {"ap": ["eu"]}}, "", {}, 0.0),
+        ({}, "persistent://t/n/source", {}, 0.0),
+        ({}, "", {"a tree": 1}, 0.0),
+    ),
+)
+def test_a_topic_that_was_loaded_after_its_active_region_fell_silent_is_at_risk(
+    policies: dict[str, Any], shadow_of: str, trees: dict[str, int], at_risk_s: float
+) -> None:
+    """A broker that takes a topic over while the active region is lost was never told anything of it; that is no 0. Who
+    has nothing to tell is not waited for.
+    """
+    writing = Writing("eu", ttl_s=6, drift=0.1, now=lambda: 0.0)
+    writing.on_record("t/n", Leadership(active="us", slo={"rpo_s": 5.0}), 1)
+    view: Any = View()
+    topic: Any = SimpleNamespace(
+        name=TopicName.parse("persistent://t/n/x"),
+        text="x",
+        volatile=False,
+        shadow_of=shadow_of,
+        loaded_ms=7 - 60_000,
+        policies=SimpleNamespace(values=policies),
+        log=SimpleNamespace(incoming={}, state=SimpleNamespace(trees=trees)),
+    )
+    links: Any = SimpleNamespace(at_risk=dict)
+    promises = Promises(
+        gates=writing.gates,
+        view=view,
+        topics=lambda: (topic,),
+        links=links,
+        region="eu",
+        clock=Clock(),
+        call_later=lambda *_: None,
+    )
+    promises._tick()
+    assert promises.risk_s == {"t/n": at_risk_s} and promises.silent_s == ({"t/n": at_risk_s} if at_risk_s else {})
+    assert ("t/n" in promises.broken) is bool(at_risk_s)
+    assert [event["silent_s"] for event in promises.events] == ([at_risk_s] if at_risk_s else [])
 
 
 def test_an_event_when_a_promise_is_broken_and_one_when_it_is_kept_again() -> None:

@@ -12,7 +12,7 @@ from region_node.metrics import topic_metrics
 from region_node.metrics.topic_metrics import SLICE, TopicMetrics
 from region_node.metrics.topic_series import TopicSeries
 from region_node.usage.usage_days import stored_by_tenant
-from replicator.health.incoming_stats import IncomingLink, IncomingRegion
+from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion
 from tests.region_node.faces.pulsar.codec import entry, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, settle, with_broker
 from tests.region_node.topics.fake_storage import FIRST_LEDGER
@@ -22,7 +22,7 @@ class Link:
     def __init__(self, topic: str, target: str, backlog: int) -> None:
         self.topic, self.target, self.backlog_entries, self.backlog_bytes = topic, target, backlog, 10 * backlog
         self.rate_out = self.throughput_out = self.age_s = 0.5
-        self.connected = True
+        self.connected, self.silent_s = True, 0.5
         self.state = self.cause = ""
 
 
@@ -135,7 +135,7 @@ def test_what_links_bring_from_other_regions_is_shown_as_rates() -> None:
             return found
 
         assert await shown(1.0) == [0, 0]
-        coming = IncomingLink(IncomingRegion())
+        coming = IncomingLink(IncomingRegion(), Heard(lambda: 0.0))
         topic.log.incoming = {"eu": coming}  # type: ignore[attr-defined]
         topic.touch()
         assert await shown(1.0) == [0, 0] and topic.incoming_rates is None
@@ -161,7 +161,7 @@ def test_the_heaviest_topics_are_named_and_no_sum_counts_them_twice() -> None:
         lag = await broker.topics.get(f"{TOPIC}-lag", create=True)
         await lag.subscription("s", initial=(-1, -1))
         brought = await broker.topics.get(f"{TOPIC}-brought", create=True)
-        link = IncomingLink(IncomingRegion())
+        link = IncomingLink(IncomingRegion(), Heard(lambda: 0.0))
         link.messages, link.size_bytes = 7, 5000
         brought.log.incoming = {"eu": link}  # type: ignore[attr-defined]
         brought.touch()

@@ -78,7 +78,7 @@ def test_only_links_that_owe_something_are_asked_for_what_is_at_risk() -> None:
         append(us, marker_run((0, 1), COMMIT, 0))
         await asyncio.sleep(25)
         assert len(eu.bodies()) == 19 and links.at_risk() == {} and not links._active and not links._resting
-        assert eu.log.incoming["us"].at_risk_s(eu.brokers[0].clock.wall_ms()) == 0.0
+        assert eu.log.incoming["us"].at_risk_s(eu.brokers[0].clock.wall_ms(), sim.now()) == 0.0
 
     play(scenario, names=("us", "eu"))
 

@@ -44,6 +44,7 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     if admin.promises is not None:
         for row in rows:
             row["at_risk_s"] = admin.promises.risk_s.get(row["namespace"], 0.0)
+            row["silent_s"] = admin.promises.silent_s.get(row["namespace"], 0.0)
             row["slo_broken"] = row["namespace"] in admin.promises.broken
         found["events"] = list(admin.promises.events)
         led = {row["namespace"] for row in rows}

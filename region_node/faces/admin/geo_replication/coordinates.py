@@ -83,6 +83,7 @@ async def risk(admin: Admin, request: web.Request) -> Any:
             "messages": link.backlog_messages,
             "bytes": link.backlog_bytes,
             "age_s": link.age_s,
+            "silent_s": link.silent_s,
             "clock_offset_ms": link.clock_offset_ms,
             "rtt_ms": link.rtt_ms,
         }

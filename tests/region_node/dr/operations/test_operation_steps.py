@@ -474,3 +474,19 @@ def test_a_region_that_never_told_anything_is_silent_all_the_same() -> None:
     told = lack(connected=False, silent_s=4.0, messages=None)
     found = namespace_facts.lacking({"missing": [], "topics": {"a": {"lacks": {"us": told}}, "b": {"lacks": {}}}}, "us")
     assert found["unheard"] == ["a", "b"] and found["silent_s"] == 4.0
+
+
+def test_silence_is_told_with_the_numbers_also_where_a_link_is_still_connected() -> None:
+    """Above two seconds; below, a beat may only be on its way. A region of an earlier version does not say."""
+    for silent_s, told in ((1.9, 0.0), (2.1, 2.1), (None, 0.0)):
+        one = {"links": {"us": link(silent_s=silent_s)}, "lacks": {"us": lack(silent_s=silent_s, messages=0)}}
+        facts = {"missing": [], "topics": {"a": one, "b": {"links": {"us": link()}, "lacks": {"us": lack()}}}}
+        assert (
+            namespace_facts.lacking(facts, "us")["silent_s"] == namespace_facts.not_in(facts, "us")["silent_s"] == told
+        )
+
+
+def test_topics_that_were_loaded_in_silence_are_named_with_how_long_nothing_is_known() -> None:
+    topics = {"a": {"lacks": {}, "loaded_s": 3.0}, "b": {"lacks": {}, "loaded_s": 70.0}, "c": {"lacks": {"us": lack()}}}
+    found = namespace_facts.lacking({"missing": [], "topics": topics}, "us")
+    assert found["unheard"] == ["a", "b"] and found["unheard_s"] == 70.0 and found["messages"] == 0
