@@ -5,11 +5,13 @@ Is: the policies of namespaces and of topics in all regions, as edits in the reg
 obeys meanwhile; merging when the configuration is heard again; the list of conflicts, and their end. Isn't: the rule of
 merging (`global_config.policy_edits`), or any other part of the
 configuration: regions, tenants, grants, partitions, who is active wait for a majority.
-Invariants: an edit is durable in the region's metadata before anybody is told that it was made; it is merged once, also
-when two brokers try, or one dies between the two stores (its mark is written with the merge); edits of a region are
-merged in their order; conflicts are written with the merge.
-Keys: of the region's metadata /config-edits/{id:020}; of the configuration /config-conflicts/{region}/{id:020}.{index},
-and /config-merged/{region}/{id:020} until the edit has gone.
+Invariants: an edit is durable in the region's metadata before anybody is told that it was made; edits of a region
+become durable in the order of their ids, and are merged in it; each is merged once, also when two brokers try, one
+stands still in the middle, or one dies between the two stores: how far the region is merged is compared and set with
+each merge, never goes back, and never goes away. Ids go on above it where the region's metadata was restored or made
+anew. Conflicts are written with the merge.
+Keys: of the region's metadata /config-edits/{id:020}, and /config-edit-last, the last id that was given; of the
+configuration /config-conflicts/{region}/{id:020}.{index}, and /config-merged/{region}, the last id that was merged.
 """
 
 from __future__ import annotations
@@ -23,10 +25,17 @@ from global_config import keys
 from global_config.policy_edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
 from global_config.view import ConfigView
 from global_config.write_retries import Tries, busy
-from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TopicPolicies
 from heliograph.model.configuration.policy_table import checked
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.errors import (
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+    VersionConflict,
+)
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
@@ -37,7 +46,7 @@ log = logging.getLogger("global_config")
 EDITS = "/config-edits/"
 CONFLICTS = "/config-conflicts/"
 MERGED = "/config-merged/"
-_COUNTER = "config-edits"
+LAST = "/config-edit-last"
 EDITS_MAX = 10_000
 
 
@@ -66,14 +75,19 @@ class DeferredEdits:
         self.conflicts: dict[str, Conflict] = {}
         """Holds the conflicts of every region, by their keys."""
         self.merged = 0
-        self._unswept = True
-        """There may be marks of edits that have gone."""
+        self._mark = MERGED + region
+        self._through = 0
+        """As the configuration told last."""
         self._stops: list[Callable[[], None]] = []
         self._tasks = TaskSet("the merging of deferred edits has ended")
 
     async def start(self) -> None:
         """Returns once what is pending is obeyed here."""
-        self._stops = [self._meta.watch(EDITS, self._heard), self._config.watch(CONFLICTS, self._heard_conflict)]
+        self._stops = [
+            self._meta.watch(EDITS, self._heard),
+            self._config.watch(CONFLICTS, self._heard_conflict),
+            self._config.watch(self._mark, self._heard_mark),
+        ]
         await self._meta.synced(EDITS)
         self._tasks.spawn(every(self._every_s, self._round, failed=self._put_off))
 
@@ -119,10 +133,18 @@ class DeferredEdits:
             return
         if len(self._edits) >= EDITS_MAX:
             raise NotAllowed(f"{EDITS_MAX} edits wait for the global configuration already: connect the regions first")
-        number = await self._meta.next_ids(_COUNTER, at_least=1)
-        edit = Edit(id=number, key=key, by=by, made_ms=self._clock.wall_ms(), changes=changes)
-        await self._meta.put(f"{EDITS}{number:020d}", edit.encode(), expected=ABSENT)
-        log.warning("config.edit_deferred", extra={"key": key, "id": number, "by": by})
+        async for _ in Tries():
+            last, version = _number(await self._meta.get(LAST))
+            number = max(last, self._through, *(edit.id for edit in self._edits.values())) + 1
+            edit = Edit(id=number, key=key, by=by, made_ms=self._clock.wall_ms(), changes=changes)
+            ops = [Put(f"{EDITS}{number:020d}", edit.encode(), ABSENT), Put(LAST, b"%d" % number, version)]
+            try:
+                await self._meta.txn(ops)
+            except VersionConflict:
+                continue
+            log.warning("config.edit_deferred", extra={"key": key, "id": number, "by": by})
+            return
+        raise busy()
 
     def waits(self, key: str) -> bool:
         """Whether edits of that key are not merged yet."""
@@ -156,10 +178,14 @@ class DeferredEdits:
         if value is not None:
             self.conflicts[key] = Conflict.decode(value)
 
+    def _heard_mark(self, key: str, value: bytes | None, version: int) -> None:
+        if key == self._mark:
+            self._through = 0 if value is None else _number((value, version))[0]
+
     # -- merging -------------------------------------------------------------------------------------------------------
 
     async def _round(self) -> None:
-        if (self._edits or self._unswept) and not self._config.stale_s():
+        if self._edits and not self._config.stale_s():
             await self.merge()
 
     def _put_off(self, error: HeliographError) -> None:
@@ -167,31 +193,19 @@ class DeferredEdits:
 
     async def merge(self) -> None:
         """Everything that is pending, in its order. Raises MetadataUnavailable, OutcomeUnknown: again later."""
-        self._unswept = True
         for key, edit in sorted(self._edits.items()):
             await self._merge(key, edit)
-        prefix = f"{MERGED}{self._region}/"
-        for mark, _, _ in await self._config.range(
-            prefix, prefix_end(prefix)
-        ):  # of a broker that did not come to its end
-            if await self._meta.get(EDITS + mark.removeprefix(prefix)) is None:
-                await self._config.delete(mark)
-        self._unswept = False
 
     async def _merge(self, key: str, edit: Edit) -> None:
-        mark = f"{MERGED}{self._region}/{edit.id:020d}"
         async for _ in Tries():
-            if await self._meta.get(key) is None:
-                await self._config.delete(mark)
-                return
-            if await self._config.get(mark) is None:
+            through, version = _number(await self._config.get(self._mark))
+            if through < edit.id:
                 try:
-                    await self._config.txn([*await self._operations(edit), Put(mark, b"", ABSENT)])
+                    await self._config.txn([*await self._operations(edit), Put(self._mark, b"%d" % edit.id, version)])
                 except VersionConflict:
                     continue
+                self.merged += 1
             await self._meta.delete(key)
-            await self._config.delete(mark)
-            self.merged += 1
             return
         raise busy()
 
@@ -276,6 +290,15 @@ class DeferredEdits:
                 continue
             return conflict
         raise busy()
+
+
+def _number(found: tuple[bytes, int] | None) -> tuple[int, int]:
+    """(the number that a key holds, its version); (0, ABSENT): there is none. Raises CorruptData."""
+    if found is None:
+        return 0, ABSENT
+    if not found[0].isdigit():
+        raise CorruptData(f"the number of a deferred edit: {found[0][:40]!r} is none")
+    return int(found[0]), found[1]
 
 
 def _opened(key: str, blob: bytes | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], bytes | None]]:
