@@ -1,7 +1,7 @@
 """Keys of the global configuration: those that several packages ask for.
 
 Others stand beside the values that they hold: leadership and writers (`heliograph.model.configuration.leadership`),
-tombstones (`region_node.topics.serving.deferred_deletion`).
+tombstones (`heliograph.model.configuration.tombstones`).
 
 /regions/{name}                       RegionInfo
 /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no

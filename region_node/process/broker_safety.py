@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.slo_monitor import Promises
-from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones
+from region_node.topics.serving.deferred_deletion import Tombstones
 
 if TYPE_CHECKING:
     from region_node.process.broker_parts import BrokerParts
@@ -74,6 +75,11 @@ def tombstones_of(broker: BrokerParts) -> Tombstones:
                 await broker.topics.purge(name)
         return not any([await broker.topics.exists(name) for name in await names(found)])
 
+    async def made_ms(found: Tombstone) -> int:
+        times = [await broker.topics.created_ms(name) for name in await names(found)]
+        parted = broker.view.partitioned(found.topic) if found.whole else [found.topic]
+        return max(0, *times, *(broker.view.created_ms(name) for name in parted))
+
     async def forget(found: Tombstone) -> None:
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng)
         await Switching(broker.config, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
@@ -94,5 +100,6 @@ def tombstones_of(broker: BrokerParts) -> Tombstones:
         purge=purge,
         forget=forget,
         back=back,
+        made_ms=made_ms,
         offsets_ms=lambda: [region.clock_offset_ms for region in broker.links.incoming.regions.values()],
     )

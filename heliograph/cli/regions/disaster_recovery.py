@@ -617,10 +617,16 @@ def deletions(
             row["by"],
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["until_ms"] / 1000)),
             ", ".join(row["purged"]) or "-",
+            row["asks"] or "-",
         )
         for row in found
     ]
-    rows(("topic", "by", "can be brought back until", "purged in"), lines, found, json_output)
+    rows(
+        ("topic", "by", "can be brought back until", "purged in", "asks, and does nothing, because"),
+        lines,
+        found,
+        json_output,
+    )
 
 
 def _operate(

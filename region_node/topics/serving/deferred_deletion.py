@@ -8,8 +8,9 @@ broker and of every region that it hears, and, where it was there when the delet
 passed since; so one wrong clock ends nothing. While a tombstone stands, neither a client, nor a link, nor auto-creation
 brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off cannot
 bring it back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that
-has not purged.
-Key: /tombstones/{topic's full name, without a partition, or tenant/namespace} (Tombstone).
+has not purged. What was made behind a deletion is not what was deleted: a tombstone that finds such a thing under its
+name (the configuration went back to an older state), or that comes out of a restore, asks first, and does nothing in
+any region until it is answered.
 """
 
 from __future__ import annotations
@@ -20,50 +21,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.configuration.configuration_records import _Value
+from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone, tombstone
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
 
 log = logging.getLogger("region_node.dr")
-
-TOMBSTONES = "/tombstones/"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone(_Value):
-    """`topic`: its full name without a partition; of a whole namespace `tenant/namespace`.
-
-    `regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back.
-    `purged`: where there is none.
-    """
-
-    topic: str
-    regions: tuple[str, ...]
-    since_ms: int
-    until_ms: int
-    by: str = ""
-    partitions: int = 0
-    purging: tuple[str, ...] = ()
-    purged: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        """Whether a whole namespace was deleted, with every topic in it."""
-        return "://" not in self.topic
-
-    @property
-    def reason(self) -> str:
-        return (
-            f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete "
-            f"{self.topic}` brings it back"
-        )
-
-
-def tombstone(topic: str) -> str:
-    """topic: its full name, without a partition; or `tenant/namespace`."""
-    return TOMBSTONES + topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +50,13 @@ class Tombstones:
         purge: Callable[[Tombstone], Awaitable[bool]],
         forget: Callable[[Tombstone], Awaitable[None]],
         back: Callable[[Tombstone], Awaitable[None]],
+        made_ms: Callable[[Tombstone], Awaitable[int]],
         offsets_ms: Callable[[], Iterable[float]] = tuple,
         settings: TombstoneSettings | None = None,
     ) -> None:
         """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back:
-        it was undeleted.
+        it was undeleted. made_ms: when the newest thing was made that has the name here, by the wall clock; 0: there is
+        none.
         offsets_ms: how far the clocks of other regions are ahead of this one's, as far as they are known.
         """
         self.settings = settings or TombstoneSettings()
@@ -103,7 +69,7 @@ class Tombstones:
             purge,
             forget,
         )
-        self._back, self._offsets_ms = back, offsets_ms
+        self._back, self._made_ms, self._offsets_ms = back, made_ms, offsets_ms
         self._made_at: dict[str, float] = {}
         """Topic -> this broker's monotonic time when it heard of its tombstone; of those that were made since it
         started.
@@ -130,12 +96,13 @@ class Tombstones:
 
     def of(self, topic: TopicName) -> Tombstone | None:
         """Returns what deleted the topic: a tombstone of its namespace, of itself, or of the partitioned topic that it
-        is a part of.
+        is a part of; one that asks has deleted nothing.
         """
-        if not self.known:
-            return None
-        found = self.known.get(topic.namespace) or self.known.get(str(topic.partitioned))
-        return None if found is None else found[0]
+        if self.known:
+            for name in (topic.namespace, str(topic.partitioned)):
+                if (found := self.known.get(name)) is not None and not found[0].asks:
+                    return found[0]
+        return None
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
         topic = key.removeprefix(TOMBSTONES)
@@ -143,11 +110,13 @@ class Tombstones:
             if value is None:
                 self._made_at.pop(topic, None)
                 gone = self.known.pop(topic, None)
-                if gone is not None and self._region not in gone[0].purging:
+                if gone is not None and self._region not in gone[0].purging and not gone[0].asks:
                     self._returned.append(gone[0])
             else:
                 found, before = Tombstone.decode(value), self.known.get(topic)
                 self.known[topic] = (found, version)
+                if found.asks and before is not None and not before[0].asks:
+                    self._returned.append(found)
                 if self._started and (before is None or before[0].since_ms != found.since_ms):
                     self._made_at[topic] = self._clock.monotonic()
         except CorruptData as error:
@@ -157,6 +126,8 @@ class Tombstones:
     async def _run(self) -> None:
         while True:
             for topic, (found, version) in list(self.known.items()):
+                if found.asks:
+                    continue
                 try:
                     await self._unload(topic)
                     await self.settle(found, version)
@@ -180,19 +151,28 @@ class Tombstones:
         HeliographError.
         """
         if self._region in found.regions and self._region not in found.purged:
-            if not self._over(found):
+            if not self._over(found) or await self._asked(found, version):
                 return
             if self._region not in found.purging:  # said first: whoever brings it back sees that, or this fails
                 await self._put(replace(found, purging=(*found.purging, self._region)), version)
             elif await self._purge(found):
                 log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
                 await self._put(replace(found, purged=(*found.purged, self._region)), version)
-        elif set(found.purged) >= set(found.regions):
+        elif set(found.purged) >= set(found.regions) and not await self._asked(found, version):
             await self._forget(found)
             try:
                 await self._store.delete(tombstone(found.topic), expected=version)
             except VersionConflict:
                 return
+
+    async def _asked(self, found: Tombstone, version: int) -> bool:
+        """Whether it asks from now on, because something was made here under its name behind it."""
+        if found.sure or await self._made_ms(found) <= found.since_ms:
+            return False
+        log.warning("tombstone.asks", extra={"topic": found.topic, "region": self._region})
+        why = f"something of that name in {self._region} was made after it was deleted"
+        await self._put(replace(found, asks=why), version)
+        return True
 
     def _over(self, found: Tombstone) -> bool:
         """Its grace period; a clock that is wrong makes it longer, never shorter."""

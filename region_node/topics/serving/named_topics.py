@@ -99,6 +99,10 @@ class NamedTopics(ABC):
         """topic: a full name. Whether it is stored, or loaded here."""
         return topic in self.loaded or await self._factory.exists(topic)
 
+    async def created_ms(self, topic: str) -> int:
+        """topic: a full name. When it was made, by a wall clock of that time; 0: nothing is stored of it."""
+        return await self._factory.created_ms(topic)
+
     # -- schemas
 
     def schema_strategy(self, topic: TopicName) -> str:

@@ -222,6 +222,11 @@ class ManagedLedgerFactory:
     async def exists(self, topic: str) -> bool:
         return await self._meta.get(keys.managed_ledger(topic)) is not None
 
+    async def created_ms(self, topic: str) -> int:
+        """When it was made, by the wall clock of who made it; 0: there is none, or it is too old to know."""
+        found = await self._meta.get(keys.managed_ledger(topic))
+        return 0 if found is None else created_ms(ManagedLedgerMetadata.decode(found[0]))
+
     async def names(self, namespace: str) -> list[str]:
         """Full names of the topics of `tenant/namespace`, sorted."""
         prefix = keys.managed_ledgers(namespace)

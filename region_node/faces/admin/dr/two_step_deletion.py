@@ -14,12 +14,13 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.kv.metadata_store import ABSENT
+from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
 from region_node.faces.admin.calls.region_facts import facts_here
-from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
+from region_node.topics.serving.deferred_deletion import Tombstones
 
 GRACE_S = 24 * 3600
 _GRACE_S_MAX = 366 * 24 * 3600
@@ -75,7 +76,7 @@ def _sum(admin: Admin, name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 async def bury(admin: Admin, request: web.Request) -> Any:
     """Body: {"grace_s": seconds}. From now on nobody can use it, in any region; its data goes when the grace period has
-    ended.
+    ended. Where a tombstone asks, this is the answer that it is to go.
     """
     name, grace_s = _name(admin, request), await _grace_s(request)
     policies = admin.policies(name.namespace)
@@ -103,13 +104,22 @@ async def _grace_s(request: web.Request) -> float:
 async def _bury(
     admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], grace_s: float, partitions: int
 ) -> Any:
-    now = admin.clock.wall_ms()
+    store, now = _leases(admin).store, admin.clock.wall_ms()
+    before = await store.get(tombstone(name))
+    again = before is not None and bool(Tombstone.decode(before[0]).asks)
     by = getattr(request.get("principal"), "role", "") or "anonymous"
     made = Tombstone(
-        topic=name, regions=regions, since_ms=now, until_ms=now + int(grace_s * 1000), by=by, partitions=partitions
+        topic=name,
+        regions=regions,
+        since_ms=now,
+        until_ms=now + int(grace_s * 1000),
+        by=by,
+        partitions=partitions,
+        sure=again,
     )
     try:
-        await _leases(admin).store.put(tombstone(name), made.encode(), expected=ABSENT)
+        version = before[1] if before is not None and again else ABSENT
+        await store.put(tombstone(name), made.encode(), expected=version)
     except VersionConflict:
         raise AlreadyExists(f"{name} was deleted before: `heliograph dr deletions` shows when its data goes") from None
     admin.changed(request, None, asdict(made))
@@ -118,7 +128,9 @@ async def _bury(
 
 
 async def bring_back(admin: Admin, request: web.Request) -> Any:
-    """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge."""
+    """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge, unless the
+    tombstone asks: then what is there stays, as nothing was hidden.
+    """
     await _bring_back(admin, request, str(_name(admin, request)))
 
 
@@ -133,7 +145,7 @@ async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
     if found is None:
         raise NotFound(f"{name} is not deleted, or its data has gone")
     buried = Tombstone.decode(found[0])
-    if buried.purging:
+    if buried.purging and not buried.asks:
         raise NotAllowed(f"{name} is being purged in {', '.join(buried.purging)}: it is too late")
     try:
         await store.delete(tombstone(name), expected=found[1])

@@ -8,12 +8,14 @@ import random
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from global_config.backup import restored_rows
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import leadership
+from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.leadership_changes import Switching
-from region_node.topics.serving.deferred_deletion import Tombstone, Tombstones, tombstone
+from region_node.topics.serving.deferred_deletion import Tombstones
 
 TOPIC = "persistent://t/n/x"
 REGIONS = ("us", "eu", "ap")
@@ -39,6 +41,8 @@ class World:
     def __init__(self, rng: random.Random) -> None:
         self.store, self.rng = EmbeddedStore(), rng
         self.copies = set(REGIONS)
+        self.made_ms = dict.fromkeys(REGIONS, -10 * DAY_MS)
+        """When each region's copy was made."""
         self.forgotten = self.early = 0
         self.back = set[str]()
         self.parts: dict[str, Tombstones] = {}
@@ -65,6 +69,9 @@ class World:
         async def back(found: Tombstone) -> None:
             self.back.add(region)
 
+        async def made_ms(found: Tombstone) -> int:
+            return self.made_ms[region] if region in self.copies else 0
+
         offsets = [0.0, -float(ahead_ms)]
         clock = Clock(ahead_ms)
         part = Tombstones(
@@ -75,6 +82,7 @@ class World:
             purge=purge,
             forget=forget,
             back=back,
+            made_ms=made_ms,
             offsets_ms=lambda: offsets,
         )
         await part.start()
@@ -153,6 +161,70 @@ def test_one_wrong_clock_ends_no_grace_period(wrong: str) -> None:
             await part.stop()
 
     run_alone(main())
+
+
+@pytest.mark.parametrize("stage", ("waiting", "purging", "purged"))
+def test_what_was_made_behind_a_deletion_is_not_what_was_deleted(stage: str) -> None:
+    """A tombstone that the configuration had lost, or has again since it went back, at each stage of its life."""
+
+    async def main() -> None:
+        world = World(random.Random(1))
+        old = Tombstone(
+            topic=TOPIC,
+            regions=REGIONS,
+            since_ms=-900_000,
+            until_ms=-800_000,
+            purging=() if stage == "waiting" else REGIONS,
+            purged=REGIONS if stage == "purged" else (),
+        )
+        world.made_ms["eu"] = -100_000
+        await world.store.put(tombstone(TOPIC), old.encode())
+        await world.start("eu")
+        await asyncio.sleep(20)
+        assert "eu was made after it was deleted" in world.parts["eu"].known[TOPIC][0].asks
+        for region in ("us", "ap"):
+            await world.start(region)
+        await asyncio.sleep(60)
+        assert world.copies == set(REGIONS) and not world.forgotten, "it asks, in every region"
+        assert not any(world.dead(region) for region in REGIONS), "and hides nothing meanwhile"
+        found = await world.store.get(tombstone(TOPIC))
+        assert found is not None
+        now = Clock().wall_ms()
+        again = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=now, until_ms=now + 10_000, sure=True)
+        world.made_ms["eu"] = now + DAY_MS  # by a clock that was wrong
+        await world.store.put(tombstone(TOPIC), again.encode(), expected=found[1])
+        await asyncio.sleep(5)
+        assert all(world.dead(region) for region in REGIONS) and world.copies == set(REGIONS)
+        await asyncio.sleep(60)
+        assert not world.copies and world.forgotten and await world.store.get(tombstone(TOPIC)) is None
+        for part in world.parts.values():
+            await part.stop()
+
+    run_alone(main())
+
+
+def test_a_tombstone_that_asks_is_taken_away_and_nothing_has_changed() -> None:
+    async def main() -> None:
+        world = World(random.Random(1))
+        await world.start("us")
+        asking = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=0, until_ms=1, asks="it was restored")
+        await world.store.put(tombstone(TOPIC), asking.encode())
+        await asyncio.sleep(60)
+        assert not world.dead("us")
+        await world.store.delete(tombstone(TOPIC))
+        await asyncio.sleep(20)
+        assert world.copies == set(REGIONS) and not world.back and not world.forgotten and not world.dead("us")
+        await world.parts["us"].stop()
+
+    run_alone(main())
+
+
+def test_a_backup_is_restored_with_tombstones_that_ask() -> None:
+    stone = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=1, until_ms=2, purging=("us",))
+    rows = [(tombstone(TOPIC), (stone.encode(), 1, 0)), (tombstone("t/n"), (b"{}", 1, 0)), ("/x", (b"1", 1, 0))]
+    restored = dict(restored_rows(rows))
+    assert "backup" in Tombstone.decode(restored[tombstone(TOPIC)]).asks
+    assert restored[tombstone("t/n")] == b"{}" and restored["/x"] == b"1", "what is none stays as it was"
 
 
 def test_partitions_lie_under_the_stone_of_their_topic() -> None:

@@ -11,7 +11,7 @@ from geo_tests.sim.region import CONFIG_PORT
 from geo_tests.sim.simulation import Machine
 from global_config.backup import restored_rows
 from heliograph.kv.metadata_client import MetaClient
-from region_node.topics.serving.deferred_deletion import Tombstone, tombstone
+from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from tests.known_faults.region_stories import TOPIC, Story
 
 DAY_MS = 86_400_000
@@ -19,19 +19,10 @@ REGIONS = ("us", "eu")
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a tombstone that a restore brought back purges the topic that was made under its name since",
-)
-def test_a_topic_that_was_made_again_outlives_the_tombstone_of_the_one_before_it() -> None:
+@pytest.mark.parametrize("way", ("from-a-backup", "by-a-volume"))
+def test_a_topic_that_was_made_again_outlives_the_tombstone_of_the_one_before_it(way: str) -> None:
     """What a deletion purges is what was there when it was made. A topic that came under the same name later is another
-    one.
-
-    A tombstone names the topic and a time, and whoever finds its grace period over purges whatever has that name. One
-    from a backup of six days ago is over at once: all regions lose the new topic. Right would be that a purge names the
-    incarnation, or spares what was created after the deletion, and that a tombstone that comes out of a restore asks
-    first.
+    one: whether the tombstone was restored from a backup, or the volumes of the configuration went back unseen.
     """
     bodies = [b"message %d" % number for number in range(30)]
     left: dict[str, bool] = {}
@@ -52,6 +43,9 @@ def test_a_topic_that_was_made_again_outlives_the_tombstone_of_the_one_before_it
         for node in nodes:
             role: Any = node.roles[0]
             left[node.region.name] = await node.machine.ask(role.topics.exists, TOPIC)
+            assert "made after" in asks(role) if way == "by-a-volume" else "backup" in asks(role)
+        for region in REGIONS:
+            assert await story.bodies(region, TOPIC) == bodies, "it can be used meanwhile"
 
     async def restore(machine: Machine) -> None:
         """What of a backup that holds the tombstone alone comes into the configuration."""
@@ -60,9 +54,13 @@ def test_a_topic_that_was_made_again_outlives_the_tombstone_of_the_one_before_it
             topic=TOPIC, regions=REGIONS, since_ms=now - 7 * DAY_MS, until_ms=now - 6 * DAY_MS, by="somebody"
         )
         store = MetaClient([f"us-meta:{CONFIG_PORT}"], clock=machine.clock, rng=machine.rng)
-        for key, value in restored_rows([(tombstone(TOPIC), (old.encode(), 1, 0))]):
+        rows = [(tombstone(TOPIC), (old.encode(), 1, 0))]
+        for key, value in restored_rows(rows) if way == "from-a-backup" else [(tombstone(TOPIC), old.encode())]:
             await store.put(key, value)
         store.close()
+
+    def asks(role: Any) -> str:
+        return str(role.tombstones.known[TOPIC][0].asks)
 
     Story.play(tell, *REGIONS)
     assert left == dict.fromkeys(REGIONS, True), left

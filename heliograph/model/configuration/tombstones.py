@@ -1,0 +1,54 @@
+"""Tombstones: what was deleted in two steps, as the global configuration says it.
+
+Is: the value and its key. Isn't: what a broker makes of it (`region_node.topics.serving.deferred_deletion`).
+Key: /tombstones/{topic's full name, without a partition, or tenant/namespace} (Tombstone).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heliograph.model.configuration.configuration_records import _Value
+
+TOMBSTONES = "/tombstones/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone(_Value):
+    """`topic`: its full name without a partition; of a whole namespace `tenant/namespace`.
+
+    `regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back.
+    `purged`: where there is none.
+    """
+
+    topic: str
+    regions: tuple[str, ...]
+    since_ms: int
+    until_ms: int
+    by: str = ""
+    partitions: int = 0
+    purging: tuple[str, ...] = ()
+    purged: tuple[str, ...] = ()
+    asks: str = ""
+    """Why it does nothing, neither hides nor purges, until somebody deletes the topic again, or takes the tombstone
+    away; "": it is obeyed.
+    """
+    sure: bool = False
+    """Somebody has deleted it again: whatever has the name is meant, whenever it was made."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether a whole namespace was deleted, with every topic in it."""
+        return "://" not in self.topic
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete "
+            f"{self.topic}` brings it back"
+        )
+
+
+def tombstone(topic: str) -> str:
+    """topic: its full name, without a partition; or `tenant/namespace`."""
+    return TOMBSTONES + topic
