@@ -8,13 +8,15 @@ a value that cannot be read (of a newer version, or damaged) leaves the last goo
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from global_config import keys
 from global_config.policy_edits import PROPERTIES, Change, Fields, flat
-from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     ClusterPeers,
@@ -28,7 +30,9 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.errors import CorruptData
+from heliograph.model.errors import CorruptData, MetadataError
+
+log = logging.getLogger("global_config")
 
 V = TypeVar(
     "V",
@@ -73,10 +77,26 @@ class ConfigView:
         """
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
+        self._guard, self._guarded = ABSENT, asyncio.Event()
+        """Version of the newest write of the guard that this copy has heard of."""
         self._stop = store.watch(_ALL, self._on_change)
 
-    async def ready(self) -> None:
+    async def ready(self, fresh_within_s: float = 0.0) -> None:
+        """Returns once there is a full copy; fresh_within_s: and, if that comes so soon, one that has everything that
+        was written before this call. A node that replays its log gives out a copy as old as its last snapshot, and
+        hears its leader meanwhile. A region that is cut off goes on with what it has.
+        """
         await self._store.synced(_ALL)
+        if fresh_within_s <= 0:
+            return
+        try:
+            async with asyncio.timeout(fresh_within_s):
+                version = await self._store.put(keys.GUARD, b"")
+                while self._guard < version:
+                    self._guarded.clear()
+                    await self._guarded.wait()
+        except (TimeoutError, MetadataError) as error:
+            log.warning("config.may_be_old", extra={"stale_s": round(self.stale_s(), 1), "error": str(error)})
 
     def close(self) -> None:
         self._stop()
@@ -200,8 +220,12 @@ class ConfigView:
 
     # -- the watch ----------------------------------------------------------------------------------------------------
 
-    def _on_change(self, key: str, value: bytes | None, _version: int) -> None:
+    def _on_change(self, key: str, value: bytes | None, version: int) -> None:
         self.broken.pop(key, None)
+        if key == keys.GUARD:
+            self._guard = version
+            self._guarded.set()
+            return
         if key.startswith(keys.REGION_NUMBERS):
             if value is not None:
                 self._number_given(key, value)

@@ -94,7 +94,7 @@ class BrokerRole(BrokerParts):
             StoreCounts("configuration-metadata-store", self.config),
         )
         self.view = RegionView(self.config, self.settings.region, coordinators)
-        await self.view.ready()
+        await self.view.ready(fresh_within_s=3.0)
         self.deferred = DeferredEdits(
             self.config, self.meta, self.view, region=self.settings.region, clock=self.runtime.clock
         )

@@ -3,7 +3,8 @@
 Is: since when each of them is away, kept in the cursor's properties; whose time is over. Isn't: deleting the cursor
 (`replicator.manager.link_manager`).
 Invariants: what a region that left had not got is kept for the grace period from then on, through moves of the topic; a
-region that the configuration does not have any more is not waited for, since whatever comes under its name begins anew.
+region that the configuration has had, and does not have any more, is not waited for, since whatever comes under its
+name begins anew. One that it never heard of is waited for: it may be younger than the copy that is read here.
 Source: docs/protocols/links.md, "Regions that leave".
 """
 
@@ -25,7 +26,9 @@ class DepartedCursor(Protocol):
 
 
 class Leaving:
-    """One broker's. `known(region)`: whether the configuration has it. `over(topic, region)`: it does not come back."""
+    """One broker's. `known(region)`: whether the configuration has it, or may have. `over(topic, region)`: it does not
+    come back.
+    """
 
     def __init__(
         self, clock: Clock, grace_s: float, known: Callable[[str], bool], over: Callable[[str, str], None]

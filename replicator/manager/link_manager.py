@@ -370,8 +370,12 @@ class LinkManager:
         link.begin(cursor)
 
     def _known(self, name: str) -> bool:
-        """A region, or a Pulsar cluster; or it cannot be told now."""
-        return self._view.region(name) is not None or self.cluster(name) is not None or bool(self._view.broken)
+        """A region, or a Pulsar cluster; or it cannot be told now: one that this copy of the configuration has never
+        heard of may be younger than the copy.
+        """
+        if self._view.region(name) is not None or self.cluster(name) is not None or self._view.broken:
+            return True
+        return name not in self._view.region_numbers.values()
 
     def _left_for_good(self, topic: str, region: str) -> None:
         if (log := self.logs.get(topic)) is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import BEFORE_ALL
 from replicator.health.link_causes import Cause
@@ -323,6 +325,41 @@ def test_a_region_that_is_gone_for_good_is_not_waited_for() -> None:
         assert set(us.store.cursors) == {"pulsar.repl.eu"}
 
     play(scenario)
+
+
+@pytest.mark.parametrize("heard", ("after", "before"))
+def test_a_region_that_an_older_copy_of_the_configuration_never_heard_of_keeps_its_cursor(heard: str) -> None:
+    """A broker beside a node that replays its log, or a configuration that was restored, knows less than the cursors
+    do.
+    """
+
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us = instance.regions["us"]
+        us.publish(5)
+        await asyncio.sleep(1)
+        broker, log, info = us.brokers[0], us.log, instance.view.infos["ap"]
+        instance.view.unheard["ap"] = None
+        await broker.machine.ask(broker.links.detach, log)
+        if heard == "before":
+            instance.view.remove("ap")
+        broker.machine.run(broker.links.attach, log, ["eu"])
+        if heard == "after":
+            instance.view.remove("ap")
+        await asyncio.sleep(95)
+        assert set(us.store.cursors) == {"pulsar.repl.eu", "pulsar.repl.ap"}, "it may be younger than the copy"
+        instance.view.unheard.clear()
+        instance.view.set(info)
+        broker.machine.run(broker.links.attach, log, ["eu", "ap"])
+        us.publish(5)
+        await asyncio.sleep(10)
+        assert len(instance.regions["ap"].bodies()) == 10
+        instance.view.unheard["ap"] = None
+        instance.view.remove("ap")
+        broker.machine.run(broker.links.attach, log, ["eu"])
+        await asyncio.sleep(110)
+        assert set(us.store.cursors) == {"pulsar.repl.eu"}, "it has the grace period, and no more"
+
+    play(scenario, left_grace_s=100.0)
 
 
 def test_a_link_to_a_pulsar_cluster_that_idles_tends_a_subscription_that_is_replicated_from_now_on() -> None:

@@ -1,0 +1,74 @@
+"""The copy that a process starts with is as new as the configuration, where that can be had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.loop import run_alone
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import WatchCallback
+from heliograph.model.errors import MetadataUnavailable
+
+
+class Replaying:
+    """Reached through a node that replays its log: it lists what its last snapshot had, and tells the rest later."""
+
+    def __init__(self, inner: EmbeddedStore, replays_s: float) -> None:
+        self._inner, self._replays_s = inner, replays_s
+        self.cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._replays_s
+
+        def heard(key: str, value: bytes | None, version: int) -> None:
+            loop.call_at(max(until, loop.time()), callback, key, value, version)
+
+        return self._inner.watch(prefix, heard)
+
+    async def put(self, key: str, value: bytes, **given: Any) -> int:
+        if self.cut:
+            await asyncio.sleep(1)
+            raise MetadataUnavailable("no majority")
+        return await self._inner.put(key, value, **given)
+
+
+@pytest.mark.parametrize(("replays_s", "cut", "knows"), ((1.0, False, True), (10.0, False, False), (10.0, True, False)))
+def test_it_is_ready_once_it_is_fresh_or_that_takes_too_long(replays_s: float, cut: bool, knows: bool) -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        await ConfigAdmin(store).create_region("us")
+        reached = Replaying(store, replays_s)
+        reached.cut = cut
+        began = asyncio.get_running_loop().time()
+        view = ConfigView(reached)  # type: ignore[arg-type]
+        await view.ready(fresh_within_s=3.0)
+        assert (view.region("us") is not None) == knows
+        assert asyncio.get_running_loop().time() <= began + 3.1, "a region that is cut off starts all the same"
+        await asyncio.sleep(10)
+        assert view.region("us") is not None
+        view.close()
+
+    run_alone(main(), limit_s=60)
+
+
+def test_who_does_not_ask_for_a_fresh_copy_writes_nothing() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        await ConfigAdmin(store).create_region("us")
+        index = store.machine.index
+        view = ConfigView(store)
+        await view.ready()
+        assert view.region("us") is not None and store.machine.index == index
+        view.close()
+
+    run_alone(main(), limit_s=60)
