@@ -32,6 +32,8 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /decommissions/{id}                                      a bookie that is being emptied
     /bookie-labels/{id}                                      rack and group of a bookie, as an operator says
                                                              (storage.ledger.bookies.bookie_labels)
+    /bookie-cookies/{id}                                     which life of a bookie the region knows
+                                                             (storage.ledger.bookies.bookie_cookie)
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
     /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}
                                                              a page of its ledgers, where they are very many
@@ -74,6 +76,7 @@ COPIES_CHECKED = "/copies-checked"
 """How far the check of what bookies hold has come."""
 DECOMMISSIONS = "/decommissions/"
 BOOKIE_LABELS = "/bookie-labels/"
+BOOKIE_COOKIES = "/bookie-cookies/"
 MANAGED_LEDGERS = "/ml/"
 LEDGER_PAGES = "/ml-pages/"
 CURSORS = "/cursors/"
@@ -155,6 +158,10 @@ def replicating(ledger_id: int) -> str:
 
 def bookie_labels(bookie_id: str) -> str:
     return BOOKIE_LABELS + _quoted(bookie_id)
+
+
+def bookie_cookie(bookie_id: str) -> str:
+    return BOOKIE_COOKIES + _quoted(bookie_id)
 
 
 def decommission(bookie_id: str) -> str:

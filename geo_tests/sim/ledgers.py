@@ -33,6 +33,7 @@ from local_meta import keys
 from local_meta.node import LocalMetaNode
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from storage.bookie.serving.bookie_server import BookieServer
+from storage.bookie.serving.enrolment import Enrolment
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
@@ -261,12 +262,17 @@ class LedgerWorld:
             rng=machine.rng,
             clock=machine.clock,
         )
-        bookie.start()
-        if bookie.limbo:
+        bookie.open()
+        if not bookie.in_doubt:
             raise Violation(f"{machine.host} is in limbo: {bookie.limbo}")
         await BookieServer(bookie).start(machine.host, BOOKIE_PORT)
-        self.trace(f"{machine.host} is up")
         store = self._store(machine)
+        await Enrolment(bookie, store, rng=machine.rng).start()
+        while bookie.limbo:
+            if "ledgers name it" in bookie.limbo:
+                raise Violation(f"{machine.host} is in limbo: {bookie.limbo}")
+            await asyncio.sleep(0.05)
+        self.trace(f"{machine.host} is up")
         value = msgpack.packb({"host": machine.host, "port": BOOKIE_PORT, "http_port": 0, "writable": True})
         while True:
             try:

@@ -89,9 +89,17 @@ class NoSuchEntry(StorageError):
 
 
 class BookieUnavailable(StorageError):
-    """No answer, no connection, or a bookie in limbo: says nothing about the entry."""
+    """No answer, no connection, or a bookie in limbo: says nothing about the entry.
+
+    forgotten: an answer, and a final one: the ledger is older than this life of the bookie, which may have lost what it
+    had.
+    """
 
     retryable = True
+
+    def __init__(self, text: str, *, forgotten: bool = False) -> None:
+        super().__init__(text)
+        self.forgotten = forgotten
 
 
 class CorruptData(StorageError):

@@ -45,8 +45,9 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
+from functools import partial
 from sys import getrefcount
 
 from heliograph.model.buffer_reuse import UNSHARED
@@ -101,15 +102,20 @@ class BookieCode(IntEnum):
     """The bookie cannot say (limbo, a block with a wrong checksum): says nothing about the entry."""
     READ_ONLY = 5
     DISK_FAILED = 6
+    EARLIER_LIFE = 7
+    """The ledger is older than this life of the bookie: what it has not of it, it may have lost, and will never know.
+    An earlier version takes this for UNKNOWN.
+    """
 
 
-_ERRORS: dict[int, type[StorageError]] = {
+_ERRORS: dict[int, Callable[[str], StorageError]] = {
     BookieCode.NO_SUCH_LEDGER: NoSuchLedger,
     BookieCode.NO_SUCH_ENTRY: NoSuchEntry,
     BookieCode.FENCED: LedgerFenced,
     BookieCode.UNKNOWN: BookieUnavailable,
     BookieCode.READ_ONLY: BookieUnavailable,
     BookieCode.DISK_FAILED: DiskFailed,
+    BookieCode.EARLIER_LIFE: partial(BookieUnavailable, forgotten=True),
 }
 
 

@@ -232,6 +232,7 @@ class BookieRole:
         from region_node.security.tls import Certificates
         from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
         from storage.bookie.serving.bookie_server import BookieServer
+        from storage.bookie.serving.enrolment import Enrolment
         from storage.bookie.serving.registration import Registration
 
         own, disk, rng = self.settings.bookie, self._runtime.disk, self._runtime.rng
@@ -252,7 +253,7 @@ class BookieRole:
             clock=self._runtime.clock,
         )
         self._stops.append(closing(self.bookie.close))
-        self.bookie.start()
+        self.bookie.open()
         server = BookieServer(self.bookie)
         self._stops.append(server.stop)
         certificates = Certificates(self.settings.tls, self.settings.region)
@@ -266,6 +267,9 @@ class BookieRole:
         self._stops.append(closing(meta.close))
         if own.http_port >= 0:
             ports["http"] = await self._open_http(own.http_port, certificates, meta)
+        enrolment = Enrolment(self.bookie, meta, rng=rng)
+        self._stops.append(enrolment.stop)
+        await enrolment.start()
         registration = Registration(
             meta,
             bookie_id=name,
@@ -273,6 +277,7 @@ class BookieRole:
             port=ports["bookie"],
             http_port=ports.get("http", 0),
             writable=lambda: self.bookie.writable,
+            limbo=lambda: (self.bookie.limbo, self.bookie.in_doubt),
             clock=self._runtime.clock,
             rng=rng,
             rack=own.rack,

@@ -54,6 +54,10 @@ class LedgerSettings:
     """Entries of a stripe of new ledgers whose ensemble is wider than the write quorum."""
     recovery_timeout_s: float = 20.0
     """How long a recovery goes on trying while bookies don't answer."""
+    returns_within_s: float = 10.0
+    """A bookie whose registration is gone for less may be back at once: a ledger that it may have entries of is not
+    closed on the word of one that has none of it.
+    """
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s <= self.retry_max_s:
@@ -66,7 +70,8 @@ class LedgerSettings:
             raise ConfigError(f"ledgers: stride must be at least 1, not {self.stride}")
         if self.stall_factor < 1:
             raise ConfigError(f"ledgers: stall_factor must be at least 1, not {self.stall_factor}")
-        if min(self.stall_s, self.add_timeout_s, self.slow_after_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
+        times = self.stall_s, self.add_timeout_s, self.slow_after_s, self.lost_after_s, self.recovery_timeout_s
+        if min(*times, self.returns_within_s) <= 0:
             raise ConfigError("ledgers: time-outs must be above 0")
 
 

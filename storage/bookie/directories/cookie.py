@@ -1,6 +1,8 @@
 """Cookies: which bookie a directory belongs to, which of its directories it is, and which of them were dropped.
 
-Is: the check before a start touches anything. Isn't: what the directories hold.
+Is: the check before a start touches anything. Isn't: what the directories hold, or whether the region knows this life
+of the bookie (`storage.bookie.serving.enrolment`): empty directories say nothing of that, and get their cookies only
+once it is known.
 Invariants: a directory with a wrong cookie is never written to; a bookie starts with all of its directories, each in
 its place, or not at all; one that was dropped after a failure is never used again, and what a ledger had in it is never
 said to be absent.
@@ -13,7 +15,7 @@ ledger directories]. `dropped`, in the directories that are left, is [[kind, ind
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
@@ -89,6 +91,27 @@ class Claim:
     """Seeds the checksums of all journals of this bookie; drawn at its first start."""
     dropped: dict[Where, str]
     """Directories that are not to be used any more, and why."""
+    fresh: bool = False
+    """No directory has a cookie: they are empty."""
+    missing: list[tuple[Disk, list[object], int]] = field(default_factory=list)
+    """(directory, fields, version) of the cookies that are still to be written."""
+
+    def complete(self) -> None:
+        """Writes the cookies that are missing. Blocking; durable when it returns. Raises OSError."""
+        for disk, fields, version in self.missing:
+            write_small(disk, _COOKIE, fields, version=version)
+        self.missing.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskIdentity:
+    """What the directories of a bookie say of its life."""
+
+    salt: int
+    start: int
+    """The number of the last start, as the directory says that is furthest behind; 0: there was none."""
+    fresh: bool
+    """They are empty, and the salt was drawn just now."""
 
 
 class _Claiming:
@@ -132,8 +155,7 @@ class _Claiming:
                 "that belong together"
             )
         salt = known[0] if known else rng.getrandbits(32)
-        self._complete(held, salt)
-        return Claim(salt, self.dropped)
+        return Claim(salt, self.dropped, not known, self._missing(held, salt))
 
     def _spared(self, where: Where) -> bool:
         """Whether the bookie can go on without this one."""
@@ -174,11 +196,11 @@ class _Claiming:
             )
         return cookie
 
-    def _complete(self, held: dict[Where, Cookie | None], salt: int) -> None:
-        """Writes the cookies of a new bookie. Raises ConfigError where only some are missing."""
+    def _missing(self, held: dict[Where, Cookie | None], salt: int) -> list[tuple[Disk, list[object], int]]:
+        """The cookies that a new bookie lacks. Raises ConfigError where one is missing beside data."""
         missing = [where for where, cookie in held.items() if cookie is None]
         if not missing:
-            return
+            return []
         for where in held:
             if foreign := [name for name in self.places[where].disk.names() if name not in (_COOKIE, _COOKIE + NEW)]:
                 raise ConfigError(
@@ -186,20 +208,18 @@ class _Claiming:
                     f"{self._called(where)} holds {foreign[0]!r}; "
                     "give it the directory it had, or empty ones"
                 )
-        for where in missing:
-            fields: list[object] = [self.instance, self.bookie, salt]
-            if self.shape == (1, 1):
-                write_small(self.places[where].disk, _COOKIE, fields)
-            else:
-                write_small(self.places[where].disk, _COOKIE, [*fields, *where, *self.shape], version=2)
+        fields: list[object] = [self.instance, self.bookie, salt]
+        if self.shape == (1, 1):
+            return [(self.places[where].disk, fields, 1) for where in missing]
+        return [(self.places[where].disk, [*fields, *where, *self.shape], 2) for where in missing]
 
 
 def claim(
     journals: Sequence[DirectoryPlace], ledgers: Sequence[DirectoryPlace], instance: str, bookie: str, rng: Rng
 ) -> Claim:
-    """Makes sure that all directories belong to this bookie, each in its place.
+    """Makes sure that all directories belong to this bookie, each in its place. Writes nothing.
 
-    Empty ones become this bookie's. Raises ConfigError in one sentence where one is another's, of another format, in
-    the wrong place, or has lost its fellows; OSError where the only one of its kind cannot be read.
+    Empty ones become this bookie's by `Claim.complete`. Raises ConfigError in one sentence where one is another's, of
+    another format, in the wrong place, or has lost its fellows; OSError where the only one of its kind cannot be read.
     """
     return _Claiming(journals, ledgers, instance, bookie).run(rng)

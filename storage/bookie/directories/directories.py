@@ -20,7 +20,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.bookie_frames import BookieCode
 from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_settings import BookieSettings
-from storage.bookie.directories.cookie import JOURNAL, LEDGER, DirectoryPlace, Where, save_dropped
+from storage.bookie.directories.cookie import JOURNAL, LEDGER, DirectoryPlace, DiskIdentity, Where, save_dropped
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
@@ -55,6 +55,14 @@ class Directories(ABC):
         self.counts = BookieCounts()
         self.limbo = ""
         """Why this bookie cannot say what it does not hold; "" where it can."""
+        self.in_doubt = False
+        """Whether it is in limbo only because the region has not said yet that this is the life it knows."""
+        self.floor = 0
+        """Ledgers below were made before this life of the bookie: what it has not of them it may have lost."""
+        self.identity = DiskIdentity(0, 0, fresh=True)
+        """What its directories said at the start."""
+        self.opening: Opening | None = None
+        """Its start, until that is judged."""
         self.metadata_instance = ""
         """The id of the metadata that garbage is judged by; "" before the first contact."""
         self.on_state: Callable[[], None] | None = None
@@ -86,18 +94,36 @@ class Directories(ABC):
 
     # -- start and end ------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Blocking: checks the cookies, loads footers, replays the journals. Raises ConfigError, OSError. To be called
-        on the event loop.
+    def open(self) -> None:
+        """Blocking: checks the cookies, loads footers, replays the journals; stores nothing. Raises ConfigError,
+        OSError. To be called on the event loop.
+
+        From here on it serves what it has, and is in limbo until `opening.begin` and `judge`.
         """
         opening = Opening(self.journals, self.dirs, bookie_id=self.bookie_id, instance=self._instance, rng=self._rng)
-        self.limbo, self.metadata_instance = opening.limbo, opening.metadata_instance
+        self.metadata_instance, self.identity = opening.metadata_instance, opening.identity
         self._dead, self._dropped = opening.dead, opening.dropped
-        if self.limbo:
-            return
-        self._look_at_space()
-        opening.begin()
+        self.limbo, self.in_doubt = opening.limbo, not opening.limbo
+        if self.in_doubt:
+            self.limbo, self.opening = "the region has not said yet whether it knows this life of it", opening
+            self._look_at_space()
         self._said = self._state()
+
+    def judge(self, doubt: str, floor: int = 0) -> None:
+        """Says whether the region knows this life of it: "", and it does, and in this life it holds all that it
+        acknowledged of the ledgers from `floor` on; or why that is in doubt, and it is in limbo.
+        """
+        self.limbo, self.in_doubt = doubt, bool(doubt)
+        if not doubt:
+            self.floor, self.opening = max(self.floor, floor), None
+        self._on_state()
+
+    def start(self) -> None:
+        """As `open`, `opening.begin`, and `judge`, where no metadata knows of lives. Raises as they do."""
+        self.open()
+        if self.opening is not None:
+            self.opening.begin()
+            self.judge("")
 
     def close(self) -> None:
         """Blocking: ends after what was submitted. What is in the write cache is in the journal too."""
@@ -228,7 +254,7 @@ class Directories(ABC):
             one.look_at_space()
 
     def _state(self) -> tuple[str, ...]:
-        return (self.read_only, self.failure, *self.dropped)
+        return (self.limbo, self.read_only, self.failure, *self.dropped)
 
     def _on_state(self) -> None:
         if self._said == (state := self._state()):

@@ -15,7 +15,7 @@ from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import Rng
 from heliograph.wire.bookie_frames import HEAD, Kind
-from storage.bookie.directories.cookie import JOURNAL, Where, claim, save_dropped
+from storage.bookie.directories.cookie import JOURNAL, DiskIdentity, Where, claim, save_dropped
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
@@ -34,8 +34,8 @@ class Opening:
         """Why something is lost, of the directories that are not dropped."""
         self.metadata_instance = ""
         claimed = claim([j.place for j in journals], [d.place for d in dirs], instance, bookie_id, rng)
+        self._claim = claimed
         self.dropped: dict[Where, str] = dict(claimed.dropped)
-        self._salt = claimed.salt
         self._drop()
         self._alive = [one for one in dirs if not one.failure]
         for one in self._alive:
@@ -45,13 +45,21 @@ class Opening:
             self._lost(one.logs.load_logs(self.dead))
         self._load_metadata_instance()
         self._found = [self._replay(journal) for journal in journals]
+        starts = [one.logs.point.start for one in self._alive if not one.journal.failure]
+        starts = starts or [one.logs.point.start for one in self._alive]
+        self.identity = DiskIdentity(claimed.salt, min(starts), claimed.fresh)
 
-    def begin(self) -> None:
-        """A new life of every journal that is left, and of its ledger directories."""
+    def begin(self, above: int = 0) -> int:
+        """A new life of every journal that is left, and of its ledger directories. Called once. Returns its number,
+        which is higher than `above`, and the same in all of them.
+        """
         assert not self.limbo
+        self._claim.complete()
+        start = max(above, *(one.logs.point.start for one in self._alive)) + 1
         for journal, found in zip(self._journals, self._found, strict=True):
             if not journal.failure and found is not None:
-                self._begin(journal, found)
+                self._begin(journal, found, start)
+        return start
 
     def _lost(self, text: str) -> None:
         self.limbo = self.limbo or text
@@ -97,7 +105,7 @@ class Opening:
         try:
             found = replay(
                 journal.place.disk,
-                salt=self._salt,
+                salt=self._claim.salt,
                 flushed_through=min(p.flushed_through for p in points.values()),
                 forks=forks,
             )
@@ -120,9 +128,8 @@ class Opening:
                 at += size
         return found
 
-    def _begin(self, journal: JournalDir, found: JournalReplay) -> None:
+    def _begin(self, journal: JournalDir, found: JournalReplay, start: int) -> None:
         dirs = self._left_of(journal)
-        start = max(one.logs.point.start for one in dirs) + 1
         forks = tuple(dict.fromkeys(fork for one in dirs for fork in one.logs.point.forks))
         if found.stray_through >= found.next_sequence:
             forks += ((start, found.next_sequence, found.stray_through),)
@@ -131,6 +138,6 @@ class Opening:
             # numbers begin there anew.
             through = min(one.flushed_through, found.next_sequence - 1)
             one.logs.begin(start, through, tuple(fork for fork in forks if fork[2] > through))
-        journal.open(found, start=start, salt=self._salt)
+        journal.open(found, start=start, salt=self._claim.salt)
         for one in dirs if found.records else ():
             one.flush()

@@ -156,7 +156,7 @@ class GarbageCollector:
         """Which metadata this bookie belongs to, long before the first pass: learnt after a restore, a restored one
         would be taken for it.
         """
-        if not self.rules.instance:
+        if not self.rules.instance and not self._bookie.limbo:
             self.rules.instance = await instance_of(self._meta, self._rng)
             await self._know(self.rules.instance)
 
@@ -179,6 +179,9 @@ class GarbageCollector:
 
     async def _pass(self) -> None:
         now = asyncio.get_running_loop().time()
+        if self._bookie.limbo:  # nothing is written there
+            self.trouble = self._bookie.limbo
+            return
         try:
             self._bookie.watch(self.surplus.since)
             instance, held, absent, surplus = await self._look()

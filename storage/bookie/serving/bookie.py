@@ -5,8 +5,8 @@ threads (`storage.bookie.serving.bookie_server`, and the `Disk`s given), or the 
 (`directories`).
 Invariants: nothing is acknowledged before the journal has it; a fenced ledger takes adds of a recovery only; a segment
 of a journal is recycled only after entry log, footer, and checkpoint are synced; "no such entry" is said only where
-nothing was lost, elsewhere "unknown"; after a failed write or sync nothing is acknowledged any more by way of that
-directory.
+nothing was lost, elsewhere "unknown", and of a ledger that is older than this life of the bookie "earlier life"; after
+a failed write or sync nothing is acknowledged any more by way of that directory.
 Nothing here is done an entry: a frame is a run, and stays a view of the bytes that came from the socket until an entry
 log has it.
 """
@@ -141,6 +141,8 @@ class Bookie(Directories):
                 refusal = BookieCode.NO_SUCH_LEDGER, f"ledger {ledger} was deleted"
             elif not recovery and ledger in home.table.fenced:
                 refusal = BookieCode.FENCED, f"ledger {ledger} is fenced: another writer took it over"
+            elif not recovery and ledger < self.floor:
+                refusal = self._of_earlier_life(ledger)
             elif full:
                 refusal = BookieCode.READ_ONLY, f"bookie {self.bookie_id} is read-only: {full}"
         if refusal is not None:
@@ -227,7 +229,7 @@ class Bookie(Directories):
         refusal = self._refusal(home)
         if refusal is not None:
             peer.answer(request, BookieCode.UNKNOWN, 0, 0, [refusal[1].encode()])
-        elif ledger not in home.table.last:
+        elif ledger not in home.table.last and ledger >= self.floor:
             peer.answer(request, *self._absent(home, ledger))
         else:
             looks_max = self.settings.held_looks_max
@@ -241,9 +243,18 @@ class Bookie(Directories):
         refusal = self._refusal(home)
         if refusal is not None:
             return BookieCode.UNKNOWN, 0, 0, [refusal[1].encode()]
+        if ledger < self.floor and ledger not in self._dead:
+            code, text = self._of_earlier_life(ledger)
+            return code, 0, 0, [text.encode()]
         if entry is not None and ledger in home.table.last:
             return BookieCode.NO_SUCH_ENTRY, 0, 0, [f"no entry {ledger}:{entry} here".encode()]
         return BookieCode.NO_SUCH_LEDGER, 0, 0, [f"no ledger {ledger} here".encode()]
+
+    def _of_earlier_life(self, ledger: int) -> tuple[BookieCode, str]:
+        return (
+            BookieCode.EARLIER_LIFE,
+            f"ledger {ledger} is older than this life of bookie {self.bookie_id}: what it had of it may be lost",
+        )
 
     def commit(self) -> None:
         """The end of a loop pass: what was received becomes one record a journal; a full generation is flushed."""

@@ -47,6 +47,12 @@ class BookiePool:
         self._groups: dict[str, str] = {}
         self._free_bytes: dict[str, int] = {}
         self._lost_dirs: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self.limbo: dict[str, bool] = {}
+        """Bookies which say that they may have lost something: they store nothing, and what they have is no copy to
+        count on -> whether that is only until somebody says which life of theirs this is.
+        """
+        self._away: dict[str, float] = {}
+        self._made_at = self._loop.time()
         self._clients: dict[str, BookiePort] = {}
         self._quarantine = Quarantine()
         self._waiting: dict[object, Callable[[], None]] = {}
@@ -82,10 +88,21 @@ class BookiePool:
     def registered(self, bookie: str) -> bool:
         return bookie in self._writable
 
-    def lacks(self, bookie: str, ledger: int) -> bool:
-        """Whether a directory of that bookie failed in which it had that ledger: what it still has of it is no copy to
-        count on.
+    def comes_soon(self, bookie: str, within_s: float) -> bool:
+        """Whether one that did not answer may do so soon: it is registered, or was less than `within_s` ago as far as
+        is known here. One that is in limbo, or was being emptied, is not waited for.
         """
+        if bookie in self._writable:
+            return bookie not in self.limbo
+        since = self._away.get(bookie, self._made_at)
+        return bookie not in self._draining and self._loop.time() - since < within_s
+
+    def lacks(self, bookie: str, ledger: int) -> bool:
+        """Whether that bookie is in limbo, or a directory of it failed in which it had that ledger: what it still has
+        of it is no copy to count on.
+        """
+        if bookie in self.limbo:
+            return True
         directories, lost = self._lost_dirs.get(bookie, (1, ()))
         return bool(lost) and home_of(ledger, directories) in lost
 
@@ -222,7 +239,9 @@ class BookiePool:
     def _on_registration(self, key: str, value: bytes | None, _version: int) -> None:
         bookie = keys.id_of(key)
         if value is None:
-            self._writable.pop(bookie, None)
+            if self._writable.pop(bookie, None) is not None:
+                self._away[bookie] = self._loop.time()
+            self.limbo.pop(bookie, None)
         else:
             fields = msgpack.unpackb(value)
             address = (fields["host"], fields["port"])
@@ -247,9 +266,14 @@ class BookiePool:
                 self._racks.get(bookie),
                 self._groups.get(bookie),
                 self._lost_dirs.get(bookie),
+                self.limbo.get(bookie),
             )
+            limbo, in_doubt = fields.get("limbo", ("", False))
+            self.limbo.pop(bookie, None)
+            if limbo:
+                self.limbo[bookie] = bool(in_doubt)
             self._lost_dirs[bookie] = int(directories), tuple(lost)
-            said = (writable, rack, group, self._lost_dirs[bookie]) == before
+            said = (writable, rack, group, self._lost_dirs[bookie], self.limbo.get(bookie)) == before
             only_space = said and self._free_bytes.get(bookie) != free
             self._writable[bookie], self._racks[bookie], self._groups[bookie], self._free_bytes[bookie] = (
                 writable,

@@ -79,7 +79,7 @@ async def _recover_once(
             version = await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=version)
     else:
         metadata, version = marked
-    core = LedgerRecovery(metadata)
+    core = LedgerRecovery(metadata, lambda bookie: context.pool.comes_soon(bookie, context.settings.returns_within_s))
     await _fence(context, core, ledger)
     tail = _cut_at_stripes(metadata, await _read_tail(context, core, ledger))
     closed = replace(
@@ -107,11 +107,11 @@ async def _fence(context: LedgerContext, core: LedgerRecovery, ledger: int) -> N
 
     async def one(bookie: str) -> None:
         try:
-            lac, _last = await context.pool.client(bookie).fence(ledger)
+            lac, last = await context.pool.client(bookie).fence(ledger)
         except HeliographError:
             context.pool.suspect(bookie)
         else:
-            core.on_fenced(bookie, lac)
+            core.on_fenced(bookie, lac, last)
 
     await _some([one(bookie) for bookie in core.unfenced()], lambda: core.fenced)
     if not core.fenced:
@@ -144,8 +144,13 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, ledger: int) 
                 core.on_absent(bookie)
                 if core.ended:
                     break
-            except HeliographError:
-                context.pool.suspect(bookie)
+            except HeliographError as error:
+                if isinstance(error, BookieUnavailable) and error.forgotten:
+                    core.on_forgotten(bookie)
+                    if core.ended:
+                        break
+                else:
+                    context.pool.suspect(bookie)
             else:
                 tail += pieces
                 core.on_found(pieces[-1][0] + pieces[-1][1] - 1)

@@ -180,9 +180,11 @@ class AutoRecovery:
 
     def _on_bookies(self) -> None:
         pool = self._context.pool
-        self._lost.on_registered(pool.all_registered(), self._loop.time())
+        # one in limbo may have lost everything, and gets its old directories back soon, or never
+        whole = [b for b in pool.all_registered() if b not in pool.limbo]
+        self._lost.on_registered(whole, self._loop.time())
         self._audited = [
-            b for b in self._audited if pool.draining(b) or not pool.registered(b)
+            b for b in self._audited if pool.draining(b) or not pool.registered(b) or b in pool.limbo
         ]  # one that goes again is looked for again
 
     async def _audit(self) -> None:

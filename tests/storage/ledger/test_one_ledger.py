@@ -159,9 +159,34 @@ def test_two_recoveries_at_once_find_the_same_end() -> None:
         for name in "abcdef":
             handle.append_run(run_of(name))
         region.bookies["b2"].crash()
+        await region.bookies["b2"].unregister(writer.context.meta)
         await asyncio.sleep(0.002)
         both = await asyncio.gather(*(recover_ledger(writer.context, handle.ledger) for _ in range(2)))
         assert both[0] == both[1] and both[0].last_entry >= handle.lac
+
+    scenario(work)
+
+
+@pytest.mark.parametrize("away", ["registered", "seen", "for good"])
+def test_a_ledger_is_not_closed_on_the_word_of_one_that_has_no_trace_of_it(away: str) -> None:
+    """Nobody knows that the bookie lost what it had, and it denies it; the other copy is three seconds late."""
+
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open((2, 2))
+        for name in "abcdef":
+            handle.append_run(run_of(name))
+        await writer.reach(5)
+        whole, emptied = handle.metadata.fragments[0][1]
+        for bookie in (whole, emptied):
+            region.bookies[bookie].crash()
+        if away != "registered":
+            await region.bookies[whole].unregister(writer.context.meta)
+        region.bookies[emptied].ledgers.clear()
+        region.bookies[emptied].start()
+        if away != "for good":
+            asyncio.get_running_loop().call_later(3.0, region.bookies[whole].start)
+        closed = await recover_ledger(writer.context, handle.ledger)
+        assert closed.last_entry == (-1 if away == "for good" else 5)
 
     scenario(work)
 

@@ -57,3 +57,43 @@ def one_recovery(seed: int) -> None:
             found_end = core.next - 1
         if found_end is not None:
             assert writer.lac <= found_end
+
+
+def one_recovery_behind_a_loss(seed: int) -> None:
+    """As above, and nobody stays away; one bookie loses all that it has before it is fenced, and denies it."""
+    rng = random.Random(seed)
+    width, write, ack = rng.choice([quorums for quorums in QUORUMS if quorums[2] > 1])
+    names = [f"b{i}" for i in range(width)]
+    metadata = LedgerMetadata(1, write, ack, ((0, tuple(names)),), stride=rng.choice((1, 3)) if width > write else 0)
+    striping = metadata.striping
+    writer = LedgerAppend(names, ack, striping)
+    held: dict[str, set[int]] = {name: set() for name in names}
+    known_lac = dict.fromkeys(names, -1)
+    for entry in range(rng.randrange(12)):
+        for place, name in enumerate(names):
+            if (
+                striping.holds(place, entry)
+                and rng.random() < 0.7
+                and len(held[name] | {entry}) == sum(striping.holds(place, e) for e in range(entry + 1))
+            ):
+                held[name].add(entry)
+                writer.on_ack(name, entry)
+                known_lac[name] = max(known_lac[name], writer.lac - rng.randrange(3))
+    emptied = rng.choice(names)
+    held[emptied], known_lac[emptied] = set(), -1
+    core = LedgerRecovery(metadata, lambda bookie: True)
+    for _ in range(2000):
+        if core.ended:
+            break
+        if core.unfenced() and rng.random() < 0.2:
+            name = rng.choice(core.unfenced())
+            core.on_fenced(name, known_lac[name], max(held[name], default=-1))
+        elif core.to_ask():
+            asked = rng.choice(core.to_ask())
+            if core.next in held[asked]:
+                core.on_found(core.next)
+            elif asked == emptied and rng.random() < 0.5:
+                core.on_forgotten(asked)
+            else:
+                core.on_absent(asked)
+    assert core.ended and writer.lac <= core.next - 1

@@ -6,7 +6,7 @@ import pytest
 
 from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
-from tests.storage.ledger.recovery.stepped_recovery import one_recovery
+from tests.storage.ledger.recovery.stepped_recovery import one_recovery, one_recovery_behind_a_loss
 
 
 @pytest.mark.parametrize("seed", range(400))
@@ -50,3 +50,48 @@ def test_each_write_set_of_a_striped_ledger_is_fenced_and_an_entry_is_asked_for_
     assert core.to_ask() == ["a"], "of d and a only a is fenced"
     core.on_absent("a")
     assert core.ended
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_what_one_bookie_lost_is_found_on_the_others(seed: int) -> None:
+    one_recovery_behind_a_loss(seed)
+
+
+def test_the_word_of_one_without_a_trace_counts_once_nobody_else_is_to_be_asked() -> None:
+    soon = {"b"}
+    core = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b")),)), lambda bookie: bookie in soon)
+    core.on_fenced("a", -1)
+    core.on_absent("a")
+    assert not core.ended, "b may be back any moment, and have it"
+    soon.clear()
+    assert core.ended, "b stays away"
+    core.on_fenced("b", -1)
+    assert not core.ended and core.to_ask() == ["b"]
+    core.on_absent("b")
+    assert core.ended
+
+
+def test_the_word_of_one_with_a_trace_counts_at_once() -> None:
+    core = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b")),)), lambda bookie: True)
+    core.on_fenced("a", 3, 7)
+    core.on_found(7)
+    core.on_absent("a")
+    assert core.ended and core.next == 8
+
+
+def test_one_that_forgot_the_ledger_denies_nothing_until_all_have_been_asked() -> None:
+    core = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b")),)))
+    core.on_fenced("a", -1)
+    core.on_forgotten("a")
+    assert not core.ended and core.to_ask() == []
+    core.on_fenced("b", 4, 5)
+    core.on_found(5)
+    assert not core.ended and core.to_ask() == ["a", "b"]
+    core.on_forgotten("a")
+    core.on_absent("b")
+    assert core.ended and core.next == 6
+    both = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b")),)))
+    for bookie in "ab":
+        both.on_fenced(bookie, -1)
+        both.on_forgotten(bookie)
+    assert both.ended, "nobody has it, and nobody ever will"

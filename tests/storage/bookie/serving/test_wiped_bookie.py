@@ -1,7 +1,7 @@
 """A bookie that comes back empty under its old id.
 
-Its disks did not mount, were replaced, or lay on a volume that went with its machine. What it is, it reads from its
-disks alone; empty ones make it anew, and it says of everything that it had acknowledged that it never was.
+Its disks did not mount, were replaced, or lay on a volume that went with its machine. Had it only them to tell who it
+is, it would say of everything that it had acknowledged that it never was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph.model.errors import BookieUnavailable, HeliographError
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.autorecovery import AutoRecovery
-from tests.known_faults.storage_worlds import Broken, Owner, Premises, on_premises, promised
+from tests.known_faults.storage_worlds import Owner, Premises, on_premises, promised
 
 ENTRIES = list("abcdef")
 
@@ -48,17 +48,11 @@ async def lights_out(premises: Premises) -> tuple[Owner, int, str]:
     return await premises.owner("second"), number, whole
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="a bookie that lost its disks says that there is no such ledger, of one whose entries it had acknowledged",
-)
 def test_a_bookie_that_lost_its_disks_denies_nothing_that_it_acknowledged() -> None:
     """A bookie says that something is absent only where that is true; who cannot know says "unknown".
 
-    Started on empty disks it takes itself for a new one, and denies its ledgers. Right: that this id has lived before
-    is known outside of its disks, and until somebody begins a new life of it on purpose it answers as one in limbo, or
-    not at all.
+    That this id has lived before is known outside of its disks, and until somebody begins a new life of it on purpose
+    it answers as one in limbo.
     """
 
     async def work(premises: Premises) -> None:
@@ -78,17 +72,11 @@ def test_a_bookie_that_lost_its_disks_denies_nothing_that_it_acknowledged() -> N
     on_premises(work)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="recovery closes a ledger below acknowledged entries on the word of a bookie that lost its disks",
-)
 def test_recovery_waits_for_the_bookie_that_has_the_entries() -> None:
     """An entry that the ack quorum holds survives the loss of all of its copies but one.
 
     With a write quorum of two a single explicit absence is enough for recovery, and the bookie that lost its disks is
-    up a moment before the other: the ledger is closed as an empty one. Right: the word of a bookie without a trace of
-    the ledger counts for nothing, and the other one is waited for.
+    up a moment before the other. It says nothing, and the other one is waited for.
     """
 
     async def work(premises: Premises) -> None:
@@ -101,17 +89,11 @@ def test_recovery_waits_for_the_bookie_that_has_the_entries() -> None:
     on_premises(work)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="a topic loses acknowledged entries, good copies among them, by the loss of one bookie's disks",
-)
 def test_a_topic_survives_the_loss_of_one_bookies_disks() -> None:
     """What was acknowledged stays readable where one of two copies is left.
 
-    The next owner takes the topic over while only the bookie without its disks is up, finds its last ledger empty, and
-    deletes it, on the bookie that has all of it too. Right: the topic is opened once that one is back, and has its six
-    entries.
+    The next owner takes the topic over while only the bookie without its disks is up. The topic is opened once the
+    other one is back; were its last ledger taken for an empty one, it would be deleted on both.
     """
 
     async def work(premises: Premises) -> None:
@@ -125,17 +107,11 @@ def test_a_topic_survives_the_loss_of_one_bookies_disks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="nobody makes the copies again that a bookie lost with its disks, if it comes back at once under its old id",
-)
 def test_two_disks_replaced_two_minutes_apart_cost_nothing() -> None:
     """The copies of a bookie that lost its disks are made again, as soon as those of one that stays away.
 
-    It comes back within a second, so it is never lost, and its ledgers have one copy each until the check of all copies
-    comes by, in a day. The next disk that is replaced meanwhile takes the last copy with it. Right: after two minutes
-    there are two copies of everything, wherever.
+    It comes back within a second, in limbo: after a minute it counts as lost, though it is there, and after two there
+    are two copies of everything, wherever.
     """
 
     async def work(premises: Premises) -> None:
@@ -199,17 +175,11 @@ class EmptyingWorld(LedgerWorld):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    raises=Violation,
-    reason="in a world where one bookie loses its disks once, confirmed entries are gone at an ack quorum of two",
-)
 @pytest.mark.parametrize("seed", [14, 16])
 def test_no_confirmed_entry_goes_with_the_disks_of_one_bookie(seed: int) -> None:
     """A confirmed entry survives the loss of as many bookies as the ack quorum less one, whatever else is struck.
 
-    It does not where the bookie that lost its disks is asked first. Right: all of the world's rules hold with this
-    fault as with the others.
+    All of the world's rules hold with this fault as with the others.
     """
     try:
         EmptyingWorld(seed).run()

@@ -1,0 +1,340 @@
+"""Enrolment: at its start a bookie is the one that the metadata knows, of the same life, or in limbo."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from geo_tests.sim.disk import Platter
+from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine
+from heliograph.model.errors import MetadataUnavailable, VersionConflict
+from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.runtime.clock import SystemClock
+from heliograph.wire.bookie_frames import BookieCode, Kind
+from local_meta import keys
+from storage.bookie.directories.cookie import DirectoryPlace, DiskIdentity
+from storage.bookie.serving.bookie import Bookie
+from storage.bookie.serving.enrolment import Enrolment, doubt_of
+from storage.ledger.bookies.bookie_cookie import BookieCookie
+from tests.storage.bookie.boxes import Asker
+from tests.storage.bookie.history import SMALL, NotingPeer, add, send
+
+
+class Store(EmbeddedStore):
+    """The region's metadata. `away`: nobody reaches it. `deaf`: it takes what is put, and its answer is lost."""
+
+    away = deaf = False
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        if self.away:
+            raise MetadataUnavailable("away")
+        return await super().get(key)
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+        version = await super().put(key, value, expected=expected, lease=lease)
+        if self.deaf:
+            raise MetadataUnavailable("no answer")
+        return version
+
+
+class Premises:
+    """One bookie's id, its metadata, and disks; each `Life` is a process on some disks."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim, self.store = sim, Store(KvMachine())
+        self.disks = self.empty()
+        self.lives = 0
+
+    def empty(self) -> list[Platter]:
+        return [Platter(self.sim.loop, self.sim.rng(name)) for name in ("journal", "ledgers")]
+
+    def copy(self) -> list[Platter]:
+        """A copy of what is on the disks, as of a volume."""
+        copies = self.empty()
+        for old, new in zip(self.disks, copies, strict=True):
+            disk = new.disk()
+            for name in old.disk().names():
+                file = disk.open(name, create=True)
+                file.pwritev([old.content(name)], 0)
+                file.datasync()
+            disk.sync_directory()
+        return copies
+
+    async def start(self, disks: list[Platter] | None = None) -> Life:
+        self.lives += 1
+        life = Life(self, disks or self.disks)
+        await life.enrolment.start()
+        return life
+
+    async def name(self, ledger: int) -> None:
+        """Some ledger counts on the bookie."""
+        await self.store.put(keys.ledger(ledger), LedgerMetadata(ledger, 2, 2, ((0, ("b0", "b1")),)).encode())
+
+    async def known(self) -> BookieCookie:
+        found = await self.store.get(keys.bookie_cookie("b0"))
+        assert found is not None
+        return BookieCookie.decode(found[0])
+
+    async def grant(self, floor: int) -> None:
+        known = await self.known()
+        granted = BookieCookie(salt=known.salt, start=known.start, by=known.by, floor=floor, granted=True)
+        await self.store.put(keys.bookie_cookie("b0"), granted.encode())
+
+
+class Life(Asker):
+    def __init__(self, premises: Premises, disks: list[Platter]) -> None:
+        self.disks = disks
+        journal, ledgers = (DirectoryPlace(platter.disk()) for platter in disks)
+        rng = premises.sim.rng(f"life {premises.lives}")
+        self.bookie = Bookie([journal], [ledgers], SMALL, bookie_id="b0", instance="here", rng=rng, clock=SystemClock())
+        self.bookie.open()
+        self.peer = NotingPeer()
+        self.enrolment = Enrolment(self.bookie, premises.store, rng=rng)
+
+    async def store(self, ledger: int) -> bool:
+        send(self.bookie, self.peer, add(ledger, 0, 5))
+        await asyncio.sleep(0.1)
+        return self.peer.acks.get(ledger) == 4
+
+    async def end(self) -> None:
+        """The machine loses power."""
+        await self.enrolment.stop()
+        for platter in self.disks:
+            platter.power_cut()
+
+
+def scenario(body: Callable[[Premises], Awaitable[None]]) -> None:
+    with Simulation(3) as sim:
+
+        async def main() -> None:
+            await body(Premises(sim))
+
+        sim.run(main(), limit_s=1000)
+
+
+DISK = DiskIdentity(7, 4, fresh=False)
+
+
+@pytest.mark.parametrize(
+    ("disk", "known", "doubt"),
+    [
+        (DISK, BookieCookie(salt=7, start=4), ""),
+        (DISK, BookieCookie(salt=7, start=3), ""),
+        (DISK, None, ""),
+        (DISK, BookieCookie(salt=7, start=5), "older than its last start"),
+        (DISK, BookieCookie(salt=8, start=4), "another life"),
+        (DiskIdentity(9, 0, fresh=True), None, "empty"),
+        (DiskIdentity(9, 0, fresh=True), BookieCookie(salt=9), "empty"),
+        (DiskIdentity(9, 0, fresh=True), BookieCookie(salt=7, start=4, granted=True), ""),
+        (DISK, BookieCookie(salt=8, start=9, granted=True), ""),
+    ],
+)
+def test_whose_directories_they_are(disk: DiskIdentity, known: BookieCookie | None, doubt: str) -> None:
+    found = doubt_of(disk, known)
+    assert bool(found) == bool(doubt) and doubt in found
+
+
+def test_a_new_bookie_is_enrolled_by_itself_and_known_from_then_on() -> None:
+    async def body(premises: Premises) -> None:
+        for start in (1, 2, 3):
+            life = await premises.start()
+            assert not life.bookie.limbo and await life.store(start)
+            known = await premises.known()
+            assert (known.salt, known.start, known.floor) == (life.bookie.identity.salt, start, 0)
+            await premises.name(start)
+            await life.end()
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("how", ["empty", "older", "another life", "never enrolled"])
+def test_one_that_a_ledger_names_and_that_comes_without_its_directories_is_in_limbo(how: str) -> None:
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await life.store(5)
+        await premises.name(5)
+        disks = premises.copy() if how == "older" else premises.empty()
+        await life.end()
+        if how == "older":
+            life = await premises.start()
+            await life.end()
+        if how == "never enrolled":
+            await premises.store.delete(keys.bookie_cookie("b0"))
+        if how == "another life":
+            other = Premises(premises.sim)
+            other.lives = 100
+            await (await other.start(disks)).end()
+        before = [sorted(platter.disk().names()) for platter in disks]
+        known = await premises.store.get(keys.bookie_cookie("b0"))
+        for _ in range(2):
+            life = await premises.start(disks)
+            await asyncio.sleep(5.0)
+            assert life.bookie.in_doubt and not life.bookie.writable and "ledgers name it" in life.bookie.limbo
+            assert "heliograph bookies new-life b0" in life.bookie.limbo
+            assert not await life.store(6)
+            for ledger in (5, 77):
+                code, *_ = await life.ask(Kind.READ, ledger, first=9, last=9)
+                assert code == BookieCode.UNKNOWN
+            assert (await life.ask(Kind.FENCE, 5))[0] == BookieCode.UNKNOWN
+            await life.end()
+            assert [sorted(platter.disk().names()) for platter in disks] == before, "nothing is written there"
+            assert await premises.store.get(keys.bookie_cookie("b0")) == known
+        if how != "never enrolled":  # the disk is mounted again
+            life = await premises.start()
+            assert not life.bookie.limbo
+            assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == BookieCode.OK
+
+    scenario(body)
+
+
+def test_one_that_no_ledger_names_comes_back_empty_as_it_likes() -> None:
+    async def body(premises: Premises) -> None:
+        await (await premises.start()).end()
+        life = await premises.start(premises.empty())
+        assert not life.bookie.limbo and await life.store(1)
+        assert (await premises.known()).salt == life.bookie.identity.salt
+
+    scenario(body)
+
+
+def test_nothing_is_acknowledged_or_denied_before_the_metadata_was_asked() -> None:
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await life.store(5)
+        await premises.name(5)
+        await life.end()
+        premises.store.away = True
+        life = await premises.start()
+        await asyncio.sleep(10.0)
+        assert life.bookie.limbo and not await life.store(6)
+        assert (await life.ask(Kind.READ, 6, first=0, last=0))[0] == BookieCode.UNKNOWN
+        assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == BookieCode.OK, "what it has, it serves"
+        premises.store.away = False
+        await asyncio.sleep(2.0)
+        assert not life.bookie.limbo
+        life.peer.refused.clear()
+        assert await life.store(6)
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_crash_between_disks_and_metadata_is_no_other_life(heard: bool) -> None:
+    """heard: the metadata has taken the start, and the bookie did not learn it before it crashed, or asked again."""
+
+    async def body(premises: Premises) -> None:
+        await (await premises.start()).end()
+        await premises.name(5)
+        for _ in range(3):
+            premises.store.deaf = True
+            life = await premises.start()
+            assert life.bookie.limbo
+            if heard:
+                premises.store.deaf = False
+                await asyncio.sleep(2.0)
+                assert not life.bookie.limbo
+            await life.end()
+        premises.store.deaf = False
+        assert not (await premises.start()).bookie.limbo
+
+    scenario(body)
+
+
+def test_of_two_processes_on_copies_of_the_same_disks_one_stays() -> None:
+    async def body(premises: Premises) -> None:
+        await (await premises.start()).end()
+        await premises.name(5)
+        copies = premises.copy()
+        first = await premises.start()
+        second = await premises.start(copies)
+        assert not first.bookie.limbo and second.bookie.in_doubt
+
+    scenario(body)
+
+
+def test_who_is_overtaken_while_it_runs_takes_nothing_more() -> None:
+    async def body(premises: Premises) -> None:
+        first = await premises.start()
+        assert await first.store(5)  # and no ledger names it: another process on empty directories is enrolled
+        second = await premises.start(premises.empty())
+        assert not second.bookie.limbo
+        await asyncio.sleep(40.0)
+        assert first.bookie.in_doubt or second.bookie.in_doubt
+        assert not (first.bookie.in_doubt and second.bookie.in_doubt)
+
+    scenario(body)
+
+
+def test_metadata_that_goes_back_learns_the_start_again() -> None:
+    async def body(premises: Premises) -> None:
+        await (await premises.start()).end()
+        old = await premises.store.get(keys.bookie_cookie("b0"))
+        assert old is not None
+        life = await premises.start()
+        known = await premises.known()
+        await premises.store.put(keys.bookie_cookie("b0"), old[0])
+        await asyncio.sleep(40.0)
+        assert not life.bookie.limbo and await premises.known() == known
+        await premises.store.delete(keys.bookie_cookie("b0"))
+        await asyncio.sleep(40.0)
+        assert not life.bookie.limbo and await premises.known() == known
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("disks", ["empty", "older"])
+def test_a_new_life_denies_nothing_that_is_older_than_it(disks: str) -> None:
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await life.store(5)
+        await premises.name(5)
+        given = premises.copy() if disks == "older" else premises.empty()
+        await life.end()
+        await (await premises.start()).end()
+        life = await premises.start(given)
+        await premises.grant(floor=20)
+        await asyncio.sleep(2.0)
+        for _ in range(2):
+            assert not life.bookie.limbo and life.bookie.writable
+            known = await premises.known()
+            assert (known.salt, known.floor, known.granted) == (life.bookie.identity.salt, 20, False)
+            assert known.start > 2
+            has = disks == "older"
+            expected = BookieCode.OK if has else BookieCode.EARLIER_LIFE
+            assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == expected
+            for kind, ledger in ((Kind.READ, 5), (Kind.READ, 19)):
+                assert (await life.ask(kind, ledger, first=9, last=9))[0] == BookieCode.EARLIER_LIFE
+            assert (await life.ask(Kind.READ_LAC, 19))[0] == BookieCode.EARLIER_LIFE
+            assert (await life.ask(Kind.FENCE, 18))[0] == BookieCode.OK
+            assert (await life.ask(Kind.READ, 18, first=0, last=0))[0] == BookieCode.EARLIER_LIFE
+            assert (await life.ask(Kind.READ, 20, first=0, last=0))[0] == BookieCode.NO_SUCH_LEDGER
+            assert not await life.store(19), "the writer of an older ledger goes elsewhere"
+            assert await life.store(life.requests)
+            await life.end()
+            life = await premises.start(given)
+
+    scenario(body)
+
+
+def test_a_conflict_is_asked_about_again() -> None:
+    async def body(premises: Premises) -> None:
+        class Busy(Store):
+            conflicts = 2
+
+            async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+                if self.conflicts:
+                    self.conflicts -= 1
+                    raise VersionConflict(key, 0, 1)
+                return await super().put(key, value, expected=expected, lease=lease)
+
+        premises.store = Busy(KvMachine())
+        life = await premises.start()
+        assert life.bookie.limbo
+        await asyncio.sleep(5.0)
+        assert not life.bookie.limbo
+
+    scenario(body)
