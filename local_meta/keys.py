@@ -43,6 +43,8 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /broker-policies                                         what is set for all brokers of this region
     /security/reads                                          keys with which brokers permit reads of bookies
                                                              (region_node.security.read_permits)
+    /seen-by/bookies/{id}  /seen-by/tiers/{holder}           the mark of who deletes by this metadata
+                                                             (local_meta.metadata_age)
     counters, apart from keys: ledger-ids
 """
 
@@ -75,6 +77,7 @@ AUDITOR = "/auditor"
 COPIES_CHECKED = "/copies-checked"
 """How far the check of what bookies hold has come."""
 DECOMMISSIONS = "/decommissions/"
+SEEN_BY = "/seen-by/"
 BOOKIE_LABELS = "/bookie-labels/"
 BOOKIE_COOKIES = "/bookie-cookies/"
 MANAGED_LEDGERS = "/ml/"
@@ -162,6 +165,14 @@ def bookie_labels(bookie_id: str) -> str:
 
 def bookie_cookie(bookie_id: str) -> str:
     return BOOKIE_COOKIES + _quoted(bookie_id)
+
+
+def seen_by_bookie(bookie_id: str) -> str:
+    return f"{SEEN_BY}bookies/{_quoted(bookie_id)}"
+
+
+def seen_by_tiers(holder: str) -> str:
+    return f"{SEEN_BY}tiers/{_quoted(holder)}"
 
 
 def decommission(bookie_id: str) -> str:

@@ -98,8 +98,8 @@ class MetadataStore(Protocol):
         ...
 
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
-        """The first of `count` fresh consecutive ids, none of them below `at_least`. Counters are no keys: ranges and
-        watches don't see them.
+        """The first of `count` fresh consecutive ids, none of them below `at_least`; with a count of 0 the next one,
+        which is not given out by that. Counters are no keys: ranges and watches don't see them.
         """
         ...
 

@@ -375,9 +375,10 @@ class KvMachine:
     def _next_ids(self, counter: str, count: int, at_least: int) -> bytes:
         check_key(counter)
         first = max(self._counters.get(counter, 0), at_least)
-        if count < 1 or first < 0 or first + count > ID_MAX:
+        if count < 0 or first < 0 or first + count > ID_MAX:
             raise NotAllowed(f"counter {counter}: {count} ids from {first} are not to be had")
-        self._counters[counter] = first + count
+        if count:
+            self._counters[counter] = first + count
         return ok(first)
 
     def _revoke(self, lease: int, changes: list[Change]) -> bytes:

@@ -264,6 +264,7 @@ class BookieHttp:
             values.append(("bookie_gc_deleted_ledgers_total", "counter", collector.deleted))
             values.append(("bookie_gc_surplus_copies_total", "counter", collector.given_up))
             values.append(("bookie_gc_refused", "gauge", int(bool(collector.rules.refusal))))
+            values.append(("bookie_metadata_went_back", "gauge", int(bool(collector.went_back))))
         counts = bookie.counts
         outcomes = {
             "bookkeeper_server_ADD_ENTRY_count": (counts.added, counts.refused),

@@ -8,50 +8,10 @@ from __future__ import annotations
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.kv.state_machine import KvMachine
-from local_meta import keys
-from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from tests.known_faults.storage_worlds import Broken, promised
-from tests.storage.bookie.boxes import Box
-from tests.storage.bookie.history import add, send
-from tests.storage.bookie.maintenance.garbage import Lying, scenario
+from tests.storage.bookie.maintenance.garbage import put_back
 from tests.storage.managed_ledger.world import Region
 from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, more, settled, simulated
-
-
-def put_back(blob: bytes) -> KvMachine:
-    machine = KvMachine()
-    machine.restore(blob)
-    return machine
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=Broken,
-    reason="bookies delete every ledger that was made since the snapshot to which the metadata was put back",
-)
-def test_ledgers_made_since_the_snapshot_stay_on_their_bookies() -> None:
-    """A ledger goes from a bookie only where it was deleted, never because the metadata forgot it.
-
-    Two passes do not find three ledgers of thirty-three in metadata of the known instance, and they are deleted for
-    ever. Right: the bookie has seen a higher version of this metadata, and so deletes nothing until an operator has
-    looked.
-    """
-
-    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
-        await collector.once()  # it knows the instance
-        snapshot = meta.machine.snapshot()
-        for ledger in (31, 32, 33):
-            await meta.put(keys.ledger(ledger), b"metadata")
-            send(box.bookie, box.peer, add(ledger, 0, 2))
-        await collector.once()  # it has seen them named
-        meta.machine = put_back(snapshot)
-        for _ in range(3):
-            await collector.once()
-        gone = [ledger for ledger in (31, 32, 33) if ledger not in box.bookie.ledgers()]
-        promised(not gone, f"ledgers {gone} were deleted on the bookie")
-
-    scenario(body)
 
 
 @pytest.mark.xfail(

@@ -25,7 +25,7 @@ from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
-from storage.bookie.journal.checkpoint import save_metadata_instance
+from storage.bookie.journal.checkpoint import KnownMetadata, save_known_metadata
 from storage.bookie.journal.journal import is_full
 
 
@@ -63,8 +63,8 @@ class Directories(ABC):
         """What its directories said at the start."""
         self.opening: Opening | None = None
         """Its start, until that is judged."""
-        self.metadata_instance = ""
-        """The id of the metadata that garbage is judged by; "" before the first contact."""
+        self.known_metadata = KnownMetadata()
+        """The metadata that garbage is judged by."""
         self.on_state: Callable[[], None] | None = None
         """Called when limbo, `failure`, `read_only`, or `writable` changed, or a directory was dropped."""
         who = f"bookie {bookie_id}"
@@ -101,7 +101,7 @@ class Directories(ABC):
         From here on it serves what it has, and is in limbo until `opening.begin` and `judge`.
         """
         opening = Opening(self.journals, self.dirs, bookie_id=self.bookie_id, instance=self._instance, rng=self._rng)
-        self.metadata_instance, self.identity = opening.metadata_instance, opening.identity
+        self.known_metadata, self.identity = opening.known_metadata, opening.identity
         self._dead, self._dropped = opening.dead, opening.dropped
         self.limbo, self.in_doubt = opening.limbo, not opening.limbo
         if self.in_doubt:
@@ -186,6 +186,10 @@ class Directories(ABC):
         """All that are held where changes can still be stored, ascending."""
         return sorted(ledger for one in self.dirs if not one.gone for ledger in one.table.last)
 
+    def highest_ledger(self) -> int:
+        """The highest id of a ledger that is here, or was deleted here; -1: none ever."""
+        return max([self._dead.highest(), *(max(one.table.last, default=-1) for one in self.dirs)])
+
     @property
     def ledger_count(self) -> int:
         return sum(len(one.table.last) for one in self.dirs)
@@ -215,7 +219,7 @@ class Directories(ABC):
         home.forget(ledger)
         return True
 
-    def know_metadata(self, instance: str, done: Callable[[BaseException | None], None]) -> None:
+    def know_metadata(self, known: KnownMetadata, done: Callable[[BaseException | None], None]) -> None:
         """Writes down by which metadata garbage is judged from now on; `done` once that is durable."""
         dirs = [one for one in self.dirs if not one.failure]
         left, refused = len(dirs), None
@@ -229,11 +233,11 @@ class Directories(ABC):
                 refused = error
             if not left:
                 if refused is None:
-                    self.metadata_instance = instance
+                    self.known_metadata = known
                 done(refused)
 
         for one in dirs:
-            one.place.disk.submit(partial(save_metadata_instance, one.place.disk, instance), partial(saved, one))
+            one.place.disk.submit(partial(save_known_metadata, one.place.disk, known), partial(saved, one))
 
     def tick(self, elapsed_s: float = 1.0) -> None:
         """About once a second: looks at the free space, tries again what a full disk stopped, and goes on with work in

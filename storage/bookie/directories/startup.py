@@ -19,7 +19,7 @@ from storage.bookie.directories.cookie import JOURNAL, DiskIdentity, Where, clai
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
-from storage.bookie.journal.checkpoint import load_metadata_instance
+from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata
 from storage.bookie.journal.journal import JournalReplay, replay
 
 
@@ -32,7 +32,7 @@ class Opening:
         self._journals, self._dirs, self._bookie_id = journals, dirs, bookie_id
         self.limbo = ""
         """Why something is lost, of the directories that are not dropped."""
-        self.metadata_instance = ""
+        self.known_metadata = KnownMetadata()
         claimed = claim([j.place for j in journals], [d.place for d in dirs], instance, bookie_id, rng)
         self._claim = claimed
         self.dropped: dict[Where, str] = dict(claimed.dropped)
@@ -43,7 +43,7 @@ class Opening:
         self.dead = DeadLedgers.union(pair for one in self._alive for pair in one.logs.point.dead)
         for one in self._alive:
             self._lost(one.logs.load_logs(self.dead))
-        self._load_metadata_instance()
+        self._load_known_metadata()
         self._found = [self._replay(journal) for journal in journals]
         starts = [one.logs.point.start for one in self._alive if not one.journal.failure]
         starts = starts or [one.logs.point.start for one in self._alive]
@@ -82,13 +82,15 @@ class Opening:
             ]:
                 save_dropped(place.disk, self.dropped)
 
-    def _load_metadata_instance(self) -> None:
+    def _load_known_metadata(self) -> None:
+        """A power cut may have let only some directories know what came last."""
         try:
-            self.metadata_instance = next(
-                filter(None, (load_metadata_instance(one.place.disk) for one in self._alive)), ""
-            )
+            found = [load_known_metadata(one.place.disk) for one in self._alive]
         except CorruptData as error:
             self._lost(str(error))
+            return
+        known = [one for one in found if one.instance]
+        self.known_metadata = max(known, key=lambda one: (bool(one.doubt), one.seen), default=KnownMetadata())
 
     def _left_of(self, journal: JournalDir) -> list[LedgerDir]:
         """The ledger directories of a journal, without those that were dropped."""

@@ -56,5 +56,9 @@ class DeadLedgers:
             self._first.insert(at, ledger)
             self._last.insert(at, ledger)
 
+    def highest(self) -> int:
+        """The highest id of them; -1 where there is none."""
+        return self._last[-1] if self._last else -1
+
     def ranges(self) -> tuple[tuple[int, int], ...]:
         return tuple(zip(self._first, self._last, strict=True))

@@ -4,8 +4,8 @@ judged by.
 Is: small files, each replaced whole, by rename. Isn't: anything that grows with entries.
 Invariant: a checkpoint names only logs that were synced before it.
 
-Each is u32 crc32c, then a version byte and msgpack of a list. `checkpoint` is a Checkpoint, `metadata` the instance id
-of the region's metadata.
+Each is u32 crc32c, then a version byte and msgpack of a list. `checkpoint` is a Checkpoint, `metadata` a KnownMetadata
+(version 2; version 1 had the instance id alone).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from heliograph.runtime.disk import Disk
 from storage.bookie.journal.journal import Fork
 
 _CHECKPOINT, _METADATA = "checkpoint", "metadata"
+_METADATA_VERSION = 2
 NEW = ".new"
 
 
@@ -58,15 +59,27 @@ def save_checkpoint(disk: Disk, point: Checkpoint) -> None:
     )
 
 
-def load_metadata_instance(disk: Disk) -> str:
-    """ "" where none is known yet. Raises OSError, CorruptData."""
-    found = read_small(disk, _METADATA)
-    return str(found[1][0]) if found else ""
+@dataclass(frozen=True, slots=True)
+class KnownMetadata:
+    """What a bookie knows of the region's metadata."""
+
+    instance: str = ""
+    """Its id; "" before the first contact."""
+    seen: int = 0
+    """The version of this bookie's mark there (local_meta.metadata_age); 0: it has none yet."""
+    doubt: str = ""
+    """Why it deletes nothing until an operator confirms, whatever the mark says."""
 
 
-def save_metadata_instance(disk: Disk, instance: str) -> None:
+def load_known_metadata(disk: Disk) -> KnownMetadata:
+    """The default where none is known yet. Raises OSError, CorruptData."""
+    found = read_small(disk, _METADATA, (FORMAT, _METADATA_VERSION))
+    return KnownMetadata(*found[1]) if found else KnownMetadata()
+
+
+def save_known_metadata(disk: Disk, known: KnownMetadata) -> None:
     """Blocking; durable when it returns. Raises OSError."""
-    write_small(disk, _METADATA, [instance])
+    write_small(disk, _METADATA, [known.instance, known.seen, known.doubt], version=_METADATA_VERSION)
 
 
 def read_small(disk: Disk, name: str, versions: Sequence[int] = (FORMAT,)) -> tuple[int, list[Any]] | None:

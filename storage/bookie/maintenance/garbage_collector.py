@@ -11,15 +11,19 @@ tombstone, and its fence stays: the bookie may be its spare tomorrow. Nothing go
 read before the metadata, or of which an entry came since before that: the mark stands from before the first copied
 entry until after the copy is named.
 A ledger is in the metadata before its first entry is sent, and the ledgers here are listed before the metadata is read:
-what is not found was deleted. A restore of the metadata must put another text at the key `/instance`.
+what is not found was deleted. A restore of the metadata must put another text at the key `/instance`. Where the
+metadata went back without that, as its disk or machine does that is put back to a snapshot, a ledger made since looks
+deleted: so the bookie keeps a mark there (`local_meta.metadata_age`) and looks at it once a minute; and a ledger here
+that has an id which is still to be given out is proof, too. Then nothing goes until an operator confirms.
 Source: docs/protocols/storage.md, "Auto-recovery" and "Garbage".
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgpack
 
@@ -32,9 +36,13 @@ from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
+from local_meta.metadata_age import MetadataWentBack, check_mark, put_mark
 from local_meta.metadata_id import instance_of
+from storage.bookie.journal.checkpoint import KnownMetadata
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.repair.lost_bookies import is_surplus
+
+log = logging.getLogger("storage.bookie.garbage")
 
 _DELETES_A_RECORD = 500
 _FIRST_PASS_S = 60.0
@@ -47,12 +55,14 @@ class CollectorSettings:
     """How long it waits between two passes."""
     apart_s: float = 60.0
     """At least so long must a ledger be missing from the metadata."""
+    look_s: float = 60.0
+    """How often it looks between the passes whether the metadata went back; each look is two small writes."""
     page_ledgers: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.interval_s <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
+        if min(self.interval_s, self.look_s) <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
             raise ConfigError(
-                "interval_s and page_ledgers of the garbage collection must be above 0, apart_s not below"
+                "interval_s, look_s, and page_ledgers of the garbage collection must be above 0, apart_s not below"
             )
 
 
@@ -69,6 +79,10 @@ class GarbageRules:
         """What the last pass did not find -> when that began."""
         self._seen = instance
         self._confirmed: dict[int, float] = {}
+
+    def on_doubt(self, doubt: str) -> None:
+        """The metadata went back, as `doubt` says: nothing is a suspect any more."""
+        self.suspects, self.refusal = {}, doubt
 
     def on_pass(self, instance: str, held: int, absent: Sequence[int], now: float = 0.0) -> list[int]:
         """One pass that began at `now` found `absent` of the `held` ledgers to be gone from the metadata. Returns those
@@ -127,12 +141,15 @@ class GarbageCollector:
 
     def __init__(self, bookie: Bookie, meta: MetadataStore, settings: CollectorSettings, *, rng: Rng) -> None:
         self._bookie, self._meta, self._settings, self._rng = bookie, meta, settings, rng
-        self.rules = GarbageRules(bookie.metadata_instance, settings.apart_s)
+        self.rules = GarbageRules(bookie.known_metadata.instance, settings.apart_s)
         self.surplus = Suspects(settings.apart_s)
         self.passes = self.deleted = self.given_up = 0
         """Passes, ledgers deleted, surplus copies given up."""
         self.trouble = ""
         """Why the last pass did not come to its end; "" where it did."""
+        self.went_back = ""
+        """Why the metadata is not what it was; "" where it is."""
+        self._mark = keys.seen_by_bookie(bookie.bookie_id)
         self._name: bytes = msgpack.packb(bookie.bookie_id)
         self._wake, self._one_at_a_time = asyncio.Event(), asyncio.Lock()
         self._tasks = TaskSet("the garbage collection of the bookie has ended")
@@ -149,22 +166,30 @@ class GarbageCollector:
 
     async def confirm(self) -> None:
         """What was refused is meant so: it goes in the passes to come. Raises DiskFailed."""
-        await self._know(self.rules.confirm())
+        async with self._one_at_a_time:
+            known = self._bookie.known_metadata
+            instance = self.rules.confirm()
+            if self.went_back or instance != known.instance:
+                await self._know(KnownMetadata(instance))
+                self.went_back = ""
         self.run_soon()
 
-    async def learn(self) -> None:
-        """Which metadata this bookie belongs to, long before the first pass: learnt after a restore, a restored one
-        would be taken for it.
-        """
-        if not self.rules.instance and not self._bookie.limbo:
-            self.rules.instance = await instance_of(self._meta, self._rng)
-            await self._know(self.rules.instance)
+    async def look(self) -> None:
+        """Whether the metadata went back. A look that did not come to its end says nothing."""
+        async with self._one_at_a_time:
+            if self._bookie.limbo:  # nothing is written there
+                return
+            try:
+                await self._trusted()
+            except (MetadataError, DiskFailed) as error:
+                self.trouble = str(error)
 
     async def _run(self) -> None:
-        try:
-            await self.learn()
-        except (MetadataError, DiskFailed) as error:
-            self.trouble = str(error)  # a pass learns it too
+        """Learns which metadata this bookie belongs to long before the first pass: learnt after a restore, a restored
+        one would be taken for it.
+        """
+        await self.look()
+        self._tasks.spawn(every(lambda: self._settings.look_s * self._rng.uniform(0.8, 1.0), self.look))
         await every(
             lambda: self._settings.interval_s * self._rng.uniform(0.8, 1.0),
             self.once,
@@ -183,11 +208,12 @@ class GarbageCollector:
             self.trouble = self._bookie.limbo
             return
         try:
+            if not await self._trusted():
+                self.passes += 1
+                self.surplus.on_broken_pass()
+                return
             self._bookie.watch(self.surplus.since)
             instance, held, absent, surplus = await self._look()
-            if not self.rules.instance:
-                self.rules.instance = instance
-                await self._know(instance)
             doomed = self.rules.on_pass(instance, held, absent, now)
             self.passes += 1
             if self.rules.refusal:
@@ -201,6 +227,44 @@ class GarbageCollector:
             self.rules.on_broken_pass()
             self.surplus.on_broken_pass()
             self.trouble = str(error)
+
+    async def _trusted(self) -> bool:
+        """Whether the metadata is what it was, or a later state of it; one with another id is judged by the rules.
+        Raises what the metadata raises, DiskFailed.
+        """
+        held = self._bookie.highest_ledger()  # before the counter is asked
+        instance = await instance_of(self._meta, self._rng)
+        if not self.rules.instance:
+            await self._know(KnownMetadata(instance))
+            self.rules = GarbageRules(instance, self._settings.apart_s)
+        known = self._bookie.known_metadata
+        if instance != known.instance:
+            return True
+        doubt, seen = known.doubt, known.seen
+        if not doubt:
+            try:
+                seen = await put_mark(self._meta, self._mark, seen)
+            except MetadataWentBack as error:
+                doubt = str(error)
+        upcoming = await self._meta.next_ids(keys.LEDGER_IDS, 0)
+        if held >= upcoming and not doubt:
+            doubt = (
+                f"the metadata went back: it would give out ledger {upcoming} next, and this bookie holds, or held, "
+                f"ledger {held}"
+            )
+            known = replace(known, doubt=doubt)
+        if seen != self._bookie.known_metadata.seen:
+            await self._know(replace(known, seen=seen))
+        if held >= upcoming:  # what shows it is written down: no id shall come again
+            await self._meta.next_ids(keys.LEDGER_IDS, at_least=held + 1)
+        if doubt:
+            self.rules.on_doubt(doubt)
+            if not self.went_back:
+                log.warning(
+                    "bookie.metadata_went_back", extra={"bookie": self._bookie.bookie_id, "why": doubt, "held": held}
+                )
+        self.went_back = doubt
+        return not doubt
 
     async def _look(self) -> tuple[str, int, list[int], list[int]]:
         """(instance id, ledgers held here, those of them that the metadata does not know, those whose copies are
@@ -225,6 +289,8 @@ class GarbageCollector:
             at = page[-1][0] + "\0"
         if await instance_of(self._meta, self._rng) != instance:
             raise MetadataError("the instance id of the metadata changed during a pass")
+        if instance == self._bookie.known_metadata.instance:
+            await check_mark(self._meta, self._mark, self._bookie.known_metadata.seen)
         return instance, len(here), list(absent), surplus
 
     async def _marked(self) -> dict[int, None]:
@@ -245,7 +311,7 @@ class GarbageCollector:
         except CorruptData:
             return False  # of a later version: whoever wrote it knows better
 
-    async def _know(self, instance: str) -> None:
+    async def _know(self, known: KnownMetadata) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def saved(error: BaseException | None) -> None:
@@ -254,9 +320,9 @@ class GarbageCollector:
             if error is None:
                 done.set_result(None)
             else:
-                done.set_exception(DiskFailed(f"the metadata's instance id cannot be written down: {error}"))
+                done.set_exception(DiskFailed(f"what is known of the metadata cannot be written down: {error}"))
 
-        self._bookie.know_metadata(instance, saved)
+        self._bookie.know_metadata(known, saved)
         await done
 
     async def _delete(self, ledgers: Sequence[int]) -> None:

@@ -81,6 +81,8 @@ def test_keys_and_versions(over_store: Callable[[Test], None]) -> None:
             3,
             9,
         ]
+        assert [await store.next_ids("n", 0), await store.next_ids("n", 0, at_least=50)] == [10, 50]
+        assert [await store.next_ids("n"), await store.next_ids("other", 0)] == [10, 0]
         for wrong in (store.put("", b""), store.put("/a", bytes((1 << 20) + 1)), store.txn([]), store.grant(1)):
             with pytest.raises(NotAllowed):
                 await wrong

@@ -65,6 +65,7 @@ def test_fresh_ids() -> None:
     assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 0]) == [3]
     assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 100]) == [100]
     assert driver.run(CommandKind.NEXT_IDS, ["n", 1, 50]) == [101]
+    assert driver.run(CommandKind.NEXT_IDS, ["n", 0, 0]) == [102] == driver.run(CommandKind.NEXT_IDS, ["n", 0, 7])
     assert driver.machine.under("") == []
 
 
@@ -178,7 +179,6 @@ def test_bytes_that_are_no_command_are_refused(blob: bytes) -> None:
         (CommandKind.NEXT_IDS, ["n", "x", 0]),
         (CommandKind.NEXT_IDS, ["n", 1.5, 0]),
         (CommandKind.NEXT_IDS, [5, 1, 0]),
-        (CommandKind.NEXT_IDS, ["n", 0, 0]),
         (CommandKind.NEXT_IDS, ["n", -1, 0]),
         (CommandKind.NEXT_IDS, ["n", (1 << 63) - 1, 1]),
     ],

@@ -50,6 +50,7 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         pages = BookieHttp(bookie, lambda: collector)
         server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(pages.answer), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
+        await meta.next_ids(keys.LEDGER_IDS, 5)
         for ledger in range(1, 5):
             await meta.put(keys.ledger(ledger), b"metadata")
             send(bookie, peer, add(ledger, 0, 3))
@@ -65,6 +66,7 @@ def test_pages_and_levers(tmp_path: Path) -> None:
             status == 200
             and "bookie_ledgers_count 4\n" in text
             and "bookie_gc_refused 0\n" in text
+            and "bookie_metadata_went_back 0\n" in text
             and "process_open_fds" in text
         )
         assert (

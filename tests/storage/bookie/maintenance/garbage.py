@@ -14,7 +14,7 @@ from storage.bookie.maintenance.garbage_collector import CollectorSettings, Garb
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import NotingPeer, add, make_bookie, send
 
-QUICK = CollectorSettings(interval_s=1.0, apart_s=0.0, page_ledgers=7)
+QUICK = CollectorSettings(interval_s=1.0, apart_s=0.0, look_s=0.7, page_ledgers=7)
 
 
 class Lying(EmbeddedStore):
@@ -24,6 +24,12 @@ class Lying(EmbeddedStore):
     """How many answers of `range` lack every ledger."""
     away = False
 
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+        """As if the ledger had been made: its id was given out."""
+        if key.startswith(keys.LEDGERS):
+            await self.next_ids(keys.LEDGER_IDS, at_least=keys.ledger_of(key))
+        return await super().put(key, value, expected=expected, lease=lease)
+
     async def range(self, start: str, end: str, *, limit: int = 10_000) -> list[tuple[str, bytes, int]]:
         if self.away:
             raise MetadataUnavailable("away")
@@ -32,6 +38,13 @@ class Lying(EmbeddedStore):
             self.hide -= 1
             return found[:-1]
         return found
+
+
+def put_back(blob: bytes) -> KvMachine:
+    """A machine as it was when it made this snapshot."""
+    machine = KvMachine()
+    machine.restore(blob)
+    return machine
 
 
 def scenario(body: Callable[[Box, Lying, GarbageCollector], Awaitable[None]], ledgers: int = 30) -> None:
@@ -49,7 +62,9 @@ def scenario(body: Callable[[Box, Lying, GarbageCollector], Awaitable[None]], le
 
 
 def ledgers_come_and_go(seed: int) -> None:
-    """Ledgers come and go, the metadata answers wrongly now and then, the power is cut."""
+    """Ledgers come and go, the metadata answers wrongly now and then, or is put back to a snapshot for a while, the
+    power is cut.
+    """
     with Simulation(seed) as sim:
 
         async def main() -> None:
@@ -57,9 +72,11 @@ def ledgers_come_and_go(seed: int) -> None:
             living: list[int] = []
             confirmed: list[int] = []
             ids = 0
+            snapshot = meta.machine.snapshot()
+            newest: KvMachine | None = None  # while it is put back
 
             async def live(machine: Machine) -> None:
-                nonlocal ids
+                nonlocal ids, snapshot, newest
                 bookie = make_bookie(machine.disk("journal"), machine.disk("ledgers"), machine.rng)
                 collector = GarbageCollector(bookie, meta, QUICK, rng=machine.rng)
                 collector.start()
@@ -72,7 +89,14 @@ def ledgers_come_and_go(seed: int) -> None:
                     lost = [ledger for ledger in confirmed if ledger in living and ledger not in here]
                     assert not lost, f"ledgers {lost} live and are gone here"
                     chance = rng.random()
-                    if chance < 0.4:
+                    if newest is not None:
+                        if chance < 0.2:
+                            meta.machine, newest = newest, None
+                    elif chance < 0.03:
+                        snapshot = meta.machine.snapshot()
+                    elif chance < 0.05:
+                        newest, meta.machine = meta.machine, put_back(snapshot)
+                    elif chance < 0.4:
                         ids += 1
                         await meta.put(keys.ledger(ids), b"metadata")
                         living.append(ids)
@@ -88,7 +112,11 @@ def ledgers_come_and_go(seed: int) -> None:
                         bookie.flush()
                     elif chance < 0.65:
                         bookie.tick()
-                    if collector.rules.refusal and not any(ledger in living for ledger in collector.rules.suspects):
+                    if (
+                        newest is None
+                        and collector.rules.refusal
+                        and not any(ledger in living for ledger in collector.rules.suspects)
+                    ):
                         await collector.confirm()  # the operator looked
                     await asyncio.sleep(rng.uniform(0.01, 0.4))
                     confirmed.extend(acked)

@@ -104,7 +104,7 @@ def test_exactly_a_fifth_may_go() -> None:
 def test_restored_metadata_deletes_nothing_until_confirmed_also_after_a_restart() -> None:
     async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
         await collector.once()
-        known = box.bookie.metadata_instance
+        known = box.bookie.known_metadata.instance
         assert known
         await meta.put(keys.INSTANCE, b"restored")
         await meta.delete(keys.ledger(9))
@@ -112,7 +112,7 @@ def test_restored_metadata_deletes_nothing_until_confirmed_also_after_a_restart(
             await collector.once()
         assert 9 in box.bookie.ledgers() and "restored" in collector.rules.refusal
         box.restart()
-        assert box.bookie.metadata_instance == known
+        assert box.bookie.known_metadata.instance == known
         again = GarbageCollector(box.bookie, meta, QUICK, rng=box.rng)
         for _ in range(3):
             await again.once()
@@ -123,7 +123,7 @@ def test_restored_metadata_deletes_nothing_until_confirmed_also_after_a_restart(
         await again.once()
         assert 9 not in box.bookie.ledgers() and not again.rules.refusal
         box.restart()
-        assert box.bookie.metadata_instance == "restored"
+        assert box.bookie.known_metadata.instance == "restored"
 
     scenario(body)
 
