@@ -375,6 +375,8 @@ class BrokerTier:
         )
         for name, value in counters:
             yield f"heliograph_tier_{name}_total", "counter", labels, value
+        went_back = tiering.collector is not None and bool(tiering.collector.went_back)
+        yield "heliograph_tier_metadata_went_back", "gauge", labels, int(went_back)
         for topic, failures in tiering.failures().items():
             yield (
                 "heliograph_tier_failing",

@@ -1,4 +1,4 @@
-"""The commands for tiered storage: `tier list`, `tier restore`, `tier offload`, `tier status`.
+"""The commands for tiered storage: `tier list`, `tier restore`, `tier offload`, `tier status`, `tier collect`.
 
 Is: options, one request, and what a person sees. Isn't: an offload or a restore: those are a broker's. `tier list`
 alone asks the store itself, so that it works where no region is left.
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     tier.command()(restore)
     tier.command()(offload)
     tier.command()(status)
+    tier.command()(collect)
     app.add_typer(tier, name="tier")
 
 
@@ -199,6 +200,26 @@ def status(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", js
             else "the object store has every message"
         )
     raise typer.Exit(1 if answer["status"] == "ERROR" else 0)
+
+
+def collect(
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete objects that no topic names, as brokers do by themselves; where they refuse that, because the region's
+    metadata went back to an earlier state, say why, and ask.
+    """
+    region = _region(admin, token)
+    found = region.post("/heliograph/v1/tier/collect")
+    if not found["refusal"]:
+        typer.echo(f"deleted {found['deleted']} objects; there is nothing to confirm")
+        return
+    typer.echo(found["refusal"])
+    if not yes and not typer.confirm("Objects that the metadata does not name will be deleted. Go on?"):
+        raise typer.Exit(1)
+    region.post("/heliograph/v1/tier/confirm")
+    typer.echo("confirmed: what no topic names is deleted by the brokers' next sweeps (broker.tiered.collect_s)")
 
 
 def _region(admin: str, token: str) -> Rest:

@@ -8,6 +8,10 @@ deletes below its own folder only; a topic's name stands in the key so that a pe
     {holder}/{tenant}/{namespace}/{topic}/manifest/{version:020}-{attempt}  what else a restore needs
                                                                             version: of the topic's metadata
 
+    {holder}/seen/{version:020}                                             at which version the mark stood that the
+                                                                            collection of objects put into the metadata
+    {holder}/seen/doubt                                                     why nothing is collected
+
 holder: {region}-{the first 16 digits of the metadata's instance id}. In names, all but A-Z a-z 0-9 - _ . becomes = and
 two digits.
 """
@@ -22,6 +26,7 @@ from heliograph.model.topic_names import TopicName
 LEDGER = "ledger"
 MANIFEST = "manifest"
 _HOLDER_DIGITS = 16
+_SEEN, _DOUBT = "seen", "doubt"
 
 
 class ObjectName(NamedTuple):
@@ -52,6 +57,25 @@ def key(name: ObjectName) -> str:
 
 def ledger_key(holder: str, topic: str, ledger: int, attempt: str) -> str:
     return key(ObjectName(holder, topic, LEDGER, ledger, attempt))
+
+
+def seen_key(holder: str, version: int) -> str:
+    return f"{holder}/{_SEEN}/{version:020d}"
+
+
+def seen_version(key: str) -> int | None:
+    """None where it is no mark's."""
+    _, _, name = key.partition(f"/{_SEEN}/")
+    return int(name) if name.isdecimal() else None
+
+
+def seen_folder(holder: str) -> str:
+    """The prefix of what is known of the metadata, with a slash at its end."""
+    return f"{holder}/{_SEEN}/"
+
+
+def doubt_key(holder: str) -> str:
+    return seen_folder(holder) + _DOUBT
 
 
 def parse(key: str) -> ObjectName | None:

@@ -6,18 +6,34 @@ Invariants: objects are listed first, metadata is read after that: an object is 
 its attempt, and an attempt that was dropped never comes back; so what was listed, and is not named then, never will be.
 It goes only when two sweeps have found it so, under the same instance id of the metadata. No lock is needed, and
 several brokers may do it at once. Another holder's objects are never touched.
+Nothing goes by a metadata that went back, as one does whose disk or machine is put back to a snapshot, until an
+operator confirms: each sweep puts a mark there (`local_meta.metadata_age`), and its version into the store before it
+deletes; and an object of a ledger whose id is still to be given out is proof, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
+from local_meta.metadata_age import MetadataWentBack, put_mark
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
-from storage.tiered.objects.object_names import LEDGER, MANIFEST, ObjectName, parse
+from storage.tiered.objects.object_names import (
+    LEDGER,
+    MANIFEST,
+    ObjectName,
+    doubt_key,
+    parse,
+    seen_folder,
+    seen_key,
+    seen_version,
+)
 from storage.tiered.store import ObjectStore
+
+log = logging.getLogger("storage.tiered.collector")
 
 _MANIFESTS_KEPT = 2
 _DELETES_AT_ONCE = 100
@@ -39,6 +55,8 @@ class ObjectCollector:
         now.
         """
         self.collected = 0
+        self.went_back = ""
+        """Why the metadata is not what it was, and nothing is deleted; "" where it is."""
         self.deleted: dict[str, int] = {}
         """Objects of the first `_TOPICS_MAX` topics that any was deleted of; "": of the others."""
         self._beside = beside
@@ -48,11 +66,17 @@ class ObjectCollector:
     async def sweep(self) -> list[str]:
         """Returns the keys that it deleted. Raises what the store and the metadata raise."""
         found: dict[str, list[tuple[str, ObjectName]]] = {}
+        marks: dict[str, int] = {}
+        highest, doubtful = -1, False
         async for page in self._store.list(f"{self._holder}/"):
             for key, _ in page:
                 name = parse(key)
                 if name is not None and name.holder == self._holder:
                     found.setdefault(name.topic, []).append((key, name))
+                    highest = max(highest, name.number if name.kind == LEDGER else -1)
+                elif (version := seen_version(key)) is not None:
+                    marks[key] = version
+                doubtful |= key == doubt_key(self._holder)
         unnamed: list[str] = []
         for topic, objects in found.items():
             stored = await stored_topic(self._meta, topic)
@@ -60,6 +84,9 @@ class ObjectCollector:
             unnamed += doomed(objects, None if stored is None else stored[0], beside)
         instance = await self._meta.get(keys.INSTANCE)
         if instance is None or instance[0] != self._instance:
+            self._unnamed = {}
+            return []
+        if not await self._trusted(marks, highest, doubtful):
             self._unnamed = {}
             return []
         again = [key for key in unnamed if key in self._unnamed]
@@ -71,6 +98,39 @@ class ObjectCollector:
             if (name := parse(key)) is not None:
                 self.count(name.topic)
         return again
+
+    async def confirm(self) -> None:
+        """What the metadata does not name goes in the sweeps to come, of whichever broker. Raises what the store
+        raises.
+        """
+        async for page in self._store.list(seen_folder(self._holder)):
+            await self._store.delete([key for key, _ in page])
+        self._unnamed, self.went_back = {}, ""
+
+    async def _trusted(self, marks: dict[str, int], highest: int, doubtful: bool) -> bool:
+        """Whether the metadata is what it was, or a later state of it. marks: key -> version, of those in the store;
+        highest: id of a ledger that has an object; doubtful: whether an earlier sweep has found that it is not. Raises
+        what the store and the metadata raise.
+        """
+        doubt = ""
+        try:
+            seen = await put_mark(self._meta, keys.seen_by_tiers(self._holder), max(marks.values(), default=0))
+            await self._store.put(seen_key(self._holder, seen), _one(b"%d" % seen))
+            await self._store.delete(list(marks))
+        except MetadataWentBack as error:
+            doubt = str(error)
+        if not doubt and not doubtful and highest >= (upcoming := await self._meta.next_ids(keys.LEDGER_IDS, 0)):
+            doubt = (
+                f"the metadata went back: it would give out ledger {upcoming} next, and the store has an object of "
+                f"ledger {highest}"
+            )
+            await self._store.put(doubt_key(self._holder), _one(doubt.encode()))
+        if doubtful and not doubt:
+            doubt = "the metadata went back: objects of ledgers were found whose ids were still to be given out"
+        if doubt and not self.went_back:
+            log.warning("tier.metadata_went_back", extra={"holder": self._holder, "why": doubt})
+        self.went_back = doubt
+        return not doubt
 
     def count(self, topic: str) -> None:
         """An object of the topic was deleted, by whomever."""
@@ -93,3 +153,7 @@ def doomed(
     manifests = sorted((name.number, key) for key, name in objects if name.kind == MANIFEST)
     unnamed = [key for key, name in objects if name.kind == LEDGER and (name.number, name.attempt) not in named]
     return unnamed + [key for _, key in manifests[:-_MANIFESTS_KEPT]]
+
+
+async def _one(body: bytes) -> AsyncIterator[bytes]:
+    yield body

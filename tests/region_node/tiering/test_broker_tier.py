@@ -148,7 +148,16 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         assert (
             'heliograph_tier_offloaded_ledgers_total{cluster="us"} 2' in metrics
             and "pulsar_storage_offloaded_size" in metrics
+            and 'heliograph_tier_metadata_went_back{cluster="us"} 0' in metrics
         )
+        assert rest("POST", "/heliograph/v1/tier/confirm")[0] == 412
+        seen = Path(store.removeprefix("file://")) / rest("GET", "/heliograph/v1/tier")[1]["holder"] / "seen"
+        seen.mkdir(exist_ok=True)
+        (seen / "doubt").write_text("as a sweep leaves it that finds the metadata gone back")
+        admin = ("--admin", region.admin_url())
+        refused = command("collect", "--yes", *admin)
+        assert refused.returncode == 0 and "went back" in refused.stdout and "confirmed" in refused.stdout, refused
+        assert "nothing to confirm" in command("collect", *admin).stdout
 
     listed = json.loads(command("list", "--store", store, "--json").stdout)
     assert [(row["topic"], row["ledgers"], row["trouble"]) for row in listed] == [(TOPIC, 2, "")]

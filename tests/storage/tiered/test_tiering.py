@@ -352,7 +352,7 @@ def test_trimmed_ledgers_and_deleted_topics_are_collected_on_the_second_look() -
         await broker.factory.delete(TOPIC)
         assert await collector.sweep() == []
         await collector.sweep()
-        assert list(store.objects) == [foreign]
+        assert [key for key in store.objects if parse(key) is not None] == [foreign]
 
     simulated(work)
 
@@ -381,7 +381,7 @@ def test_what_is_being_uploaded_is_not_collected() -> None:
             async def put(self, key: str, body: object) -> None:
                 await super().put(key, body)  # type: ignore[arg-type]
                 assert broker.tiering.collector is not None
-                for _ in range(3):
+                for _ in range(3 if parse(key) is not None else 0):
                     await broker.tiering.collector.sweep()
 
         store = Swept({})

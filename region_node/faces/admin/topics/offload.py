@@ -20,6 +20,7 @@ from storage.tiered.reading.topic_restore import objects
 
 if TYPE_CHECKING:
     from region_node.tiering.broker_tier import BrokerTier
+    from storage.tiered.offload.object_collector import ObjectCollector
 
 
 async def offload(admin: Admin, request: web.Request) -> Any:
@@ -64,6 +65,22 @@ async def about(admin: Admin, request: web.Request) -> Any:
     return {"region": admin.region, "store": tier.stores.own_url, "holder": tier.tiering.holder}
 
 
+async def collect(admin: Admin, request: web.Request) -> Any:
+    """Looks for objects that nobody names, now. refusal: why none is deleted; "" where they are."""
+    collector = _collector(admin)
+    deleted = await collector.sweep()
+    return {"deleted": len(deleted), "refusal": collector.went_back}
+
+
+async def confirm(admin: Admin, request: web.Request) -> Any:
+    """The metadata went back, and that was meant: what it does not name goes in the sweeps to come."""
+    collector = _collector(admin)
+    await collector.sweep()
+    if not collector.went_back:
+        raise NotAllowed("there is nothing to confirm: the metadata is what it was")
+    await collector.confirm()
+
+
 async def restore(admin: Admin, request: web.Request) -> Any:
     given = await typed_body(request, dict, 'an object such as {"topic": "persistent://public/default/t"},')
     unknown = sorted(set(given) - {"topic", "store", "holder"})
@@ -97,6 +114,13 @@ def _tier(admin: Admin) -> BrokerTier:
     return admin.tier
 
 
+def _collector(admin: Admin) -> ObjectCollector:
+    collector = _tier(admin).tiering.collector
+    if collector is None:
+        raise StoreRefused("this broker is set to no object store: set broker.tiered.store")
+    return collector
+
+
 def _one(admin: Admin, request: web.Request) -> TopicName:
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
@@ -120,4 +144,6 @@ ROUTES = (
     ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/scanOffloadedLedgers", scan),
     ("GET", "/heliograph/v1/tier", about),
     ("POST", "/heliograph/v1/tier/restore", restore),
+    ("POST", "/heliograph/v1/tier/collect", collect),
+    ("POST", "/heliograph/v1/tier/confirm", confirm),
 )
