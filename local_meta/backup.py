@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from heliograph.kv.engine.table_rows import Row
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledger_metadata import (
     LedgerInfo,
@@ -62,10 +63,12 @@ class RestoredKeys:
     """Closed ledgers that bookies have no more: deleted since the backup, or moved to an object store."""
     pages: dict[tuple[str, int], tuple[LedgerInfo, ...]] = field(default_factory=dict)
     """(topic, key) -> what is left of a page that lost some; () where nothing is."""
+    unreadable: list[str] = field(default_factory=list)
+    """Keys of records that cannot be read: they are restored as they were."""
 
 
 def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
-    """Reads what a restore must know of all rows of a backup. Raises CorruptData where a ledger's metadata cannot be
+    """Reads what a restore must know of all rows of a backup. Raises CorruptData where a bookie's address cannot be
     read.
     """
     found = Survey()
@@ -74,8 +77,9 @@ def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
         found.leased += bool(lease)
         if key.startswith(keys.LEDGERS):
             found.ledgers.add(keys.ledger_of(key))
-            for _, bookies in LedgerMetadata.decode(value).fragments:
-                found.named_bookies.update(bookies)
+            if (ledger := readable(LedgerMetadata.decode, key, value)) is not None:
+                for _, bookies in ledger.fragments:
+                    found.named_bookies.update(bookies)
         elif key.startswith(keys.MANAGED_LEDGERS):
             found.topics += 1
         elif key.startswith(keys.BOOKIES):
@@ -112,22 +116,32 @@ def restored_rows(
     for ledgers in held.values():
         present.update(ledgers)
     for key, (value, _, lease) in rows:
-        kept: bytes | None = value
         if lease or key == keys.INSTANCE:
-            kept = None
-        elif key.startswith(keys.LEDGERS):
-            if _vanished(LedgerMetadata.decode(value), present, held):
-                done.vanished.add(keys.ledger_of(key))
-                kept = None
-        elif key.startswith(keys.LEDGER_PAGES) and done.vanished:
-            kept = _page_without(keys.topic_of(key), keys.ledger_of(key), value, done)
-        elif key.startswith(keys.MANAGED_LEDGERS) and done.vanished:
-            kept = _without(keys.topic_of(key), value, done)
+            continue
+        try:
+            kept = _kept(key, value, present, held, done)
+        except CorruptData:
+            kept = value
+            done.unreadable.append(key)
         if kept is not None:
             done.keys += 1
             yield key, kept
     done.keys += 1
     yield keys.INSTANCE, instance.encode()
+
+
+def _kept(
+    key: str, value: bytes, present: set[int], held: Mapping[str, Iterable[int]], done: RestoredKeys
+) -> bytes | None:
+    """What is left of it; None: nothing. Raises CorruptData where it cannot be read."""
+    if key.startswith(keys.LEDGERS) and _vanished(LedgerMetadata.decode(value), present, held):
+        done.vanished.add(keys.ledger_of(key))
+        return None
+    if key.startswith(keys.LEDGER_PAGES) and done.vanished:
+        return _page_without(keys.topic_of(key), keys.ledger_of(key), value, done)
+    if key.startswith(keys.MANAGED_LEDGERS) and done.vanished:
+        return _without(keys.topic_of(key), value, done)
+    return value
 
 
 def _vanished(ledger: LedgerMetadata, present: set[int], held: Mapping[str, Iterable[int]]) -> bool:

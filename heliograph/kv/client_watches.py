@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from heliograph.kv.metadata_store import WatchCallback
+from heliograph.kv.unreadable_records import tell_change
 from heliograph.model.errors import PeerError
 
 Rows = list[tuple[str, int, bytes | None]]
@@ -105,4 +106,4 @@ class Watches:
             watch.known.pop(key, None)
         else:
             watch.known[key] = version
-        watch.callback(key, value, version)
+        tell_change(watch.callback, key, value, version)

@@ -17,6 +17,7 @@ from typing import Any
 from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
 from heliograph.kv.state_machine import Change, KvMachine
+from heliograph.kv.unreadable_records import tell_change
 from heliograph.model.errors import LeaseLost, MetadataUnavailable
 
 
@@ -156,4 +157,4 @@ class _Watch:
         queue, self._queue = self._queue, []
         for key, value, version in queue:
             if not self.stopped:
-                self._callback(key, value, version)
+                tell_change(self._callback, key, value, version)

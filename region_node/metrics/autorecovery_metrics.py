@@ -22,6 +22,7 @@ def samples(region: str, recovery: AutoRecovery) -> Iterator[Sample]:
         yield "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", "gauge", labels, recovery.misplaced_count
         yield "auditor_NUM_LEDGERS_CHECKED", "counter", labels, recovery.check.checked
         yield "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY", "gauge", labels, recovery.check.nowhere
+        yield "heliograph_unreadable_ledgers", "gauge", labels, recovery.unreadable
     repair = recovery.repair
     yield "replication_worker_NUM_BYTES_WRITTEN", "counter", labels, repair.copied_bytes
     yield "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED", "counter", labels, repair.copied_fragments

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
@@ -77,7 +78,8 @@ class StoredBytes:
     async def of(self, tenant: str) -> int:
         """Closed ledgers of the whole region as of the last walk, and the open ones of this broker."""
         found = await self._meta.get(STORED + tenant)
-        return (0 if found is None else int(json.loads(found[0])[0])) + self._usage.open_bytes(tenant)
+        closed = None if found is None else readable(_closed, STORED + tenant, found[0])
+        return (closed or 0) + self._usage.open_bytes(tenant)
 
     def _put_off(self, error: HeliographError) -> None:
         log.info("stored_bytes.put_off", extra={"error": str(error)})
@@ -107,12 +109,10 @@ class StoredBytes:
         while page := await self._meta.range(at, end, limit=_PAGE):
             begun = self._clock.monotonic()
             for key, blob, _ in page:
-                try:
-                    size = closed_bytes(ManagedLedgerMetadata.decode(blob))
-                except CorruptData:  # whoever loads the topic says so
+                if (topic := readable(ManagedLedgerMetadata.decode, key, blob)) is None:
                     continue
                 tenant = TopicName.parse(keys.topic_of(key)).tenant
-                found[tenant] = found.get(tenant, 0) + size
+                found[tenant] = found.get(tenant, 0) + closed_bytes(topic)
             at = page[-1][0] + "\0"
             await asyncio.sleep(_REST * (self._clock.monotonic() - begun))
         return found
@@ -152,3 +152,11 @@ def closed_bytes(metadata: ManagedLedgerMetadata) -> int:
     return sum(page.size_bytes for page in metadata.pages) + sum(
         info.size_bytes for info in metadata.ledgers if info.closed_ms
     )
+
+
+def _closed(blob: bytes) -> int:
+    """The bytes of closed ledgers that the last walk found. Raises CorruptData."""
+    try:
+        return int(json.loads(blob)[0])
+    except (ValueError, TypeError, LookupError) as error:
+        raise CorruptData(f"what a tenant stores: {error}") from error

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from local_meta import keys
@@ -40,6 +41,13 @@ class Mark:
         except (TypeError, ValueError) as error:
             raise CorruptData(f"mark of a ledger: {error}") from error
 
+    @classmethod
+    def read(cls, ledger: int, blob: bytes) -> Self:
+        """As `decode`; one that cannot be read is told, and says nothing: it is written anew with the next addition,
+        and what it said is found again.
+        """
+        return readable(cls.decode, keys.underreplicated(ledger), blob) or cls()
+
     def with_lacking(self, bookies: Mapping[str, int]) -> Mark:
         return replace(
             self,
@@ -59,7 +67,7 @@ async def mark_lost(meta: MetadataStore, ledger: int, bookies: Iterable[str], si
     """
     key = keys.underreplicated(ledger)
     found = await meta.get(key)
-    before, version = (Mark.decode(found[0]), found[1]) if found is not None else (Mark(), -1)
+    before, version = (Mark.read(ledger, found[0]), found[1]) if found is not None else (Mark(), -1)
     return await meta.put(key, before.with_lost(bookies).encode(), expected=version if since is None else since)
 
 
@@ -70,7 +78,7 @@ async def mark_lacking(meta: MetadataStore, ledger: int, bookies: Mapping[str, i
     key = keys.underreplicated(ledger)
     for attempt in range(_ATTEMPTS):
         found = await meta.get(key)
-        before, version = (Mark.decode(found[0]), found[1]) if found is not None else (Mark(), -1)
+        before, version = (Mark.read(ledger, found[0]), found[1]) if found is not None else (Mark(), -1)
         # written also where it says so already: whoever repairs it just now may have looked before these were lacking
         try:
             await meta.put(key, before.with_lacking(bookies).encode(), expected=version)

@@ -159,6 +159,31 @@ def test_pages_of_ledgers_lose_what_was_deleted_since_too() -> None:
     assert dict(restored_rows(rows, {}, "new", RestoredKeys()))[key] == rows[-1][1][0]  # type: ignore[arg-type]
 
 
+def test_what_cannot_be_read_is_restored_as_it_is_and_named() -> None:
+    """A ledger, a page, and a topic; all others are restored as ever."""
+    bad = b"\xffno record"
+    other = "persistent://public/default/other"
+    rows = [
+        *(row for row in ROWS if row[0].startswith(keys.LEDGERS)),
+        (keys.ledger(9), (bad, 5, 0)),
+        (keys.ledger_page(other, 2), (bad, 5, 0)),
+        (keys.managed_ledger(other), (bad, 5, 0)),
+        topic(3, 4, 5, 6, 7),
+    ]
+    known = survey(rows)
+    assert 9 in known.ledgers and known.topics == 2
+    done = RestoredKeys()
+    restored = dict(restored_rows(rows, {"b0": [3], "b1": [3]}, "new", done))
+    assert done.vanished == {4} and [i.ledger for i in ManagedLedgerMetadata.decode(restored[topic()[0]]).ledgers] == [
+        3,
+        5,
+        6,
+        7,
+    ]
+    assert done.unreadable == [keys.ledger(9), keys.ledger_page(other, 2), keys.managed_ledger(other)]
+    assert {restored[key] for key in done.unreadable} == {bad}
+
+
 def test_every_bookie_is_asked_that_may_hold_something() -> None:
     known = survey(ROWS)
     with pytest.raises(ConfigError, match="--bookie b2=HOST:PORT"):

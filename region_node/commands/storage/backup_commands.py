@@ -216,6 +216,8 @@ def restore(
             f"ledgers on bookies that the backup does not know: {found['unknown_ledgers']}; they stay until "
             "`heliograph confirm-restore`"
         )
+    for key in found.get("unreadable_records", ()):
+        typer.echo(f"this record cannot be read, and was restored as it is: {key}")
     typer.echo("start the metadata processes, then the brokers")
 
 
@@ -245,6 +247,7 @@ def _restore_local(
     on_bookies = {ledger for ledgers in held.values() for ledger in ledgers}
     found = {
         "vanished_ledgers": len(done.vanished),
+        "unreadable_records": done.unreadable,
         "unknown_ledgers": len(on_bookies - known.ledgers),
         "ledger_ids_from": first_ledger,
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from region_node.commands.storage.backup_commands import DataOption, JsonOption, RegionOption, region_of
 from region_node.instance.plan.layout import HOST
 
@@ -84,9 +84,15 @@ async def _lacking(address: str) -> list[dict[str, object]]:
         start = keys.UNDERREPLICATED
         while page := await context.meta.range(start, prefix_end(keys.UNDERREPLICATED), limit=_PAGE):
             for key, blob, _ in page:
-                mark, ledger = Mark.decode(blob), keys.ledger_of(key)
+                ledger = keys.ledger_of(key)
                 stored = await context.meta.get(keys.ledger(ledger))
-                metadata = LedgerMetadata.decode(stored[0]) if stored is not None else None
+                try:
+                    mark = Mark.decode(blob)
+                    metadata = LedgerMetadata.decode(stored[0]) if stored is not None else None
+                except CorruptData as error:
+                    said = {"lost": [], "lacking": {}, "waits_for": f"its record cannot be read: {error}"}
+                    rows.append({"ledger": ledger, "topic": "", **said})
+                    continue
                 silent = (
                     (await look(context, metadata, max(mark.lacking.values(), default=-1))).silent
                     if metadata is not None and mark.lacking

@@ -23,6 +23,7 @@ import msgpack
 
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import prefix_end
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import SystemClock, system_rng
@@ -278,8 +279,9 @@ class Resize:
         wanted, why = await self._instance.provisioning.write_quorum(node.region)
         start = keys.LEDGERS
         while page := await meta.range(start, prefix_end(keys.LEDGERS), limit=_PAGE):
-            for _, blob, _ in page:
-                ledger = LedgerMetadata.decode(blob)
+            for key, blob, _ in page:
+                if (ledger := readable(LedgerMetadata.decode, key, blob)) is None:
+                    continue
                 width = max((len(ensemble) for _, ensemble in ledger.fragments if node.name in ensemble), default=0)
                 if width > wanted:
                     wanted, why = width, f"ledger {ledger.ledger} lies on {width}, {node.name} among them"

@@ -28,7 +28,8 @@ from dataclasses import dataclass, replace
 import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
-from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, MetadataError
+from heliograph.kv.unreadable_records import readable
+from heliograph.model.errors import ConfigError, DiskFailed, MetadataError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
@@ -282,7 +283,7 @@ class GarbageCollector:
                 ledger = keys.ledger_of(key)
                 if ledger in absent:
                     del absent[ledger]
-                    if ledger not in marked and self._is_surplus(blob):
+                    if ledger not in marked and self._is_surplus(key, blob):
                         surplus.append(ledger)
             if len(page) < self._settings.page_ledgers:
                 break
@@ -302,14 +303,12 @@ class GarbageCollector:
             at = page[-1][0] + "\0"
         return marked
 
-    def _is_surplus(self, blob: bytes) -> bool:
+    def _is_surplus(self, key: str, blob: bytes) -> bool:
         """Looks for its own name in the bytes first: most ledgers held here name this bookie."""
         if self._name in blob:
             return False
-        try:
-            return is_surplus(LedgerMetadata.decode(blob), self._bookie.bookie_id)
-        except CorruptData:
-            return False  # of a later version: whoever wrote it knows better
+        metadata = readable(LedgerMetadata.decode, key, blob)  # of a later version: whoever wrote it knows better
+        return metadata is not None and is_surplus(metadata, self._bookie.bookie_id)
 
     async def _know(self, known: KnownMetadata) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

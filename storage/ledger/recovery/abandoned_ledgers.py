@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
@@ -40,7 +41,8 @@ class Abandoned:
         self._since = {ledger: self._since.get(ledger, now) for ledger in waiting}
         for ledger in [ledger for ledger, since in self._since.items() if now - since >= self._after_s]:
             found = await self._context.meta.get(keys.ledger(ledger))
-            if found is None or not self._has_spare(metadata := LedgerMetadata.decode(found[0]), gone):
+            metadata = readable(LedgerMetadata.decode, keys.ledger(ledger), found[0]) if found is not None else None
+            if metadata is None or not self._has_spare(metadata, gone):
                 continue
             self._since[ledger] = now  # where it fails: not again at once
             try:

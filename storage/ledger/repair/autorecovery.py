@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.kv.metadata_store import LEASE_TTL_MS, prefix_end
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.every import every
@@ -53,7 +54,9 @@ class Emptying:
     bookie: str
     ledgers_left: int
     open_ledgers_left: int
-    """How many of those `ledgers_left` are open: their last fragment waits for its writer to leave the bookie."""
+    """How many of those `ledgers_left` are open: their last fragment waits for its writer to leave the bookie. A ledger
+    whose record cannot be read, but has the bookie's name in it, is left for good.
+    """
     bytes_left: int
     """An estimate: the sizes of those ledgers."""
     done: bool
@@ -80,6 +83,8 @@ class AutoRecovery:
         are, or outside of their groups.
         """
         self.misplaced_count = 0
+        self.unreadable = 0
+        """Ledgers of the last scan whose metadata could not be read: they are told, and left as they are."""
         self._context, self._node, self._settings, self._also = context, node.encode(), settings, also
         self._loop = asyncio.get_running_loop()
         self._lost = LostBookies(settings.lost_after_s)
@@ -204,7 +209,7 @@ class AutoRecovery:
     async def _scan(self, lost: list[str]) -> None:
         """Looks at every ledger, and marks those that lack copies."""
         settings, meta = self._settings, self._context.meta
-        marked = waiting = misplaced = ledgers = 0
+        marked = waiting = misplaced = ledgers = unreadable = 0
         found: list[int] = []
         left: list[int] = []
         pool = self._context.pool
@@ -215,8 +220,11 @@ class AutoRecovery:
         )  # a gap may wait for the very bookie that is lost by now
         directories = pool.failed_directories()
         partly = sorted({b for b, _ in directories} - set(lost))
-        async for metadata in self.ledgers():
+        async for key, blob in self._records():
             ledgers += 1
+            if (metadata := readable(LedgerMetadata.decode, key, blob)) is None:
+                unreadable += 1
+                continue
             self._lost.on_named((b for _, ensemble in metadata.fragments for b in ensemble), self._loop.time())
             gone = [*lost, *(b for b in partly if pool.lacks(b, metadata.ledger))]
             if waits_for_its_writer(metadata, gone):
@@ -241,7 +249,7 @@ class AutoRecovery:
             except VersionConflict:
                 continue
         if not full:
-            self._ledgers = ledgers
+            self._ledgers, self.unreadable = ledgers, unreadable
             self.misplaced, self.misplaced_count = found, misplaced
             if misplaced:
                 log.warning("auditor.misplaced", extra={"ledgers": misplaced, "first": found[:5]})
@@ -257,12 +265,12 @@ class AutoRecovery:
         self._audited, self._audited_directories = lost, directories
         self._scan_at = self._loop.time() + (settings.rescan_s if full or waiting else settings.scan_s)
 
-    async def ledgers(self) -> AsyncIterator[LedgerMetadata]:
-        """Every ledger of the region, by pages."""
+    async def _records(self) -> AsyncIterator[tuple[str, bytes]]:
+        """(key, metadata) of every ledger of the region, by pages."""
         start = keys.LEDGERS
         while page := await self._context.meta.range(start, prefix_end(keys.LEDGERS), limit=_PAGE):
-            for _, blob, _ in page:
-                yield LedgerMetadata.decode(blob)
+            for key, blob, _ in page:
+                yield key, blob
             start = page[-1][0] + "\0"
 
     # -- emptying a bookie --------------------------------------------------------------------------------------------
@@ -310,7 +318,11 @@ class AutoRecovery:
         a while.
         """
         left = open_left = size = 0
-        async for metadata in self.ledgers():
+        name: bytes = msgpack.packb(bookie)
+        async for key, blob in self._records():
+            if (metadata := readable(LedgerMetadata.decode, key, blob)) is None:
+                left += name in blob
+                continue
             waits = waits_for_its_writer(metadata, (bookie,))
             if waits or repairs(metadata, (bookie,)):
                 left, open_left, size = left + 1, open_left + waits, size + metadata.size_bytes
@@ -324,7 +336,7 @@ class AutoRecovery:
             self._marks.pop(ledger, None)
             self._not_before.pop(ledger, None)
         else:
-            mark = Mark.decode(value)
+            mark = Mark.read(ledger, value)
             self._marks[ledger] = version, mark
             if not self._waits(mark):
                 self._not_before.pop(ledger, None)

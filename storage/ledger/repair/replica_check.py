@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable
 
 from heliograph.kv.metadata_store import prefix_end
+from heliograph.kv.unreadable_records import readable
+from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack, unpack
 from heliograph.runtime.every import every
 from local_meta import keys
@@ -82,7 +84,7 @@ class CopyCheck:
     async def _go_on(self, now: float, elapsed_s: float) -> None:
         if self._next is None:
             stored = await self._context.meta.get(keys.COPIES_CHECKED)
-            self._next = int(unpack("progress of the check of copies", stored[0])[0]) if stored is not None else 0
+            self._next = (readable(_progress, keys.COPIES_CHECKED, stored[0]) or 0) if stored is not None else 0
             self._saved_at = now
         per_s = min(max(self._ledgers(), 1) / self._settings.check_s, _LEDGERS_PER_S_MAX)
         self._credit = min(self._credit + elapsed_s * per_s, max(1.0, 2 * per_s * self._settings.tick_s))
@@ -104,7 +106,8 @@ class CopyCheck:
             log.info("copies.checked", extra={"checked": self.checked, "lacking": self.found, "nowhere": self.nowhere})
             return
         self._next = keys.ledger_of(rows[0][0]) + 1
-        metadata = LedgerMetadata.decode(rows[0][1])
+        if (metadata := readable(LedgerMetadata.decode, rows[0][0], rows[0][1])) is None:
+            return
         self.checked += 1
         found = await look(self._context, metadata)
         if metadata.state == LedgerState.CLOSED:
@@ -114,8 +117,7 @@ class CopyCheck:
 
     async def _look_again(self, ledger: int, through: int) -> None:
         stored = await self._context.meta.get(keys.ledger(ledger))
-        if stored is not None:
-            metadata = LedgerMetadata.decode(stored[0])
+        if stored is not None and (metadata := readable(LedgerMetadata.decode, keys.ledger(ledger), stored[0])):
             await self._judge(metadata, await look(self._context, metadata, through), through)
 
     async def _judge(self, metadata: LedgerMetadata, found: Holdings, through: int) -> None:
@@ -124,7 +126,7 @@ class CopyCheck:
         if not lacking and not found.nowhere:
             return
         stored = await self._context.meta.get(keys.ledger(metadata.ledger))
-        if stored is None or LedgerMetadata.decode(stored[0]) != metadata:
+        if stored is None or readable(LedgerMetadata.decode, keys.ledger(metadata.ledger), stored[0]) != metadata:
             return  # it was deleted, or its copies were moved meanwhile: the next walk sees what became of it
         if found.nowhere:
             self._nowhere += 1
@@ -144,3 +146,11 @@ class CopyCheck:
                 },
             )
             await mark_lacking(self._context.meta, metadata.ledger, bookies)
+
+
+def _progress(blob: bytes) -> int:
+    """The ledger from which the walk goes on. Raises CorruptData."""
+    try:
+        return int(unpack("progress of the check of copies", blob)[0])
+    except (IndexError, TypeError, ValueError) as error:
+        raise CorruptData(f"progress of the check of copies: {error}") from error

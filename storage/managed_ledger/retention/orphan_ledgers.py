@@ -5,6 +5,7 @@ this).
 Invariants: a ledger goes only where its topic's metadata, read after the ledger's, does not name it and was written by
 another opening than the one that made the ledger. That lasts: each opening names only what it found named and what it
 made, and what an earlier one writes fails on the version. So no lock is needed; the grace is for operators.
+What cannot be read is told, and names whatever it may name: a ledger stays whose own record, or whose topic's, is so.
 An opening that made a ledger and could not name it leaves it until the topic is opened again.
 Source: docs/protocols/storage.md, "Orphans".
 """
@@ -16,7 +17,8 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from heliograph.kv.metadata_store import prefix_end
-from heliograph.model.errors import VersionConflict
+from heliograph.kv.unreadable_records import readable, tell_unreadable
+from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
@@ -80,17 +82,32 @@ class OrphanCollector:
                 if at < len(ledgers) and ledgers[at] == info.ledger:
                     named[at] = 1
 
-        async for _, blob, _ in self._each(keys.LEDGER_PAGES, _PAGES):
-            name(page_ledgers(blob))
-        async for _, blob, _ in self._each(keys.MANAGED_LEDGERS):
-            name(ManagedLedgerMetadata.decode(blob).ledgers)
+        unreadable: dict[str, None] = {}  # topics
+
+        async for key, blob, _ in self._each(keys.LEDGER_PAGES, _PAGES):
+            if (infos := readable(page_ledgers, key, blob)) is None:
+                unreadable[keys.topic_of(key)] = None
+            else:
+                name(infos)
+        async for key, blob, _ in self._each(keys.MANAGED_LEDGERS):
+            if (topic := readable(ManagedLedgerMetadata.decode, key, blob)) is None:
+                unreadable[keys.topic_of(key)] = None
+            else:
+                name(topic.ledgers)
         found: dict[int, tuple[LedgerMetadata, int]] = {}
         for at, ledger in enumerate(ledgers):
             if named[at] or (stored := await meta.get(keys.ledger(ledger))) is None:
                 continue
-            metadata = LedgerMetadata.decode(stored[0])
-            topic = await stored_topic(meta, metadata.topic) if metadata.topic else None
-            if is_orphan(metadata, topic[0] if topic is not None else None):
+            metadata = readable(LedgerMetadata.decode, keys.ledger(ledger), stored[0])
+            if metadata is None or metadata.topic in unreadable:
+                continue
+            try:
+                of_it = await stored_topic(meta, metadata.topic) if metadata.topic else None
+            except CorruptData as error:
+                tell_unreadable(keys.managed_ledger(metadata.topic), error)
+                unreadable[metadata.topic] = None
+                continue
+            if is_orphan(metadata, of_it[0] if of_it is not None else None):
                 found[ledger] = metadata, stored[1]
         return found
 

@@ -17,6 +17,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
 from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.unreadable_records import tell_unreadable
+from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from local_meta.metadata_age import MetadataWentBack, put_mark
@@ -79,8 +81,12 @@ class ObjectCollector:
                 doubtful |= key == doubt_key(self._holder)
         unnamed: list[str] = []
         for topic, objects in found.items():
-            stored = await stored_topic(self._meta, topic)
-            beside = () if stored is None or self._beside is None else await self._beside(topic)
+            try:
+                stored = await stored_topic(self._meta, topic)
+                beside = () if stored is None or self._beside is None else await self._beside(topic)
+            except CorruptData as error:  # what it names is not known: all of its objects stay
+                tell_unreadable(keys.managed_ledger(topic), error)
+                continue
             unnamed += doomed(objects, None if stored is None else stored[0], beside)
         instance = await self._meta.get(keys.INSTANCE)
         if instance is None or instance[0] != self._instance:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.kv.unreadable_records import tell_unreadable
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata
 from local_meta import keys
@@ -102,8 +103,9 @@ class TopicSweep:
                 whole = await stored_topic(self._meta, topic)
                 stored = whole[0] if whole is not None else ManagedLedgerMetadata()
             return self._due(topic, list(stored.ledgers))
-        except CorruptData:
-            return False  # whoever loads it hears of that
+        except CorruptData as error:
+            tell_unreadable(keys.managed_ledger(topic), error)
+            return False
 
     async def _return_done(self) -> None:
         for topic, seen in list(self._borrowed.items()):
