@@ -11,7 +11,7 @@ world a drill passes, and says that nothing is at risk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -46,8 +46,10 @@ class _Watched(Switching):
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
         return await super().change(_not_live(namespace), change)
 
-    async def flip(self, namespace: str, to: str, since_ms: int | None = None) -> tuple[Leadership | None, list[str]]:
-        return await super().flip(_not_live(namespace), to, since_ms)
+    async def flip(
+        self, namespace: str, to: str, since_ms: int | None = None, *, regions: Sequence[str]
+    ) -> tuple[Leadership | None, list[str]]:
+        return await super().flip(_not_live(namespace), to, since_ms, regions=regions)
 
     async def end(self, namespace: str) -> None:
         await super().end(_not_live(namespace))

@@ -31,6 +31,7 @@ from heliograph.model.configuration.leadership import (
     writer,
 )
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
+from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened
 from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
 
@@ -64,6 +65,9 @@ class FarStore:
 
     def __init__(self, inner: EmbeddedStore, rng: random.Random) -> None:
         self._inner, self._rng = inner, rng
+        self._heard: dict[str, asyncio.Queue[tuple[str, bytes | None, int]]] = {}
+        self._begun: set[str] = set()
+        """Prefixes whose first copy was given out: it is the region's own, and there at once."""
         self.cut = False
         self.running = asyncio.Event()
         self.running.set()
@@ -110,8 +114,8 @@ class FarStore:
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         """Changes come in order, late, and not at all while it is cut off or stopped; then all of them."""
-        heard: asyncio.Queue[tuple[str, bytes | None, int]] = asyncio.Queue()
-        task = asyncio.get_running_loop().create_task(self._deliver(heard, callback))
+        heard = self._heard[prefix] = asyncio.Queue()
+        task = asyncio.get_running_loop().create_task(self._deliver(prefix, callback))
         stop = self._inner.watch(prefix, lambda *change: heard.put_nowait(change))
 
         def end() -> None:
@@ -120,17 +124,22 @@ class FarStore:
 
         return end
 
-    async def _deliver(self, heard: asyncio.Queue[tuple[str, bytes | None, int]], callback: WatchCallback) -> None:
+    async def _deliver(self, prefix: str, callback: WatchCallback) -> None:
+        heard = self._heard[prefix]
         while True:
             change = await heard.get()
-            await asyncio.sleep(self._rng.choice((0.0, 0.2, 1.0, 4.0)))
+            if prefix in self._begun:
+                await asyncio.sleep(self._rng.choice((0.0, 0.2, 1.0, 4.0)))
             while self.cut or not self.running.is_set():
                 await self.running.wait()
                 await asyncio.sleep(0.1)
             callback(*change)
+            heard.task_done()
 
     async def synced(self, prefix: str) -> None:
         await self._inner.synced(prefix)
+        await self._heard[prefix].join()
+        self._begun.add(prefix)
 
     def stale_s(self) -> float:
         return 0.0
@@ -147,7 +156,7 @@ class Broker:
         rng = world.rng
         self.far = FarStore(world.store, rng)
         self.clock = DriftingClock(rng.uniform(0.92, 1.08))
-        self.dead = False
+        self.dead = self.started = self.stopped = False
         self.leases = WriteLeases(
             self.far,
             region=region,
@@ -155,15 +164,20 @@ class Broker:
             clock=self.clock,
             url_of=lambda found: f"pulsar://{found}",
             on_change=self.changed,
+            beside=lambda: world.names_in(region),
             settings=settings,
         )
+        self.effective = EffectiveLeaderships(self.leases.core, self.far, lambda _: world.regions, self.clock)
 
     def changed(self, namespace: str) -> None:
         """The leadership is another one."""
 
     def publish(self, namespace: str) -> None:
         gate = self.leases.gate(namespace)
-        if gate is None or self.dead:
+        if self.dead or not self.started:
+            return
+        if gate is None:
+            self.unaware(namespace)
             return
         entered = gate.enter(lambda _: self.world.confirmed(self, namespace), lambda _: self.world.count("failed"))
         if isinstance(entered, RegionPassive):
@@ -176,6 +190,14 @@ class Broker:
     def open(self, namespace: str) -> bool:
         gate = self.leases.gate(namespace)
         return gate is not None and gate.open
+
+    def unaware(self, namespace: str) -> None:
+        """It has not heard of any leadership, and does as if there were none. (The topics of an earlier life are taken
+        by the next one, and fenced.)
+        """
+        last = [other for other in self.world.brokers if other.name == self.name and other.started][-1]
+        if self.far.running.is_set() and last is self and not self.stopped:
+            self.world.confirmed_unaware(self, namespace)
 
     async def _durable(self, entered: Any) -> None:
         """The ack quorum is reached; a broker that was stopped sees that when it goes on."""
@@ -229,6 +251,20 @@ class LeadershipWorld:
         self.count("confirmed")
         self.by_region[broker.region] += 1
 
+    def confirmed_unaware(self, broker: Broker, namespace: str) -> None:
+        """Before the first flip that is no fault: the leadership is not effective yet."""
+        found = self.store.machine.get(leadership(namespace))
+        if found is not None and (record := Leadership.decode(found[0])).epoch > 1 and record.active != broker.region:
+            raise Confirmed(
+                f"{broker.name} of {broker.region} has never heard of {namespace}, and confirms, though it was flipped "
+                f"to {record.active} under epoch {record.epoch}"
+            )
+        self.count("confirmed unaware" if found is not None else "confirmed before it was made")
+
+    def names_in(self, region: str) -> list[str]:
+        """As the region's own metadata says it, which is no part of this world."""
+        return sorted({broker.name for broker in self.brokers if broker.region == region})
+
     def truth(self, namespace: str) -> Leadership:
         found = self.store.machine.get(leadership(namespace))
         assert found is not None
@@ -238,11 +274,12 @@ class LeadershipWorld:
         self.store = EmbeddedStore()
         self.watch()
         switching = Switching(self.store, lambda: 0)
-        for namespace in self.names:
-            await switching.begin(namespace, self.rng.choice(self.regions), {})
+        first, late = self.names
+        await switching.begin(first, self.rng.choice(self.regions), {})
         for region in self.regions:
             for index in range(2):
                 await self._start(region, f"{region}-{index}")
+        self.spawn(self._begin_late(switching, late, seconds / 3))
         far = Switching(FarStore(self.store, self.rng), lambda: 0)
         for _ in range(2):
             self.spawn(self._operate(far))
@@ -260,17 +297,25 @@ class LeadershipWorld:
         for broker in self.brokers:
             broker.dead = True
             broker.far.running.set()
+            await broker.effective.stop()
             await broker.leases.stop()
         if self._failure is not None:
             raise self._failure
+
+    async def _begin_late(self, switching: Switching, name: str, within_s: float) -> None:
+        """In the middle of everything, so that somebody who is cut off does not hear of it."""
+        await asyncio.sleep(self.rng.uniform(0, within_s))
+        await switching.begin(name, self.rng.choice(self.regions), {})
 
     def broker(self, region: str, name: str) -> Broker:
         return Broker(self, region, name, self.settings)
 
     async def _start(self, region: str, name: str) -> None:
         broker = self.broker(region, name)
-        await broker.leases.start()
         self.brokers.append(broker)
+        await broker.leases.start()
+        broker.started = True
+        await broker.effective.start()
 
     async def _disturb(self) -> None:
         broker = self.rng.choice(self.brokers)
@@ -292,7 +337,9 @@ class LeadershipWorld:
                 asyncio.get_running_loop().call_later(self.rng.choice((2.0, 9.0)), broker.far.running.set)
                 await self._start(broker.region, broker.name)
             case _:
-                self.spawn(broker.leases.stop() if self.rng.random() < 0.1 else asyncio.sleep(0))
+                if self.rng.random() < 0.1:
+                    broker.stopped = True
+                    self.spawn(broker.leases.stop())
 
     async def _operate(self, switching: Switching) -> None:
         """An operator who does things by halves."""
@@ -306,7 +353,8 @@ class LeadershipWorld:
                     case 1 if self.rng.random() < 0.3:
                         await switching.change(namespace, lambda old: reopened(old, 0))
                     case _:
-                        new, _ = await switching.flip(namespace, (await switching.get(namespace))[0].to)
+                        to = (await switching.get(namespace))[0].to
+                        new, _ = await switching.flip(namespace, to, regions=self.regions)
                         self.count("flips" if new is not None else "waited")
             except NotAllowed:
                 pass

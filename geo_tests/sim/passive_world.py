@@ -181,7 +181,7 @@ class PassiveWorld(World):
                 self.trace(f"operator: {state} to {to}")
                 until = loop.time() + rng.choice((0.5, _GIVE_UP_S, _GIVE_UP_S))
                 while loop.time() < until and self._operating:
-                    new, _ = await switching.flip(NAMESPACE, to)
+                    new, _ = await switching.flip(NAMESPACE, to, regions=self.settings.regions)
                     if new is not None:
                         self.counts["failed over" if state == FENCED else "switched over"] += 1
                         self.trace(f"operator: {to} is active under epoch {new.epoch}")
@@ -208,7 +208,7 @@ class PassiveWorld(World):
                     return
                 if record.state == OPEN:
                     await switching.change(NAMESPACE, lambda old: closing(old, first, DRAINING, 0))
-                if (await switching.flip(NAMESPACE, record.to or first))[0] is not None:
+                if (await switching.flip(NAMESPACE, record.to or first, regions=self.settings.regions))[0] is not None:
                     self.counts["failed back"] += 1
             except HeliographError:
                 pass

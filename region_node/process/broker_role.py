@@ -8,6 +8,7 @@ Invariants: a client is answered only once everything behind it is there; a drai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -74,6 +75,7 @@ class BrokerRole(BrokerParts):
     async def _connect(self) -> None:
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
+        from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
         from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
         from region_node.metrics.metadata_store_metrics import StoreCounts
         from region_node.process.region_epoch import RegionEpoch
@@ -112,10 +114,14 @@ class BrokerRole(BrokerParts):
             clock=self.runtime.clock,
             url_of=lambda region: info.service_url if (info := self.view.region(region)) is not None else "",
             on_change=self._on_leadership,
+            beside=self._beside,
             settings=self.runtime.of(LeaseSettings),
         )
         self.stops.append(self.leases.stop)
         await self.leases.start()
+        effective = EffectiveLeaderships(self.leases.core, self.config, self._regions_of, self.runtime.clock)
+        self.stops.append(effective.stop)
+        await effective.start()
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
@@ -428,6 +434,14 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.canary.stop)
 
     # -- values -------------------------------------------------------------------------------------------------------
+
+    def _regions_of(self, namespace: str) -> Sequence[str]:
+        return () if (policies := self.view.namespace(namespace)) is None else policies.regions
+
+    def _beside(self) -> Sequence[str] | None:
+        """The brokers of this region, once they are known: then this one is among them."""
+        found = [record.broker for record in self.ownership.brokers()] if hasattr(self, "ownership") else []
+        return found if self.settings.node_id in found else None
 
     def _on_leadership(self, namespace: str) -> None:
         # what is heard before there are topics holds for them when they are loaded

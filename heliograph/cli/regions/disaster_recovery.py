@@ -123,6 +123,7 @@ def status(
         {
             "namespace": namespace,
             **{key: found[key] for key in ("mode", "active", "epoch", "state")},
+            **({"not effective yet": unheard} if (unheard := found.get("unheard")) else {}),
             "under way": running,
         },
         False,
@@ -198,6 +199,8 @@ def set_active(
         show(found, True)
     else:
         done(f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
+        if unheard := found.get("unheard"):
+            done(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
 
 
 def unset(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
@@ -227,6 +230,14 @@ def failover(
     to: To = "",
     dry_run: DryRun = False,
     yes: Yes = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also where brokers may not have heard that the namespace is active-passive: they confirm until they "
+            "hear.",
+        ),
+    ] = False,
     wait_s: Wait = 60.0,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
@@ -241,7 +252,7 @@ def failover(
         _say_cost(plan)
         if not sys.stdin.isatty() or not typer.confirm(f"Fail {namespace} over to {plan['target']}?"):
             raise ConfigError("nothing was done: say --yes, or answer with y")
-    _operate(rest, namespace, "failover", to, dry_run, wait_s, json_output)
+    _operate(rest, namespace, "failover", to, dry_run, wait_s, json_output, force=force)
 
 
 def rejoin(
@@ -494,7 +505,12 @@ def subscription_move(
         ),
     ] = 10.0,
     force: Annotated[
-        bool, typer.Option("--force", help="The old region is lost: its leases are waited for, and nothing else.")
+        bool,
+        typer.Option(
+            "--force",
+            help="The old region is lost: its leases are waited for, and nothing else, nor that every broker has heard "
+            "that it is active in one region.",
+        ),
     ] = False,
     wait_s: Wait = 60.0,
     admin: AdminOption = ADMIN,
@@ -639,10 +655,11 @@ def _operate(
     json_output: bool,
     *,
     show_all: bool = True,
+    force: bool = False,
 ) -> dict[str, Any]:
     """show_all: print the whole operation as JSON, where that was asked for."""
-    path = f"{_path(namespace)}/operations"
-    found: dict[str, Any] = rest.post(path, {"kind": kind, "to": to, "dry_run": dry_run})
+    path, asked = f"{_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": dry_run}
+    found: dict[str, Any] = rest.post(path, {**asked, "force": True} if force else asked)
     if dry_run:
         if json_output:
             show(found, True)
@@ -712,5 +729,7 @@ def _say_cost(plan: dict[str, Any]) -> None:
                 f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be "
                 f"missing here{silent}"
             )
+    if cost.get("unheard"):
+        typer.echo(f"  it is not effective yet, whoever has not heard of it takes messages: {cost['unheard']}")
     for region, topics in cost.get("cut_off", {}).items():
         typer.echo(f"  {plan['target']} has no link to {region} ({len(topics)} topics): what it takes would wait there")

@@ -43,6 +43,10 @@ class Leadership(_Value):
     """Wall time of the last change, for people."""
     slo: dict[str, float] = field(default_factory=dict)
     """What is promised: `rpo_s`, `rto_s`; absent: nothing is."""
+    heard: tuple[str, ...] = ()
+    """The regions of which every broker has heard that there is this leadership, and does not go on without it any
+    more. Until it has all regions of its namespace it is not effective.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,10 @@ class Writer(_Value):
 
     since: int = 0
     seen: dict[str, int] = field(default_factory=dict)
+    beside: tuple[str, ...] | None = None
+    """The brokers that its region has, itself among them, or not; None: it does not know yet, and does not count as one
+    that has heard of anything.
+    """
 
     @property
     def format(self) -> int:
@@ -76,6 +84,11 @@ def subscription_name(topic: str, subscription: str) -> str:
 
 def is_subscription(name: str) -> bool:
     return "://" in name
+
+
+def namespace_of(name: str) -> str:
+    """The namespace of what `leadership` takes. Of very many names it is asked again and again: nothing is checked."""
+    return "/".join(name.partition("://")[2].split("/", 2)[:2]) if is_subscription(name) else name
 
 
 def name_of(key: str) -> str:

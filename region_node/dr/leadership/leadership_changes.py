@@ -4,13 +4,15 @@ Is: the transitions as values, and their writes by compare-and-set. Isn't: an or
 (`region_node.dr.operations.operation`).
 Invariants: the active region changes only out of `draining` or `fenced`, in a transaction which finds the leadership at
 the very version that every broker of the old region obeys, or whose lease has ended; the epoch rises with it. (A broker
-that comes between that look and the transaction reads the leadership behind its registration, and finds it closed.)
+that comes between that look and the transaction reads the leadership behind its registration, and finds it closed.) An
+ended lease says something only of a broker that has heard of the leadership: nothing flips before every broker of every
+region was seen registered behind its making, unless somebody takes that upon himself.
 Source: docs/protocols/leadership.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from global_config.write_retries import Tries
@@ -58,6 +60,48 @@ def waits_for(namespace: str, version: int, found: Mapping[str, Writer]) -> list
     return sorted(broker for broker, writer in found.items() if not writer.obeys(namespace, version))
 
 
+def unheard(
+    name: str, record: Leadership, version: int, found: Mapping[str, Mapping[str, Writer]]
+) -> dict[str, tuple[list[str], int]]:
+    """Region -> those of its brokers that may not have heard that there is a leadership, and how many brokers of it are
+    known, of the regions in `found`. ([], 0): no broker there has a lease, so nobody knows who there is.
+    """
+    left: dict[str, tuple[list[str], int]] = {}
+    for region, brokers in found.items():
+        if region in record.heard:
+            continue
+        known = {_broker(key) for key in brokers}
+        known.update(broker for writer in brokers.values() for broker in writer.beside or ())
+        silent = [key for key, writer in brokers.items() if writer.beside is None or not writer.obeys(name, version)]
+        silent += sorted(known.difference(map(_broker, brokers)))
+        if silent or not known:
+            left[region] = silent, len(known)
+    return left
+
+
+def with_heard(
+    record: Leadership, regions: Sequence[str], left: Mapping[str, tuple[list[str], int]]
+) -> Leadership | None:
+    """Those of `regions` that are not in `left` have heard; None: that is known already."""
+    heard = {*record.heard, *(region for region in regions if region not in left)}
+    return None if len(heard) == len(record.heard) else replace(record, heard=tuple(sorted(heard)))
+
+
+def unheard_text(left: Mapping[str, tuple[list[str], int]]) -> str:
+    """In words, with numbers: who may go on as if there were no leadership. "": nobody."""
+    return "; ".join(
+        f"{region}: {len(brokers)} of {known} brokers have not said that they know of it ({', '.join(brokers[:3])})"
+        if known
+        else f"{region}: no broker has a lease, none has said that it knows of it"
+        for region, (brokers, known) in sorted(left.items())
+    )
+
+
+def _broker(key: str) -> str:
+    """Whose the last part of a writer's key is."""
+    return key.rpartition(".")[0]
+
+
 class Switching:
     """The writes, over a linearizable store of the global configuration. Every call raises MetadataUnavailable,
     OutcomeUnknown.
@@ -93,6 +137,26 @@ class Switching:
             async for rows in pages_under(self._store, prefix)
             for key, value, _ in rows
         }
+
+    async def unheard(self, name: str, regions: Sequence[str]) -> dict[str, tuple[list[str], int]]:
+        """As the function of that name says it; empty: the leadership is effective in all of `regions`. Raises
+        NotFound.
+        """
+        record, version = await self.get(name)
+        return unheard(name, record, version, await self._writers_of(record, regions))
+
+    async def settle(self, name: str, regions: Sequence[str]) -> dict[str, tuple[list[str], int]]:
+        """The same; who has heard is written down, and counts from then on, whatever becomes of its leases."""
+        async for _ in Tries(self._rng):
+            record, version = await self.get(name)
+            left = unheard(name, record, version, await self._writers_of(record, regions))
+            new = with_heard(record, regions, left)
+            if new is None or await self._put(name, new, version):
+                return left
+        raise _busy()
+
+    async def _writers_of(self, record: Leadership, regions: Sequence[str]) -> dict[str, dict[str, Writer]]:
+        return {region: await self.writers(region) for region in regions if region not in record.heard}
 
     async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
         """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the
@@ -156,10 +220,13 @@ class Switching:
         record, version = await self.get(namespace)
         return waits_for(namespace, version, await self.writers(record.active))
 
-    async def flip(self, namespace: str, to: str, since_ms: int | None = None) -> tuple[Leadership | None, list[str]]:
+    async def flip(
+        self, namespace: str, to: str, since_ms: int | None = None, *, regions: Sequence[str]
+    ) -> tuple[Leadership | None, list[str]]:
         """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must
-        end).
+        end; or who of `regions` may not have heard of the leadership).
 
+        regions: those of the namespace; none where somebody has said that whoever has not heard may go on.
         Raises NotAllowed, also where it is closed for another region by now; since_ms: or was opened and closed again,
         for the same.
         """
@@ -171,6 +238,8 @@ class Switching:
                 )
             new = flipped(record, self._wall_ms())
             waits = waits_for(namespace, version, await self.writers(record.active))
+            if left := unheard(namespace, record, version, await self._writers_of(record, regions)):
+                waits.append(unheard_text(left))
             if waits:
                 return None, waits
             if await self._put(namespace, new, version):

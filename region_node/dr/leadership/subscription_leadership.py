@@ -7,25 +7,26 @@ change (`region_node.dr.leadership.leadership_changes`), or a command.
 Invariants: a subscription with a leadership replicates what is acknowledged; where the leadership is elsewhere its
 consumers stay connected and get nothing; when it is taken away here its consumers are closed, so that what they hold
 goes out again where it is now; only a region in which consumers wait takes over, and only once no broker of the active
-region has had a lease for `lost_after_s`.
+region has had a lease for `lost_after_s`, or that region has left the namespace; and never before every broker has
+heard that there is a leadership.
 Source: docs/protocols/leadership.md, "Subscriptions in one region".
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.configuration.leadership import FENCED, OPEN, WRITERS, subscription_name
-from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.configuration.leadership import FENCED, OPEN, WRITERS, namespace_of, subscription_name
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
-from region_node.dr.leadership.leadership_changes import Switching, closing
+from region_node.dr.leadership.leadership_changes import Switching, closing, unheard_text
 from region_node.dr.leadership.write_gates import SubscriptionGate
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.replication.replicated_subscriptions import replicate
@@ -227,14 +228,20 @@ class SubscriptionLeadership:
             await self.switching.begin(name, self._region, {})
             return
         record = gate.record
-        if record is None or (gate.active and record.state == OPEN) or not self._lost(record.active):
+        if record is None or (gate.active and record.state == OPEN):
+            return
+        regions = self.regions_of(name)
+        if record.active in regions and not self._lost(record.active):
+            return
+        if left := await self.switching.settle(name, regions):
+            log.info("turn.waits", extra={"subscription": name, "for": unheard_text(left)})
             return
         to = record.to or self._region
         if record.state != FENCED:
             await self.switching.change(
                 name, lambda old: closing(old, to, FENCED, self._clock.wall_ms()) if old == record else old
             )
-        new, waits = await self.switching.flip(name, to)
+        new, waits = await self.switching.flip(name, to, regions=regions)
         if new is not None:
             self.taken_over += 1
             log.warning(
@@ -243,6 +250,14 @@ class SubscriptionLeadership:
             )
         else:
             log.info("turn.waits", extra={"subscription": name, "for": waits})
+
+    def regions_of(self, name: str) -> Sequence[str]:
+        """Whose brokers have to hear of the leadership. Raises NotFound: its namespace does not exist."""
+        namespace = namespace_of(name)
+        policies = self._topics().view.namespace(namespace)
+        if policies is None:
+            raise NotFound(f"namespace {namespace} does not exist")
+        return policies.regions
 
     # -- what people ask -----------------------------------------------------------------------------------------------
 

@@ -152,9 +152,9 @@ class Writing:
         self._apart[namespace] = gate
         return gate.on_record(record, version)
 
-    def obeyed(self) -> Writer:
-        """What this broker has done so far, to be told, in bounded size: what is left out is something that it does not
-        claim to obey.
+    def obeyed(self, beside: tuple[str, ...] | None = None) -> Writer:
+        """What this broker has done so far, and which brokers its region has, to be told, in bounded size: what is left
+        out is something that it does not claim to obey.
         """
         since, behind, ahead = self._since, list[Gate](), list[Gate]()
         for name, gate in list(self._apart.items()):
@@ -171,7 +171,7 @@ class Writing:
             told = [gate for gate in told if gate.version <= since]
         more, left = _fitting(ahead, AHEAD_BYTES)
         self.crowded = bool(left)
-        return Writer(since=since, seen={gate.namespace: gate.obeyed for gate in (*told, *more)})
+        return Writer(since=since, seen={gate.namespace: gate.obeyed for gate in (*told, *more)}, beside=beside)
 
 
 def _fitting(gates: list[Gate], size: int) -> tuple[list[Gate], list[Gate]]:

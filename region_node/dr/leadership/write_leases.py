@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from heliograph.kv.metadata_store import MetadataStore, pages_under
@@ -51,14 +51,17 @@ class WriteLeases:
         clock: Clock,
         url_of: Callable[[str], str],
         on_change: Callable[[str], None],
+        beside: Callable[[], Sequence[str] | None] = lambda: None,
         settings: LeaseSettings | None = None,
     ) -> None:
+        """beside: the brokers that this region has; None: it is not known yet."""
         self.settings = settings or LeaseSettings()
         self.core = Writing(
             region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of
         )
         self.store = store
         self._store, self._region, self._broker, self._clock, self._on_change = store, region, broker, clock, on_change
+        self._beside = beside
         self._lease = 0
         self._told: Writer | None = None
         self._wake = asyncio.Event()
@@ -147,13 +150,17 @@ class WriteLeases:
         if not self.core.registered:
             await self._register(Writer())
             self._subscriptions_changed()
-        told = self.core.obeyed()
+        told = self._now()
         if self.core.crowded:
             await self._register(told)
-            told = self.core.obeyed()
+            told = self._now()
         if told != self._told:
             await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
             self._told = told
+
+    def _now(self) -> Writer:
+        beside = self._beside()
+        return self.core.obeyed(None if beside is None else tuple(sorted(beside)))
 
     async def _register(self, told: Writer) -> None:
         """From here on nobody flips a namespace without this broker; what was flipped before is read behind it, to the

@@ -4,7 +4,8 @@ Is: beginning, advancing, cancelling; every step reads what is, does what is mis
 loop or a timer: whoever asked for the operation asks for each step, so that one that was interrupted simply goes on
 when it is asked again, by anybody, at any broker.
 Invariants: a step counts as done when its effect is durable, and is then recorded by compare-and-set; between `drain`
-or `fence` and `flip` the namespace takes no messages, and the status says so; no message is deleted by any step.
+or `fence` and `flip` the namespace takes no messages, and the status says so; no message is deleted by any step; a
+region that may not have heard that the namespace is active-passive is left only where somebody has said so twice.
 Source: docs/operating/disaster-recovery.md.
 """
 
@@ -18,7 +19,7 @@ from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under, pre
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, waits_for
+from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import (
@@ -103,6 +104,7 @@ class Conductor:
         cost: dict[str, Any] = {
             "active": record.active,
             "epoch": record.epoch,
+            "unheard": unheard_text(await self.switching.unheard(namespace, self.regions(namespace))),
             "steps": {step: MEANING[step] for step in STEPS[kind]},
         }
         for key, region, other, look in (
@@ -119,10 +121,20 @@ class Conductor:
                 cost["cut_off"] = namespace_facts.cut_off(found, self._others(planned))
         return planned, cost
 
-    async def begin(self, kind: str, namespace: str, target: str, by: str) -> Operation:
-        """Begins it, or goes on with one of the same kind and target that is not finished. Raises NotAllowed,
+    async def begin(self, kind: str, namespace: str, target: str, by: str, *, force: bool = False) -> Operation:
+        """Begins it, or goes on with one of the same kind and target that is not finished. force: a failover, although
+        brokers may not have heard that the namespace is active-passive, and go on until they hear. Raises NotAllowed,
         NotFound.
         """
+        silent = ""
+        if kind == FAILOVER:
+            silent = unheard_text(await self.switching.settle(namespace, self.regions(namespace)))
+            if silent and not force:
+                raise NotAllowed(
+                    f"whoever has not heard that {namespace} is active-passive takes messages and confirms them, also "
+                    f"after a failover: then two regions confirm ({silent}). Wait until they have, or take a region "
+                    "that is gone for good out of the namespace; --force fails over all the same"
+                )
         for _ in range(4):
             old, version = await self.operation(namespace)
             record, _ = await self.switching.get(namespace)
@@ -139,8 +151,14 @@ class Conductor:
                         f"a {old.kind} of {namespace} to {old.target} is under way at step {old.step}: "
                         f"finish it (`heliograph dr {old.kind} {namespace}`), or cancel it"
                     )
+                if silent and not old.report.get("unheard"):
+                    if not await self._stored(with_report(old, unheard=silent), version):
+                        continue
+                    return with_report(old, unheard=silent)
                 return old
             new = self._new(1 if old is None else old.id + 1, kind, namespace, target, record, by)
+            if silent:
+                new = with_report(new, unheard=silent)
             if kind == REJOIN:
                 await self._last_boundary(namespace, new.source)
             if await self._stored(new, version):
@@ -148,16 +166,14 @@ class Conductor:
         raise MetadataUnavailable("others begin operations on this namespace too: look at `heliograph dr status`")
 
     def _new(self, number: int, kind: str, namespace: str, target: str, record: Leadership, by: str) -> Operation:
-        policies = self._view.namespace(namespace)
-        if policies is None:
-            raise NotFound(f"namespace {namespace} does not exist")
-        others = [region for region in policies.regions if region != record.active]
+        regions = self.regions(namespace)
+        others = [region for region in regions if region != record.active]
         if not target:
             if len(others) != 1:
-                raise NotAllowed(f"{namespace} is in {', '.join(policies.regions)}: name one region with --to")
+                raise NotAllowed(f"{namespace} is in {', '.join(regions)}: name one region with --to")
             target = others[0]
-        if target not in policies.regions:
-            raise NotAllowed(f"{namespace} is not in region {target}; it is in {', '.join(policies.regions)}")
+        if target not in regions:
+            raise NotAllowed(f"{namespace} is not in region {target}; it is in {', '.join(regions)}")
         if kind == REJOIN:  # the one that came back is named; the active one takes its tail
             return Operation.new(number, kind, namespace, target, record.active, by, self._wall_ms())
         return Operation.new(number, kind, namespace, record.active, target, by, self._wall_ms())
@@ -241,6 +257,8 @@ class Conductor:
             return op.waits(trouble)
         if not await self.switching.writers(op.target):
             return op.waits(f"no broker of {op.target} holds a lease: nobody there could confirm")
+        if silent := await self._silent(op):
+            return op.waits(silent)
         producers = sum(topic["producers"] for topic in source["topics"].values())
         stays = f"; {_some(lag['stays'])} stays in {op.source}, by policy" if lag["stays"] else ""
         text = (
@@ -253,7 +271,10 @@ class Conductor:
         return await self._close(op, DRAINING, "every message that was taken is answered")
 
     async def _fence(self, op: Operation) -> Operation:
-        return await self._close(op, FENCED, f"{op.source} confirms nothing any more")
+        text = f"{op.source} confirms nothing any more"
+        if silent := op.report.get("unheard"):
+            text = f"{op.source} is fenced for whoever has heard of it; the others go on until they hear: {silent}"
+        return await self._close(op, FENCED, text)
 
     async def _close(self, op: Operation, state: str, text: str) -> Operation:
         record, version = await self.switching.get(op.namespace)
@@ -264,6 +285,8 @@ class Conductor:
             )
             if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
                 return with_report(op, closed_ms=began).waits(f"brokers of {op.source}: {_some(waits)}")
+            if silent := await self._silent(op):
+                return with_report(op, closed_ms=began).waits(silent)
         epoch_before = record.epoch if record.active == op.source else record.epoch - 1
         return op.passed(text, self._wall_ms(), closed_ms=began, closing_ms=record.since_ms, epoch_before=epoch_before)
 
@@ -327,7 +350,10 @@ class Conductor:
     async def _flip(self, op: Operation) -> Operation:
         record, _ = await self.switching.get(op.namespace)
         if record.active != op.target:
-            new, waits = await self.switching.flip(op.namespace, op.target, op.report.get("closing_ms"))
+            regions = () if op.report.get("unheard") else self.regions(op.namespace)
+            new, waits = await self.switching.flip(
+                op.namespace, op.target, op.report.get("closing_ms"), regions=regions
+            )
             if new is None:
                 return op.waits(f"brokers of {op.source}: {_some(waits)}")
             record = new
@@ -446,6 +472,20 @@ class Conductor:
         return op.passed(text, self._wall_ms(), kept=kept, lost=lost)
 
     # -- what they share -----------------------------------------------------------------------------------------------
+
+    def regions(self, namespace: str) -> Sequence[str]:
+        """Whose brokers have to hear of the namespace's leadership. Raises NotFound."""
+        policies = self._view.namespace(namespace)
+        if policies is None:
+            raise NotFound(f"namespace {namespace} does not exist")
+        return policies.regions
+
+    async def _silent(self, op: Operation) -> str:
+        """Who may not have heard of the leadership; "": nobody, or it was said that they may go on."""
+        if op.report.get("unheard"):
+            return ""
+        left = unheard_text(await self.switching.settle(op.namespace, self.regions(op.namespace)))
+        return f"not every broker has heard that {op.namespace} is active-passive: {left}" if left else ""
 
     async def _last_boundary(self, namespace: str, returned: str) -> tuple[dict[str, Any], int]:
         """What the other region held when it took over from the one that came back. Raises NotFound."""

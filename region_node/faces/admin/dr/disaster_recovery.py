@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
+from region_node.dr.leadership.leadership_changes import unheard_text
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill import Drill
@@ -30,6 +31,8 @@ from region_node.topics.topic import Topic
 
 _COUNT_S = 3.0
 """How long one request counts; what it has not come to is asked for again."""
+_HEARD_S, _HEARD_LOOKS = 5.0, 20
+"""A broker that is well has heard of a leadership, and has a lease, within this time."""
 _SLO = ("rpo_s", "rto_s")
 
 
@@ -102,6 +105,7 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "to": record.to,
         "since_ms": record.since_ms,
         "slo": record.slo,
+        "unheard": unheard_text(await conductor.switching.unheard(namespace, policies.regions)),
         "to_rejoin": await conductor.away(namespace),
         "writers": {
             region: {broker: w.obeys(namespace, version) for broker, w in sorted(found.items())}
@@ -202,7 +206,9 @@ async def health_of_owner(admin: Admin, topic: str) -> None:
 
 
 async def make_passive(admin: Admin, request: web.Request) -> Any:
-    """Body: {"active": region, "slo": {"rpo_s": 5, "rto_s": 30}}. The namespace takes messages in that region alone."""
+    """Body: {"active": region, "slo": {"rpo_s": 5, "rto_s": 30}}. The namespace takes messages in that region alone, as
+    soon as every broker of every region has heard of it: that is waited for, a few seconds; `unheard` says who has not.
+    """
     namespace, given = admin.namespace(request), await body(request)
     policies, slo = admin.policies(namespace), given.get("slo", {}) if isinstance(given, dict) else None
     if not isinstance(given, dict) or not isinstance(given.get("active"), str) or not isinstance(slo, dict):
@@ -215,12 +221,15 @@ async def make_passive(admin: Admin, request: web.Request) -> Any:
         raise MalformedRequest(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
     if given["active"] not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {given['active']}; it is in {', '.join(policies.regions)}")
-    record = await conductor_for(admin, request).switching.begin(
-        namespace, given["active"], {key: float(value) for key, value in slo.items()}
-    )
+    switching = conductor_for(admin, request).switching
+    record = await switching.begin(namespace, given["active"], {key: float(value) for key, value in slo.items()})
     admin.changed(request, None, asdict(record))
     await admin.seen(lambda: _leases(admin).gate(namespace) is not None)
-    return asdict(record)
+    for _ in range(_HEARD_LOOKS):
+        if not (left := await switching.settle(namespace, policies.regions)):
+            break
+        await asyncio.sleep(_HEARD_S / _HEARD_LOOKS)
+    return {**asdict(record), "unheard": unheard_text(left)}
 
 
 async def make_active(admin: Admin, request: web.Request) -> Any:
@@ -234,8 +243,8 @@ async def make_active(admin: Admin, request: web.Request) -> Any:
 
 
 async def begin(admin: Admin, request: web.Request) -> Any:
-    """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true}. Goes on with the same one where
-    it was interrupted.
+    """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true; "force": true}. Goes on with the
+    same one where it was interrupted. force: a failover, although brokers may not have heard of the leadership.
     """
     namespace, given = admin.namespace(request), await body(request)
     if (
@@ -249,7 +258,11 @@ async def begin(admin: Admin, request: web.Request) -> Any:
         planned, cost = await conductor.plan(given["kind"], namespace, given.get("to", ""))
         return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
     operation = await conductor.begin(
-        given["kind"], namespace, given.get("to", ""), getattr(request.get("principal"), "role", "") or "anonymous"
+        given["kind"],
+        namespace,
+        given.get("to", ""),
+        getattr(request.get("principal"), "role", "") or "anonymous",
+        force=given.get("force") is True,
     )
     admin.changed(
         request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}

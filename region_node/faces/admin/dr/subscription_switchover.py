@@ -17,10 +17,10 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, subscription_name
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, namespace_of, subscription_name
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.dr.leadership.leadership_changes import closing, reopened
+from region_node.dr.leadership.leadership_changes import closing, reopened, unheard_text
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
@@ -60,7 +60,8 @@ async def move(admin: Admin, request: web.Request) -> Any:
     """Body: {"to": region, "fence": true, "force": true}. Does the next step, as far as it can be done now.
 
     fence: what is not acknowledged is taken back from its consumers, and comes again in the new region. force: nor is
-    it waited for what was acknowledged to be known there.
+    it waited for what was acknowledged to be known there, or for brokers that may not have heard that it is active in
+    one region, and hand it out until they hear.
     """
     name, given = _name(admin, request), await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("to"), str):
@@ -98,9 +99,19 @@ async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence
             "state": record.state,
             "waiting": f"{what} at {', '.join(waits[:5])}",
         }
+    regions = () if force else admin.policies(namespace_of(name)).regions
+    if left := await switching.settle(name, regions):
+        return {
+            "done": False,
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "waiting": f"whoever has not heard that it is active in one region hands it out ({unheard_text(left)}); "
+            "--force does not wait for them",
+        }
     if not force and (behind := await _out_of_step(admin, request, name, record.active, to)):
         return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": behind}
-    new, waits = await switching.flip(name, to, record.since_ms)  # what was looked at was this closing
+    new, waits = await switching.flip(name, to, record.since_ms, regions=regions)  # what was looked at was this closing
     if new is None:
         return {
             "done": False,

@@ -15,6 +15,7 @@ from geo_tests.sim.loop import SimLoop
 from heliograph.cli.regions import disaster_recovery
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.dr.leadership.leadership_changes import Switching
@@ -106,7 +107,7 @@ def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int,
     world = World()
     broker = Broker(loop, world)
     monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
-    loop.run(world.conductor.switching.begin(NS, "us", {}))
+    loop.run(world.begin())
     if operations[0] == "failover" and command != "failover":
         disaster_recovery.failover(NS, "eu", yes=True)
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
@@ -147,7 +148,7 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
     world = World()
     broker = Broker(loop, world)
     monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
-    loop.run(world.conductor.switching.begin(NS, "us", {}))
+    loop.run(world.begin())
     begin = broker._begin
 
     async def begin_and_be_passed_over(kind: str, to: str) -> dict[str, Any]:
@@ -175,6 +176,7 @@ class Mover:
         self.admin: Any = SimpleNamespace(
             subscription_leadership=SimpleNamespace(switching=Switching(store, lambda: 0)),
             clock=SimpleNamespace(wall_ms=lambda: 0),
+            policies=lambda _: NamespacePolicies(regions=("us", "eu")),
         )
 
     def post(self, path: str, given: Any) -> Any:
@@ -192,7 +194,8 @@ class Mover:
             "eu",
         ):  # a store that is interrupted is the configuration's, and they write to it on their own
             await EmbeddedStore.txn(
-                self.store, [Put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())]
+                self.store,
+                [Put(writer(region, "b", 1), Writer(since=self.store.machine.index, beside=("b",)).encode())],
             )
         return found
 

@@ -27,6 +27,7 @@ def test_only_the_active_region_confirms() -> None:
         world.run()
         seen += world.counts
     assert seen["confirmed"] > 500 and seen["flips"] > 50 and seen["failed"] > 50 and seen["refused"] > 500, seen
+    assert seen["confirmed before it was made"] > 500 and seen["confirmed unaware"] > 50, seen
 
 
 def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
@@ -53,7 +54,8 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
 
     def an_earlier_life_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
-            "region_node.dr.leadership.write_leases.writer", lambda region, broker, lease: f"/writers/{region}/{broker}"
+            "region_node.dr.leadership.write_leases.writer",
+            lambda region, broker, lease: f"/writers/{region}/{broker}.0",
         )
 
     def nothing_is_read_after_registering(patch: pytest.MonkeyPatch) -> None:
@@ -63,6 +65,12 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
             self.core.on_registered(since, [gate.namespace for gate in self.core.gates()])
 
         patch.setattr(WriteLeases, "_register", register)
+
+    def nobody_has_to_have_heard(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(leadership_changes, "unheard", lambda name, record, version, found: {})
+
+    def a_region_is_its_brokers_that_have_a_lease(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(WriteLeases, "_now", lambda self: self.core.obeyed(()))
 
     return {name: mutant for name, mutant in locals().items() if callable(mutant)}
 

@@ -20,6 +20,7 @@ from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
     Leadership,
+    Writer,
     is_subscription,
     leadership,
     name_of,
@@ -28,7 +29,7 @@ from heliograph.model.configuration.leadership import (
 )
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership import leadership_changes
-from region_node.dr.leadership.leadership_changes import closing
+from region_node.dr.leadership.leadership_changes import closing, unheard_text
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.leadership.write_gates import SubscriptionGate, Writing
 
@@ -37,7 +38,7 @@ NAME = subscription_name("persistent://t/n/x", "s")
 
 def test_messages_go_out_in_the_active_region_alone() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(12):
         world = SubscriptionWorld(seed)
         world.run()
         seen += world.counts
@@ -101,6 +102,12 @@ class Leases:
         self.core.registered = True
 
 
+def served(regions: list[str], policies: Any = None) -> Any:
+    """Topics of a broker, of which none is loaded."""
+    view = SimpleNamespace(partitions=lambda _: 0, namespace=lambda _: SimpleNamespace(regions=tuple(regions)))
+    return SimpleNamespace(loaded={}, policies=policies, view=view)
+
+
 def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region() -> None:
     """Its position in a topic is a subscription of it; its members hold no connection with a subscription, so they are
     consumers as long as they ask.
@@ -111,7 +118,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
     async def main() -> None:
         store = EmbeddedStore()
         policies = SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: wanted[0]))
-        topics: Any = SimpleNamespace(loaded={}, policies=policies, view=SimpleNamespace(partitions=lambda _: 0))
+        topics = served(["us", "eu"], policies)
         leases: Any = Leases("us", store)
         leadership = leases.leadership = SubscriptionLeadership(
             leases, store, lambda: topics, region="us", clock=SimClock(loop)
@@ -125,6 +132,10 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         assert leadership.waits([topic], group) == "" and leadership.known(name), (
             "by policy it works where it was first wanted"
         )
+        await store.put(writer("eu", "b", 1), Writer(since=100, beside=("b",)).encode())
+        await store.put(writer("us", "b", 1), Writer(since=100, beside=("b",)).encode())
+        assert not await leadership.switching.settle(name, ["us", "eu"]), "everybody has heard of it"
+        await store.delete(writer("eu", "b", 1))
         members = [2]
         leadership.group_members = lambda subscription: members[0] if subscription == group else 0
         gate = leases.subscription_gate(name)
@@ -136,7 +147,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         members[0] = 0
         assert gate.obeyed == gate.version
         await store.delete(writer("us", "b", 1))
-        assert (await leadership.switching.flip(name, "eu"))[0] is not None
+        assert (await leadership.switching.flip(name, "eu", regions=["us", "eu"]))[0] is not None
         await asyncio.sleep(0)
         assert leadership.waits([topic], group) == "persistent://t/n/x: it is active in region eu"
         await asyncio.sleep(4)
@@ -148,7 +159,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
             "no broker of eu has a lease, and somebody waits here"
         )
         await leadership.switching.change(name, lambda old: closing(old, "eu", FENCED, 0))
-        assert (await leadership.switching.flip(name, "eu"))[0] is not None
+        assert (await leadership.switching.flip(name, "eu", regions=["us", "eu"]))[0] is not None
         await asyncio.sleep(60)
         assert leadership.taken_over == 1, "nobody asks here any more"
         await leadership.stop()
@@ -165,3 +176,49 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
 def test_names_and_keys_fit_each_other() -> None:
     for name in (NAME, "t/n"):
         assert name_of(leadership(name)) == name and is_subscription(name) == (name is NAME)
+
+
+def test_nobody_takes_over_from_a_region_that_may_not_have_heard_and_somebody_does_when_it_has_left() -> None:
+    """us, where consumers wait, sees no lease of eu. Before eu has said that it knows of the leadership it may hand
+    out as ever; afterwards it is lost. Where it leaves the namespace, and its brokers live, they are heard first.
+    """
+    topic, regions = TopicName.parse("persistent://t/n/x"), ["us", "eu"]
+
+    async def main() -> None:
+        store = EmbeddedStore()
+        topics = served(regions, SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: True)))
+        leases: Any = Leases("us", store)
+        taking = leases.leadership = SubscriptionLeadership(
+            leases, store, lambda: topics, region="us", clock=SimClock(loop)
+        )
+        switching = taking.switching
+        await switching.begin(NAME, "eu", {})
+        await store.put(writer("us", "b", 1), Writer(since=100, beside=("b",)).encode())
+        await taking.start()
+
+        async def wait(seconds: int) -> str:
+            for _ in range(seconds):
+                taking.waits([topic], "s")
+                await asyncio.sleep(1)
+            return (await switching.get(NAME))[0].active
+
+        assert await wait(60) == "eu"
+        await store.put(writer("eu", "b", 1), Writer(since=0, beside=("b",)).encode())
+        await store.delete(writer("eu", "b", 1))
+        assert await wait(60) == "eu", "it had a lease, and had not heard yet"
+        await store.put(writer("eu", "b", 1), Writer(since=100, beside=("b", "c")).encode())
+        assert await wait(10) == "eu" and "1 of 2" in unheard_text(await switching.settle(NAME, regions))
+        await store.put(writer("eu", "c", 2), Writer(since=100, beside=("b", "c")).encode())
+        assert not await switching.settle(NAME, regions)
+        assert await wait(20) == "eu", "it has leases"
+        regions.remove("eu")
+        assert await wait(20) == "us" and taking.taken_over == 1
+        await taking.stop()
+
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

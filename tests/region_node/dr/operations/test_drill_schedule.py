@@ -36,7 +36,9 @@ class Obeying:
         while True:
             await asyncio.sleep(0.2)
             for region in ("us", "eu"):
-                await world.store.put(writer(region, "b", 1), Writer(since=world.store.machine.index).encode())
+                await world.store.put(
+                    writer(region, "b", 1), Writer(since=world.store.machine.index, beside=("b",)).encode()
+                )
 
     def stop(self) -> None:
         self._task.cancel()

@@ -21,7 +21,7 @@ def test_a_rejoin_or_a_drill_that_is_interrupted_at_any_write_goes_on(kind: str,
     async def main() -> None:
         for at in range(1, 60):
             world = World(Interrupted(0, after))
-            await world.conductor.switching.begin(NS, "us", {})
+            await world.begin()
             assert isinstance(world.store, Interrupted)
             if kind == "rejoin":
                 await steps(world, "failover")
@@ -55,7 +55,7 @@ def test_interrupted_at_any_write_it_goes_on(kind: str, after: bool) -> None:
     async def main() -> None:
         for at in range(1, 30):
             world = World(Interrupted(0, after))
-            await world.conductor.switching.begin(NS, "us", {})
+            await world.begin()
             assert isinstance(world.store, Interrupted)
             world.store.at, world.store.writes = at, 0
             done = await steps(world, kind)
@@ -135,7 +135,7 @@ def test_topics_that_are_not_meant_for_the_other_region_hold_nothing_up() -> Non
 
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         await world.conductor.begin("switchover", NS, "eu", "op")
         for region in ("us", "eu"):
             await world.obey(region)
@@ -206,8 +206,8 @@ def test_what_was_closed_anew_by_somebody_else_is_not_flipped_on_an_old_look(to:
         record = await world.leadership()
         assert (record.active, record.state) == ("us", DRAINING)
         with pytest.raises(NotAllowed, match="somebody else"):
-            await switching.flip(NS, "us")
-        assert (await switching.flip(NS, to))[0] is not None
+            await switching.flip(NS, "us", regions=())
+        assert (await switching.flip(NS, to, regions=()))[0] is not None
 
     run_alone(main())
 
@@ -215,7 +215,7 @@ def test_what_was_closed_anew_by_somebody_else_is_not_flipped_on_an_old_look(to:
 def test_cancelled_before_the_flip_the_region_goes_on() -> None:
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         for region in ("us", "eu"):
             await world.obey(region)
         await world.conductor.begin("switchover", NS, "", "op")
@@ -234,7 +234,7 @@ def test_cancelled_before_the_flip_the_region_goes_on() -> None:
 def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchover() -> None:
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         for region in ("us", "eu"):
             await world.obey(region)
         await world.conductor.begin("switchover", NS, "eu", "op")
@@ -348,9 +348,9 @@ def test_a_region_that_is_active_again_has_no_tail_any_more(kind: str) -> None:
 def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin() -> None:
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
-        await world.obey("eu")
+        await world.begin()
         await world.conductor.begin("failover", NS, "eu", "op")
+        await world.store.delete(writer("us", "b", 1))
         while (await world.conductor.advance(NS)).step != "flip":
             pass
         await world.conductor.cancel(NS)
@@ -365,7 +365,7 @@ def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin() -> None:
 def test_who_took_over_may_be_lost_before_it_is_seen_to_take_messages(kind: str) -> None:
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         await world.obey("us")
         await world.obey("eu")
         await world.conductor.begin(kind, NS, "eu", "op")
@@ -397,10 +397,12 @@ def test_another_region_may_take_over_where_the_next_one_is_lost_before_the_flip
 
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         await world.conductor.begin("failover", NS, "eu", "op")
         await world.conductor.advance(NS)
         world.down = {"us", "eu"}
+        for region in ("us", "eu"):
+            await world.store.delete(writer(region, "b", 1))
         world.facts["ap"] = {**world.facts["eu"], "region": "ap"}
         await world.obey("ap")
         await world.conductor.begin("failover", NS, "ap", "op")
@@ -420,7 +422,7 @@ def test_a_failover_says_which_survivors_have_no_way_to_the_next_region(monkeypa
 
     async def main() -> None:
         world = World()
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         await world.obey("eu")
         world.down = {"us"}
         links = world.topic("eu")["links"]
@@ -445,7 +447,7 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
         world = World()
         with pytest.raises(NotFound, match="active-active"):
             await world.conductor.begin("switchover", NS, "eu", "op")
-        await world.conductor.switching.begin(NS, "us", {})
+        await world.begin()
         for kind, target in (("switchover", "us"), ("switchover", "ap"), ("dance", "eu")):
             with pytest.raises(NotAllowed):
                 await world.conductor.begin(kind, NS, target, "op")

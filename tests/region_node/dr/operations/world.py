@@ -153,10 +153,16 @@ class World:
         found: dict[str, Any] = self.facts[region]["topics"][TOPIC]
         return found
 
+    async def begin(self) -> None:
+        """The namespace is active in us, and the broker of every region has heard of it."""
+        await self.conductor.switching.begin(NS, "us", {})
+        for region in View.regions:
+            await self.obey(region)
+
     async def obey(self, region: str) -> None:
         """Its broker does what every leadership asks for."""
         await EmbeddedStore.txn(
-            self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())]
+            self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index, beside=("b",)).encode())]
         )
 
     async def leadership(self) -> Leadership:
@@ -191,8 +197,6 @@ async def steps(world: World, kind: str, target: str = "eu") -> Operation:
 
 async def failed_over(world: World) -> None:
     """us was lost, eu took over, and has its tail since."""
-    await world.conductor.switching.begin(NS, "us", {})
-    await world.obey("us")
-    await world.obey("eu")
+    await world.begin()
     await steps(world, "failover")
     world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
