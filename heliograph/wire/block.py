@@ -12,7 +12,8 @@ A block, big endian; columns that are absent cost nothing:
     4  u32 size of the block    40 u64 index of the first message
     8  u32 size of the header   48 count x u32 lengths
     12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32,
-                                              16 producers, 32 transaction, 64 seal
+                                              16 producers, 32 transaction, 64 seal,
+                                              128 leadership
     header, then the entries' bytes, one behind another; of a sealed run, the ciphertext of all entries that were
     sealed together, and its tag
 
@@ -23,6 +24,7 @@ A block, big endian; columns that are absent cost nothing:
     transaction: u64 coordinator, u64 number: of every entry of the run
     seal:        u64 data key, u64 salt, u64 first entry that was sealed,
                  u32 where this piece's entries begin in the opened bytes
+    leadership:  u64 epoch with which it began, of its namespace when the run was first published
 
 A sealed run is cut without its key: the piece keeps the whole ciphertext, and says where in it its entries lie
 (`storage.sealing`).
@@ -42,13 +44,14 @@ from heliograph.wire.run import COUNT_MAX, Buffer, Origin, ProducerSegment, Run,
 SEAL_TAG_BYTES = 16
 VERSION = 1
 
-_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION, _SEAL = 1, 2, 4, 8, 16, 32, 64
+_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION, _SEAL, _LEADERSHIP = 1, 2, 4, 8, 16, 32, 64, 128
 _HEAD = struct.Struct(">BBHIIIQQQQ")
 _ORIGIN_HEAD = struct.Struct(">IIQQH")
 _SPAN = struct.Struct(">QQH")
 _TXN = struct.Struct(">QQ")
 _SEAL_FIELDS = struct.Struct(">QQQI")
 _U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
 _CONSECUTIVE = struct.Struct(">HBq")
 _PAIRS = struct.Struct(">HB")
 _WHOLE_BELOW = 4096
@@ -99,6 +102,9 @@ def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
         columns |= _SEAL
         tail.append(_SEAL_FIELDS.pack(*run.seal))
         body, body_bytes = (run.body,), len(run.body)
+    if run.leadership:
+        columns |= _LEADERSHIP
+        tail.append(_U64.pack(run.leadership))
     rest = b"".join(tail)
     header_bytes = _HEAD.size + len(rest)
     block_bytes = header_bytes + body_bytes
@@ -144,7 +150,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
     counts = flags = checksums = transaction = seal = None
     origin: Origin | None = None
     spans: list[Span] = []
-    origin_time_ms = 0
+    origin_time_ms = leadership = 0
     producers: list[ProducerSegment] = []
     try:
         u32s = struct.Struct(f">{count}I")
@@ -174,6 +180,9 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         if columns & _SEAL:
             seal = Seal(*_SEAL_FIELDS.unpack_from(view, at))
             at += _SEAL_FIELDS.size
+        if columns & _LEADERSHIP:
+            (leadership,) = _U64.unpack_from(view, at)
+            at += _U64.size
     except struct.error as error:
         raise CorruptData(f"block: {error}") from error
     fits = (
@@ -197,6 +206,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         producers=tuple(producers),
         body=view[header_bytes:],
         transaction=transaction,
+        leadership=leadership,
         seal=seal,
     )
     return ledger, first, run

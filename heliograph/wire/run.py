@@ -74,6 +74,8 @@ class Run:
     checksums: crc32c of each entry as it was first published, of a replicated run.
     producers: who published them, as run-length segments; may be empty (hidden entries).
     transaction: that all of them belong to, or that they end (a marker); None: none.
+    leadership: of its namespace when it was first published, as the epoch with which that began; 0: every region took
+    messages.
     seal: None where the bytes are the entries'. A sealed run can be cut and stored; whoever wants its entries opens it
     first.
     """
@@ -86,6 +88,7 @@ class Run:
         "counts",
         "first_index",
         "flags",
+        "leadership",
         "lengths",
         "origin",
         "origin_time_ms",
@@ -113,6 +116,7 @@ class Run:
         producers: tuple[ProducerSegment, ...] = (),
         body: Buffer | None = None,
         transaction: TxnId | None = None,
+        leadership: int = 0,
         seal: Seal | None = None,
     ) -> None:
         assert parts is not None or body is not None
@@ -121,7 +125,7 @@ class Run:
         self.time_ms, self.first_index = time_ms, first_index
         self.origin, self.spans, self.origin_time_ms, self.checksums = origin, spans, origin_time_ms, checksums
         self.producers = producers
-        self.transaction = transaction
+        self.transaction, self.leadership = transaction, leadership
         self.body = body
         self.seal = seal
 
@@ -181,6 +185,7 @@ class Run:
             checksums=None if self.checksums is None else self.checksums[start:stop],
             producers=_cut_producers(self.producers, start, stop),
             transaction=self.transaction,
+            leadership=self.leadership,
             body=None if seal is None else self.body,
             seal=None if seal is None else seal._replace(offset=seal.offset + sum(self.lengths[:start])),
         )
@@ -223,6 +228,12 @@ class Run:
         made.flags, made.transaction = flags, None
         return made
 
+    def led_by_none(self) -> Run:
+        """The same entries, as if every region had taken messages."""
+        made = self._twin()
+        made.leadership = 0
+        return made
+
     def with_body(self, body: Buffer, seal: Seal | None) -> Run:
         """The same entries, sealed or opened; everything else is as it was."""
         made = self._twin()
@@ -246,13 +257,13 @@ class Run:
             self.origin_time_ms,
             self.checksums,
         )
-        made.producers, made.transaction = self.producers, self.transaction
+        made.producers, made.transaction, made.leadership = self.producers, self.transaction, self.leadership
         return made
 
 
 def join(runs: Sequence[Run]) -> Run:
-    """Runs of one origin and transaction, one behind another, as one. The caller keeps COUNT_MAX and BYTES_MAX. Index
-    and times are the first one's.
+    """Runs of one origin, transaction, and leadership, one behind another, as one. The caller keeps COUNT_MAX and
+    BYTES_MAX. Index and times are the first one's.
     """
     if len(runs) == 1:
         return runs[0]
@@ -279,6 +290,7 @@ def join(runs: Sequence[Run]) -> Run:
         checksums=None if head.checksums is None else [c for r in runs for c in (r.checksums or ())],
         producers=_merge_producers(producers),
         transaction=head.transaction,
+        leadership=head.leadership,
     )
 
 

@@ -155,8 +155,6 @@ class LogPort(Protocol):
     """`replicator.log.replicated_log.ReplicatedLog`, as a topic uses it."""
 
     deduplication: bool
-    aliases: bool
-    """One region at a time publishes: a message whose producer tried again in another one is stored once."""
 
     @property
     def ledger(self) -> ManagedLedgerPort: ...
@@ -167,6 +165,10 @@ class LogPort(Protocol):
 
     def last_sequence(self, producer: str) -> int: ...
 
+    def stand_behind(self, gate: GatePort | None) -> None:
+        """Where one region at a time publishes: a message whose producer tried again in another one is stored once."""
+        ...
+
     async def close(self) -> None:
         """Waits for what is under way, and closes the managed ledger."""
         ...
@@ -174,6 +176,11 @@ class LogPort(Protocol):
 
 class GatePort(Protocol):
     """The gate of an active-passive namespace as a topic uses it: `region_node.dr.leadership.write_gates.Gate`."""
+
+    @property
+    def leadership(self) -> int:
+        """As `heliograph.wire.run.Run.leadership`, of what is published now."""
+        ...
 
     @property
     def open(self) -> bool:

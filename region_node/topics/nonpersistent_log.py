@@ -18,7 +18,7 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
-from region_node.runtime.topic_ports import Segments
+from region_node.runtime.topic_ports import GatePort, Segments
 
 
 class MemoryCursor:
@@ -164,7 +164,7 @@ class MemoryLog:
         """By each other region of the namespace: messages of this topic that it did not get."""
         self._of_broker: Counter[str] = Counter() if of_broker is None else of_broker
         self._elsewhere: tuple[str, ...] = ()
-        self.deduplication = self.aliases = False
+        self.deduplication = False
         self._closed = False
 
     def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None:
@@ -187,6 +187,9 @@ class MemoryLog:
 
     def last_sequence(self, producer: str) -> int:
         return -1
+
+    def stand_behind(self, gate: GatePort | None) -> None:
+        """Nothing is stored, and so nothing is a duplicate of it."""
 
     async def close(self) -> None:
         self._closed = True

@@ -164,6 +164,7 @@ class Repairer:
             checksums=None if own else entry.checksums,
             producers=entry.producers,
             transaction=entry.transaction,
+            leadership=entry.leadership,
         )
 
     # -- in place ------------------------------------------------------------------------------------------------------

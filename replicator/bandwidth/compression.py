@@ -64,7 +64,7 @@ class RunPacker:
         known.
         """
         ledger, first, _ = run.spans[0]
-        block = encode_block(run, ledger, first)
+        block = encode_block(run if self.level >= wire.LEADERSHIP_LEVEL else run.led_by_none(), ledger, first)
         size = sum(map(len, block))
         codec = self.codec(rtt_ms) if self.settings.run_bytes_min <= size <= UNPACKED_BYTES_MAX else 0
         packed = self._packed(codec, block, size) if codec else None

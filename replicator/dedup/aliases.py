@@ -3,9 +3,10 @@
 Is: which entries of a run repeat (producer, sequence) pairs that the topic holds exactly, or has on their way, and the
 run cut into what is stored and SKIP(alias) records for what is not. Isn't: a maximum: older sequences that never
 arrived are stored, whatever came after them.
-Invariants: an entry is an alias only where the very pair is stored, or lies before it in the order of appends (if that
-fails, this fails with it); the coordinates of a run are all covered by its pieces, in order. Used where one region at a
-time publishes to a namespace: two regions' producers of one name are then one producer.
+Invariants: an entry is an alias only where the very pair, published under the same leadership in another region, and so
+under another epoch, is stored, or lies before it in the order of appends (if that fails, this fails with it); the
+coordinates of a run are all covered by its pieces, in order. Used for what was published while one region at a time
+published to the namespace: two regions' producers of one name are then one producer.
 Source: docs/protocols/links.md, "Producer sequences".
 """
 

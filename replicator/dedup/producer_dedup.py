@@ -4,7 +4,10 @@ Is: the two watermarks of each producer's sequences, and the exact ranges of tho
 waiting, or storage.
 Invariants: a local producer is judged by its highest sequence, *submitted*; an answer goes by *durable*, which only
 grows. Entries of other regions never raise either: their sequences are exact ranges, which answer a client's retry
-after a failover, and nothing else.
+after a failover, and nothing else. Exact ranges are of one leadership, the newest that was heard of: there one region
+at a time publishes, so that one name is one producer, and whatever another region published lies under an epoch that
+has ended, or ends the one before it. What was published while every region took messages is in none of them, and is
+judged by none: one name in two regions may be two programs.
 Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was
 forgotten is counted. Of what is stored also
 bytes: names may be long, and a state that no metadata takes would be the end of the topic.
@@ -90,7 +93,17 @@ def _add(ranges: list[tuple[int, int]], low: int, high: int) -> int:
 class Producers:
     """Sequences of one topic's producers."""
 
-    __slots__ = ("_durable", "_local", "_local_count", "_range_count", "_ranges", "_submitted", "forgotten", "settings")
+    __slots__ = (
+        "_durable",
+        "_local",
+        "_local_count",
+        "_range_count",
+        "_ranges",
+        "_submitted",
+        "forgotten",
+        "leadership",
+        "settings",
+    )
 
     def __init__(self, settings: DedupSettings) -> None:
         self.settings = settings
@@ -103,18 +116,22 @@ class Producers:
         )
         self._local_count = 0
         self.forgotten = 0
+        self.leadership = 0
+        """That the exact ranges are of, as `Run.leadership`; 0: there are none."""
 
-    def last_sequence(self, name: str) -> int:
-        """Highest sequence stored here, wherever it was first published; -1."""
-        ranges = self._ranges.get(name)
+    def last_sequence(self, name: str, leadership: int) -> int:
+        """The highest sequence stored here that was first published here, or wherever under `leadership`; -1."""
+        ranges = self._ranges.get(name) if leadership == self.leadership else None
         return max(self._durable.get(name, -1), ranges[-1][1] if ranges else -1)
 
     def durable(self, name: str) -> int:
         return self._durable.get(name, -1)
 
     def holds(self, name: str, low: int, high: int) -> bool:
-        """Whether the sequences low..high are stored here, each of them, wherever they were first published."""
-        return self._elsewhere(name, low, high) or (
+        """Whether the sequences low..high were published under `leadership` and are stored here, each of them, wherever
+        they were first published.
+        """
+        return _within(self._ranges.get(name, ()), low, high) or (
             self._local is not None and _within(self._local.get(name, ()), low, high)
         )
 
@@ -122,7 +139,8 @@ class Producers:
         """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry,
         True = new.
 
-        coming: ranges by producer that arrive from other regions and are not durable yet; they count as here.
+        coming: ranges by producer that arrive from other regions, were published under the run's leadership, and are
+        not durable yet; they count as here.
         """
         if coming:
             return self._submit_each(run, coming)
@@ -131,7 +149,7 @@ class Producers:
             high = self._submitted.get(name)
             if high is None:
                 high = self._durable.get(name, -1)
-            if first <= high or name in self._ranges:
+            if first <= high or (name in self._ranges and run.leadership == self.leadership):
                 return self._submit_each(run)
             if pairs is None:
                 high = first + count - 1
@@ -160,7 +178,7 @@ class Producers:
                     new.append(True)
                     continue
                 highest = max(sequence, highest)
-                fresh = highest > high and not self._elsewhere(name, sequence, highest)
+                fresh = highest > high and not self._elsewhere(run, name, sequence, highest)
                 if fresh and coming is not None and name in coming:
                     fresh = not any(first <= sequence and highest <= last for first, last in coming[name])
                 new.append(fresh)
@@ -168,9 +186,11 @@ class Producers:
                     high = self._submitted[name] = highest
         return None if all(new) else new
 
-    def _elsewhere(self, name: str, low: int, high: int) -> bool:
-        """Whether the sequences low..high were all first published in another region, and are stored here."""
-        return _within(self._ranges.get(name, ()), low, high)
+    def _elsewhere(self, run: Run, name: str, low: int, high: int) -> bool:
+        """Whether the sequences low..high were all first published in another region under the leadership of `run`, and
+        are stored here.
+        """
+        return run.leadership == self.leadership and _within(self._ranges.get(name, ()), low, high)
 
     def answered(self, run: Run) -> bool:
         """Whether every entry of `run` (judged a duplicate before) is stored by now."""
@@ -178,19 +198,21 @@ class Producers:
             durable = self._durable.get(name, -1)
             for sequence, highest in pairs or ((s, s) for s in range(first, first + count)):
                 highest = max(sequence, highest)
-                if highest > durable and not self._elsewhere(name, sequence, highest):
+                if highest > durable and not self._elsewhere(run, name, sequence, highest):
                     return False
         return True
 
     def confirm(self, run: Run) -> None:
         """A local run is durable."""
         self._durable = own(self._durable)
+        exactly = self._follows(run)
         for segment in run.producers:
             name = segment[0]
             high = _ends(segment)[1]
             if self._submitted.get(name, -1) <= high:
                 self._submitted.pop(name, None)
-            self._remember(segment)
+            if exactly:
+                self._remember(segment)
             high = max(high, self._durable.pop(name, -1))
             self._durable[name] = high
         while len(self._durable) > self.settings.producers_max:
@@ -209,13 +231,25 @@ class Producers:
             self._submitted[name] = max(high, self._submitted.get(name, self._durable.get(name, -1)))
 
     def confirm_replicated(self, run: Run) -> None:
-        """A run of another region is durable: remembers its sequences exactly."""
+        """A run of another region is durable: remembers its sequences exactly, where they may be needed."""
+        if not self._follows(run):
+            return
         for name, count, first, pairs in run.producers:
             if pairs is None:
                 self._add_range(name, first, first + count - 1)
             else:
                 for sequence, highest in pairs:
                     self._add_range(name, sequence, max(sequence, highest))
+
+    def _follows(self, run: Run) -> bool:
+        """Whether the sequences of `run` are to be remembered exactly. With the first one of a newer leadership what is
+        remembered of the older is forgotten: between the two every region took messages.
+        """
+        if run.leadership > self.leadership:
+            self.leadership = run.leadership
+            self._ranges, self._range_count = NOTHING, 0
+            self._local, self._local_count = None, 0
+        return bool(run.leadership) and run.leadership == self.leadership
 
     def _remember(self, segment: ProducerSegment) -> None:
         """Keeps the sequences of a local producer exactly: they mostly follow each other, and are one range."""
@@ -258,15 +292,14 @@ class Producers:
         bounds = self.settings.durable_bytes_max, self.settings.ranges_bytes_max, self.settings.local_bytes_max
         share = 1.0 if bytes_max is None else bytes_max / sum(bounds)
         parts: tuple[Mapping[str, Any], ...] = self._durable, self._ranges, self._local or {}
-        return [_newest(part, int(bound * share)) for part, bound in zip(parts, bounds, strict=True)]
+        kept = [_newest(part, int(bound * share)) for part, bound in zip(parts, bounds, strict=True)]
+        return [*kept, self.leadership]
 
     def load(self, dumped: list[Any]) -> None:
-        durable, ranges, *later = dumped
-        self._local = (
-            {name: [(low, high) for low, high in pairs] for name, pairs in later[0].items()}
-            if later and later[0]
-            else None
-        )
+        """Exact ranges that do not say of which leadership they are (an earlier version wrote them) are dropped."""
+        durable, *exact = dumped
+        ranges, local, self.leadership = exact if len(exact) == 3 else ((), (), 0)
+        self._local = {name: [(low, high) for low, high in pairs] for name, pairs in local.items()} if local else None
         self._local_count = sum(map(len, self._local.values())) if self._local else 0
         self._durable = dict(durable) if durable else NOTHING
         self._ranges = (

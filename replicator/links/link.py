@@ -309,7 +309,7 @@ class Link:
 
         def answer(told: AuditAnswer) -> None:
             if connection is not None and connection is self.connection and number == self.number:
-                connection.write(tell_frame(number, request, ask.what, told))
+                connection.write(tell_frame(number, request, ask.what, told, self._level))
 
         self.manager.auditor.asked(self.log, self.target, ask, answer)
 

@@ -44,6 +44,15 @@ Stop = Callable[[], None]
 Watcher = TypeVar("Watcher", bound=Callable[..., None])
 
 
+class LeadershipGate(Protocol):
+    """Stands before the producers of a topic where one region at a time publishes."""
+
+    @property
+    def leadership(self) -> int:
+        """As `heliograph.wire.run.Run.leadership`, of what is published now."""
+        ...
+
+
 class SyncOwner(Protocol):
     """Who has the subscriptions of this broker, and numbers regions."""
 
@@ -88,8 +97,8 @@ class ReplicatedLog:
         "_sync",
         "_themselves",
         "_vector_watchers",
-        "aliases",
         "closed",
+        "gate",
         "incoming",
         "known",
         "ledger",
@@ -125,9 +134,8 @@ class ReplicatedLog:
         self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
         """Region -> the link that comes from there, also after it has ended."""
         self._arriving = 0
-        """Runs of other regions that are on their way, while `aliases` is set."""
-        self.aliases = False
-        """One region at a time publishes: what a producer tried again in another one is stored once."""
+        """Runs of other regions that were published under a leadership, and are on their way."""
+        self.gate: LeadershipGate | None = None
         self.replicate_all = False
         """By policy: every subscription is replicated."""
         self.waits: RegionWaits | None = None
@@ -221,10 +229,17 @@ class ReplicatedLog:
         self.state.deduplication = on
 
     def last_sequence(self, producer: str) -> int:
-        """The highest sequence of `producer` that is stored here, wherever it was first published; -1: none, or
-        deduplication is off.
+        """The highest sequence of `producer` that is stored here, and was first published here, or, where one region at
+        a time publishes, wherever under the present leadership; -1: none, or deduplication is off.
         """
-        return self.state.producers.last_sequence(producer) if self.state.deduplication else -1
+        return self.state.producers.last_sequence(producer, self._leadership()) if self.state.deduplication else -1
+
+    def stand_behind(self, gate: LeadershipGate | None) -> None:
+        """gate: where one region at a time publishes; what is tried again in another one is stored once then."""
+        self.gate = gate
+
+    def _leadership(self) -> int:
+        return 0 if self.gate is None else self.gate.leadership
 
     def last_own(self) -> tuple[Origin, Position]:
         """The last confirmed coordinate of the own origin."""
@@ -271,9 +286,12 @@ class ReplicatedLog:
             done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1])
         if self.tracing is not None:
             done = self._traced(self.tracing, run, done)
+        if self.gate is not None:
+            run.leadership = self.gate.leadership
         if self.state.deduplication and run.producers:
+            coming = self._arriving and run.leadership
             fresh = self.state.producers.submit(
-                run, under_way(self._under_way(elsewhere=True)) if self._arriving else None
+                run, under_way(self._under_way(run.leadership, elsewhere=True)) if coming else None
             )
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
@@ -302,22 +320,27 @@ class ReplicatedLog:
         if verdict is RunVerdict.ACCEPT:
             before = self.state.intake.submitted(run.origin)
             run = self.state.intake.accept(run)
-            if self.aliases and run.producers and self.state.deduplication and run.transaction is None:
-                repeated = repeats(run, self.state.producers.holds, under_way(self._under_way()))
+            if run.leadership and run.producers and self.state.deduplication and run.transaction is None:
+                known = self.state.producers
+                held = known.holds if run.leadership == known.leadership else _holds_none
+                repeated = repeats(run, held, under_way(self._under_way(run.leadership)))
                 if repeated is not None:
                     self._append_pieces(pieces(run, repeated, before), done, failed)
                     return verdict
-            self._arriving += self.aliases
+            self._arriving += run.leadership > 0
             waiting = WaitingRun(self, run, done, failed)
             self._queue().append(waiting)
             self._append(waiting)
         return verdict
 
-    def _under_way(self, *, elsewhere: bool = False) -> Iterator[Run]:
-        """Runs of producers that are appended, and not durable. elsewhere: only what was first published there."""
+    def _under_way(self, leadership: int, *, elsewhere: bool = False) -> Iterator[Run]:
+        """Runs of producers, published under `leadership`, that are appended, and not durable. elsewhere: only what was
+        first published there.
+        """
         for waiting in self._order:
             if (
-                not waiting.duplicate
+                waiting.run.leadership == leadership
+                and not waiting.duplicate
                 and waiting.skip is None
                 and waiting.state != waiting.FAILED
                 and not (elsewhere and waiting.run.origin is None)
@@ -333,7 +356,7 @@ class ReplicatedLog:
             else WaitingRun(self, piece, parts.on_done, parts.on_failed)
             for piece in found
         ]
-        self._arriving += sum(piece.skip is None for piece in waiting)
+        self._arriving += sum(piece.run.leadership > 0 for piece in waiting if piece.skip is None)
         self._queue().extend(waiting)
         for piece in waiting:
             if piece.state == piece.WAITS:
@@ -368,6 +391,7 @@ class ReplicatedLog:
         """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector
         stays as it is.
         """
+        self._arriving += run.leadership > 0
         waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
@@ -417,7 +441,7 @@ class ReplicatedLog:
                     )
             order.popleft()
             if self._arriving and head.run.origin is not None and head.skip is None:
-                self._arriving -= 1
+                self._arriving -= head.run.leadership > 0
             if head.state == head.FAILED:
                 assert head.error is not None
                 head.failed(head.error)
@@ -495,6 +519,10 @@ class ReplicatedLog:
             if self.waits is not None:
                 self.waits.close(self.closed)
             await self.ledger.close()
+
+
+def _holds_none(name: str, low: int, high: int) -> bool:
+    return False
 
 
 def _without(watchers: tuple[Watcher, ...], one: Watcher) -> tuple[Watcher, ...]:

@@ -142,7 +142,7 @@ class ReceiverStream:
     def on_ask(self, request: int, ask: Ask, auditor: Auditor) -> None:
         def answer(told: AuditAnswer) -> None:
             if self.log.incoming.get(self.source) is self.incoming and self.incoming.open:
-                self._write(tell_frame(self.number, request, ask.what, told))
+                self._write(tell_frame(self.number, request, ask.what, told, self._level))
 
         auditor.asked(self.log, self.source, ask, answer)
 

@@ -42,7 +42,13 @@ def joined(sends: list[Send]) -> list[Send]:
             continue
         run = send.run
         fits = group and count + run.count <= COUNT_MAX and size + run.size_bytes <= BYTES_MAX
-        alike = fits and run.origin == group[0].origin and run.transaction == group[0].transaction and not _control(run)
+        alike = (
+            fits
+            and run.origin == group[0].origin
+            and run.transaction == group[0].transaction
+            and run.leadership == group[0].leadership
+            and not _control(run)
+        )
         if (
             alike
             and not _control(group[0])

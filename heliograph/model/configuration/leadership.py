@@ -3,7 +3,8 @@ the global configuration says it.
 
 Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.leadership.leadership_changes`), or what
 a broker makes of them (`region_node.dr.leadership.write_gates`).
-Keys: /leadership/{tenant}/{namespace} (Leadership), /subscription-leadership/{topic's full name}/{subscription}
+Keys: /leadership/{tenant}/{namespace} (Leadership), /leadership-ended/{tenant}/{namespace} (the last epoch of the one
+before, where every region takes messages, or did), /subscription-leadership/{topic's full name}/{subscription}
 (Leadership), /writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not
 speak for its earlier life).
 Source: docs/protocols/leadership.md.
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from heliograph.model.configuration.configuration_records import _Value
 
 LEADERSHIP = "/leadership/"
+ENDED = "/leadership-ended/"
 SUBSCRIPTIONS = "/subscription-leadership/"
 WRITERS = "/writers/"
 
@@ -25,11 +27,13 @@ OPEN, DRAINING, FENCED = "open", "draining", "fenced"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership(_Value):
     """Says who leads one namespace, or one subscription. `epoch` rises whenever another region becomes the active one,
-    and never falls.
+    and never falls: of a namespace not even where every region took messages meanwhile.
     """
 
     active: str
     epoch: int = 1
+    began: int = 1
+    """The epoch in which the namespace became active-passive: since then one region at a time publishes."""
     state: str = OPEN
     """open: the active region takes messages. draining: it takes none and confirms what it took. fenced: it confirms
     nothing any more.

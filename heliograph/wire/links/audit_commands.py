@@ -38,7 +38,7 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.links.command_fields import coordinate, fields, number, position
-from heliograph.wire.links.link_commands import LinkFrameKind, frame
+from heliograph.wire.links.link_commands import FEATURE_LEVEL, LEADERSHIP_LEVEL, LinkFrameKind, frame
 from heliograph.wire.run import Buffer, Run
 
 ROWS_MAX = 4096
@@ -142,7 +142,8 @@ def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
     )
 
 
-def tell_frame(stream: int, request: int, what: What, told: AuditAnswer) -> list[Buffer]:
+def tell_frame(stream: int, request: int, what: What, told: AuditAnswer, level: int = FEATURE_LEVEL) -> list[Buffer]:
+    """level: of the link, as its handshake said: an older version reads no block that names a leadership."""
     head = [stream, request, told.refusal[:REFUSAL_MAX], *told.low, *told.upto, told.holes]
     payload: list[Buffer] = []
     if told.whole:
@@ -156,7 +157,8 @@ def tell_frame(stream: int, request: int, what: What, told: AuditAnswer) -> list
         head += [[*at, checksum] for at, checksum in told.rows]
     else:
         for run in told.runs:
-            payload += encode_block(run, *run.spans[0][:2])
+            kept = run if level >= LEADERSHIP_LEVEL else run.led_by_none()
+            payload += encode_block(kept, *run.spans[0][:2])
     return frame(LinkFrameKind.TELL, head, payload)
 
 

@@ -63,11 +63,12 @@ from heliograph.wire.links.link_compression import unpack
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run
 
 VERSION = 1
-FEATURE_LEVEL = 6
+FEATURE_LEVEL = 7
 """2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs. 5: trees: entries of other regions, and the records
 that name their ways.
-6: OVERRULE.
+6: OVERRULE. 7: RUNs that name the leadership under which they were published.
 """
+LEADERSHIP_LEVEL = 7
 PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
 

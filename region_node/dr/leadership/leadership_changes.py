@@ -6,7 +6,8 @@ Invariants: the active region changes only out of `draining` or `fenced`, in a t
 the very version that every broker of the old region obeys, or whose lease has ended; the epoch rises with it. (A broker
 that comes between that look and the transaction reads the leadership behind its registration, and finds it closed.) An
 ended lease says something only of a broker that has heard of the leadership: nothing flips before every broker of every
-region was seen registered behind its making, unless somebody takes that upon himself.
+region was seen registered behind its making, unless somebody takes that upon himself. An epoch of a namespace is never
+used again: where a leadership ends its last one is written down.
 Source: docs/protocols/leadership.md.
 """
 
@@ -16,15 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from global_config.write_retries import Tries
-from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Delete, MetadataStore, pages_under
+from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.model.configuration.leadership import (
     DRAINING,
+    ENDED,
     FENCED,
     LEADERSHIP,
     OPEN,
     SUBSCRIPTIONS,
     Leadership,
     Writer,
+    is_subscription,
     leadership,
     writers,
 )
@@ -165,14 +168,19 @@ class Switching:
         async for _ in Tries(self._rng):
             found = await self._store.get(leadership(namespace))
             if found is None:
-                new, version = Leadership(active=active, since_ms=self._wall_ms(), slo=slo), ABSENT
-            else:
-                old, version = Leadership.decode(found[0]), found[1]
-                if old.active != active:
-                    raise NotAllowed(f"{namespace} is active in {old.active}: `heliograph dr switchover` moves it")
-                new = replace(old, slo=slo)
-                if new == old:
-                    return old
+                ended = await self._store.get(ENDED + namespace)
+                epoch = 1 if ended is None else 1 + int(ended[0])
+                new = Leadership(active=active, epoch=epoch, began=epoch, since_ms=self._wall_ms(), slo=slo)
+                behind = Check(ENDED + namespace, ABSENT if ended is None else ended[1])
+                if await self._txn([Put(leadership(namespace), new.encode(), ABSENT), behind]):
+                    return new
+                continue
+            old, version = Leadership.decode(found[0]), found[1]
+            if old.active != active:
+                raise NotAllowed(f"{namespace} is active in {old.active}: `heliograph dr switchover` moves it")
+            new = replace(old, slo=slo)
+            if new == old:
+                return old
             if await self._put(namespace, new, version):
                 return new
         raise _busy()
@@ -183,11 +191,11 @@ class Switching:
             record, version = await self.get(namespace)
             if record.state != OPEN:
                 raise NotAllowed(f"{namespace} is being moved to {record.to}: finish that, or cancel it, first")
-            try:
-                await self._store.txn([Delete(leadership(namespace), version)])
-            except VersionConflict:
-                continue
-            return
+            ops: list[Op] = [Delete(leadership(namespace), version)]
+            if not is_subscription(namespace):
+                ops.append(Put(ENDED + namespace, str(record.epoch).encode()))
+            if await self._txn(ops):
+                return
         raise _busy()
 
     async def forget(self, name: str) -> None:
@@ -200,6 +208,7 @@ class Switching:
                 await self._store.txn([Delete(key) for key, _, _ in rows[start : start + _DELETED]])
         if "://" not in name:
             await self._store.delete(leadership(name))
+            await self._store.delete(ENDED + name)
 
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
         """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound,
@@ -247,8 +256,11 @@ class Switching:
         raise _busy()
 
     async def _put(self, namespace: str, record: Leadership, version: int) -> bool:
+        return await self._txn([Put(leadership(namespace), record.encode(), version)])
+
+    async def _txn(self, ops: list[Op]) -> bool:
         try:
-            await self._store.put(leadership(namespace), record.encode(), expected=version)
+            await self._store.txn(ops)
         except VersionConflict:
             return False
         return True

@@ -228,6 +228,11 @@ class Gate:
         return self.record is not None and self.record.active == self._writing.region
 
     @property
+    def leadership(self) -> int:
+        """The epoch with which the namespace became active-passive; 0: it is active-active."""
+        return 0 if self.record is None else self.record.began
+
+    @property
     def open(self) -> bool:
         """Whether a run would be taken now."""
         return self.refusal() is None

@@ -45,6 +45,10 @@ class Migration:
         self._settle()
 
     @property
+    def leadership(self) -> int:
+        return 0
+
+    @property
     def open(self) -> bool:
         return False
 
@@ -125,7 +129,7 @@ class Gates:
 
     def give(self, topic: Topic) -> None:
         gate, target = self.of(topic.name.namespace), self.target(topic.name.namespace)
-        topic.log.aliases = gate is not None
+        topic.log.stand_behind(gate)
         if target is None:
             topic.migration = None
         elif topic.migration is None or topic.migration.target != target:

@@ -46,6 +46,7 @@ def make_run(rng: random.Random) -> Run:
         origin_time_ms=5 if replicated else 0,
         checksums=[rng.getrandbits(32) for _ in parts] if replicated else None,
         producers=tuple(producers),
+        leadership=rng.choice((0, 1, 1 << 40)),
     )
 
 
@@ -75,6 +76,7 @@ def columns(run: Run) -> list[tuple[object, ...]]:
                 checksum,
                 names[i] if names else None,
                 run.time_ms,
+                run.leadership,
             )
         )
         index += messages

@@ -29,6 +29,12 @@ class Contended(EmbeddedStore):
             raise VersionConflict("/some/key", 1, 2)
         return await super().put(*args, **given)
 
+    async def txn(self, *args: Any, **given: Any) -> Any:
+        if self.losses:
+            self.losses -= 1
+            raise VersionConflict("/some/key", 1, 2)
+        return await super().txn(*args, **given)
+
 
 def test_a_write_that_loses_thirty_times_is_done_all_the_same() -> None:
     async def main() -> None:

@@ -66,6 +66,14 @@ def test_who_cannot_read_it_gets_it_as_it_is() -> None:
     assert len(sent(of, text(100_000))) == 4 and of.run_bytes == of.wire_bytes > 100_000
 
 
+def test_who_cannot_read_of_a_leadership_is_told_of_none() -> None:
+    for level, told in ((wire.LEADERSHIP_LEVEL, 5), (wire.LEADERSHIP_LEVEL - 1, 0)):
+        run = sent_run(b"x")
+        run.leadership = 5
+        _, fields, payload = parsed(b"".join(bytes(b) for b in packer(level=level).frame(1, 2, (3, -1), run, 1.0)))
+        assert wire.read_run(fields, payload)[3].leadership == told and run.leadership == 5
+
+
 def test_small_runs_near_regions_and_mode_none_are_left_alone() -> None:
     assert len(sent(packer(), text(1500))) == 4
     assert len(sent(packer("none"), text(100_000))) == 4

@@ -31,7 +31,16 @@ def local(producer: str, first: int, count: int, pairs: tuple[tuple[int, int], .
     return Run([b"x"] * count, [1] * count, producers=((producer, count, first, pairs),))
 
 
-def remote(first: int, count: int, *, ledger: int = 5, producers: tuple[ProducerSegment, ...] = ()) -> Run:
+class Led:
+    """A gate, under a leadership that began with that epoch; 0: under none."""
+
+    def __init__(self, began: int) -> None:
+        self.leadership = began
+
+
+def remote(
+    first: int, count: int, *, ledger: int = 5, producers: tuple[ProducerSegment, ...] = (), leadership: int = 0
+) -> Run:
     return Run(
         [b"y"] * count,
         [1] * count,
@@ -39,6 +48,7 @@ def remote(first: int, count: int, *, ledger: int = 5, producers: tuple[Producer
         spans=((ledger, first, count),),
         checksums=[0] * count,
         producers=producers,
+        leadership=leadership,
     )
 
 
@@ -141,11 +151,35 @@ def test_replicated_entries_are_never_judged_by_a_maximum_sequence() -> None:
 
 def test_a_clients_retry_of_what_was_first_published_elsewhere_is_a_duplicate() -> None:
     log, answers = make(Store()), Answers()
-    log.append_replicated((-1, -1), remote(0, 80, producers=(("p", 80, 0, None),)), *answers.to("us"))
+    log.stand_behind(Led(3))
+    log.append_replicated((-1, -1), remote(0, 80, producers=(("p", 80, 0, None),), leadership=3), *answers.to("us"))
     ledger_of(log).confirm(9)
+    assert log.last_sequence("p") == 79
     log.publish(local("p", 60, 40), *answers.to("retry"))
     ledger_of(log).confirm(9)
     assert answers.seen[1] == ("retry", [(20, -1, -1), (20, 1, 80)])
+
+
+def test_what_another_region_published_answers_nobody_where_every_region_takes_messages() -> None:
+    """Not now, not before, and not under an earlier leadership: (that of the entry, the present one)."""
+    for theirs, ours in ((0, 0), (0, 3), (3, 0), (3, 4)):
+        store = Store()
+        log, answers = make(store), Answers()
+        log.stand_behind(Led(ours))
+        log.append_replicated(
+            (-1, -1), remote(0, 80, producers=(("p", 80, 0, None),), leadership=theirs), *answers.to("us")
+        )
+        for count in (0, 9):  # while it is on its way, and once it is here
+            ledger_of(log).confirm(count)
+            first = 10 * count
+            assert log.last_sequence("p") == first - 1 if not count else 9
+            log.publish(local("p", first, 10), *answers.to("own"))
+        ledger_of(log).confirm(9)
+        assert [count for name, segments in answers.seen if name == "own" for count, _, _ in segments] == [10, 10]
+        assert all(ledger >= 0 for _, segments in answers.seen for _, ledger, _ in segments)
+        again = make(store)
+        again.stand_behind(Led(ours))
+        assert again.last_sequence("p") == 99 and again.state.snapshot() == log.state.snapshot()
 
 
 def test_previous_coordinate_decides() -> None:
@@ -247,10 +281,13 @@ def test_a_risen_region_epoch_begins_an_own_origin_of_its_own() -> None:
 
 def test_producers_are_bounded_and_what_is_forgotten_is_counted() -> None:
     log = make(Store(), producers_max=10, ranges_max=20)
+    log.stand_behind(Led(1))
     for i in range(30):
         log.publish(local(f"p{i}", 0, 1), *Answers().to(""))
         log.append_replicated(
-            (5, i - 1) if i else (-1, -1), remote(i, 1, producers=((f"r{i}", 1, 5, None),)), *Answers().to("")
+            (5, i - 1) if i else (-1, -1),
+            remote(i, 1, producers=((f"r{i}", 1, 5, None),), leadership=1),
+            *Answers().to(""),
         )
     ledger_of(log).confirm(99)
     assert log.state.producers.forgotten == 30
@@ -260,17 +297,19 @@ def test_producers_are_bounded_and_what_is_forgotten_is_counted() -> None:
 
 def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored() -> None:
     log = make(Store())
+    log.stand_behind(Led(1))
     for i in range(6000):
         log.publish(local(f"p{i:04}" + "x" * 295, 0, 1), *Answers().to(""))
         log.append_replicated(
             (5, i - 1) if i else (-1, -1),
-            remote(i, 1, producers=((f"r{i:04}" + "y" * 295, 1, 5, None),)),
+            remote(i, 1, producers=((f"r{i:04}" + "y" * 295, 1, 5, None),), leadership=1),
             *Answers().to(""),
         )
         ledger_of(log).confirm(99)
     blob = log.state.snapshot()
     assert len(blob) < VALUE_BYTES_MAX * 3 // 4
     again = make(Store())
+    again.stand_behind(Led(1))
     again.state.restore(blob)
     assert [again.last_sequence(f"p{i:04}" + "x" * 295) for i in (0, 5999)] == [-1, 0], (
         "who was heard of longest ago is forgotten by the next owner"
@@ -280,6 +319,7 @@ def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored() -> 
     small = log.state.snapshot(bytes_max=200 << 10)  # as where other parts take the room
     assert len(small) <= 200 << 10
     again = make(Store())
+    again.stand_behind(Led(1))
     again.state.restore(small)
     assert again.last_sequence("p5999" + "x" * 295) == 0 and again.last_sequence("r5999" + "y" * 295) == 5
 

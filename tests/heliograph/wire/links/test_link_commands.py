@@ -230,6 +230,13 @@ def test_whole_is_asked_of_entries_alone_and_an_older_version_takes_it_for_passi
     assert read(whole(audit.tell_frame(1, 9, What.DIGEST, digest)), What.DIGEST)[2][What.DIGEST] == digest
 
 
+def test_an_older_version_that_asks_is_told_of_no_leadership() -> None:
+    for level, leadership in ((wire.LEADERSHIP_LEVEL, 5), (wire.LEADERSHIP_LEVEL - 1, 0)):
+        told = AuditAnswer("", (2, 1), (3, 9), 0, runs=(sent_run(leadership=5),))
+        _, _, back = read(whole(audit.tell_frame(1, 9, What.ENTRIES, told, level)), What.ENTRIES)
+        assert [run.leadership for run in back[What.ENTRIES].runs] == [leadership]
+
+
 def test_what_is_taken_is_asked_of_rows_alone_and_told_to_nobody_else() -> None:
     for what in What:
         _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), taken=True))))

@@ -36,11 +36,15 @@ class OneTopic:
     def __init__(self, text: str = "persistent://t/n/x", volatile: bool = False) -> None:
         self.text, self.name, self.volatile, self.closed = text, TopicName.parse(text), volatile, False
         self.ledger = SimpleNamespace(next_index=3, confirmed_index=3, last_confirmed=(5, 2))
-        self.log = SimpleNamespace(aliases=False)
+        self.log = SimpleNamespace(stand_behind=self.stand_behind)
+        self.log_gate: Any = None
         self.migration: Any = None
         self.gate: Any = None
         self.subscriptions: dict[str, OneSubscription] = {}
         self.producers_closed = 0
+
+    def stand_behind(self, gate: Any) -> None:
+        self.log_gate = gate
 
     def close_producers(self) -> None:
         self.producers_closed += 1
@@ -100,7 +104,7 @@ def test_a_migration_stands_above_an_active_passive_namespaces_gate() -> None:
     broker = OneBroker(topic)
     broker.gates.of = lambda _: passive
     broker.gates.leadership_changed("t/n")
-    assert topic.gate is passive and topic.log.aliases and topic.producers_closed == 1
+    assert topic.gate is passive and topic.log_gate is passive and topic.producers_closed == 1
     broker.migrate(GREEN)
     assert topic.gate is topic.migration is not None
     broker.migrate(None)
