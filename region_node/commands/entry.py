@@ -40,6 +40,7 @@ from region_node.commands.storage import (
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, save_plan
+from replicator.health.incoming_stats import SILENT_S
 
 RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]
 TlsOption = Annotated[
@@ -320,7 +321,7 @@ def links_table(links: list[dict[str, Any]]) -> Table:
     table = Table(title="links", title_justify="left")
     for column in ("link", "topic", "state", "cause"):
         table.add_column(column, overflow="fold")
-    for column in ("backlog msgs", "backlog bytes", "age s", "out msgs/s"):
+    for column in ("backlog msgs", "backlog bytes", "age s", "silent s", "out msgs/s"):
         table.add_column(column, justify="right")
     for link in sorted(links, key=lambda x: (x["topic"], x["source"], x["target"])):
         state = "[green]connected[/]" if link["connected"] else f"[red]{link['state']}[/]"
@@ -328,6 +329,7 @@ def links_table(links: list[dict[str, Any]]) -> Table:
             str(link["backlog_messages"]),
             str(link["backlog_bytes"]),
             f"{link['age_s']:.1f}",
+            f"{silent_s:.1f}" if (silent_s := link.get("silent_s") or 0.0) > SILENT_S else "-",
             f"{link.get('rate_out', 0.0):.0f}",
         )
         table.add_row(f"{link['source']} → {link['target']}", link["topic"], state, link.get("cause") or "", *numbers)

@@ -253,6 +253,7 @@ class BrokerFaces:
             balancer=broker.balancer,
             isolation=broker.isolation,
             leases=broker.leases,
+            region_patience_s=own.region_patience_s,
             subscription_leadership=broker.subscription_leadership,
             deferred=broker.deferred,
             promises=broker.promises,

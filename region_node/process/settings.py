@@ -136,6 +136,10 @@ class BrokerSettings:
     canary: CanarySettings = field(default_factory=CanarySettings)
     drill_token_file: str = ""
     """A super user's token, with which drills that begin by themselves ask other regions; "": they want none."""
+    region_patience_s: float = 2.0
+    """Who asks what would be lost is told what is known here after so many seconds, whoever has not answered by then:
+    regions, and the global configuration.
+    """
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
     usage: UsageSettings = field(default_factory=UsageSettings)
     """What each tenant used, by day."""
@@ -198,6 +202,8 @@ class BrokerSettings:
         self.topic_series()
         if not 0 < self.drain_timeout_s <= 600:
             raise ConfigError(f"broker.drain_timeout_s must be above 0 and at most 600, not {self.drain_timeout_s}")
+        if not 0 < self.region_patience_s <= 10:
+            raise ConfigError(f"broker.region_patience_s must be above 0 and at most 10, not {self.region_patience_s}")
         for name, url in self.listeners.items():
             if not url.startswith(("pulsar://", "pulsar+ssl://")):
                 raise ConfigError(

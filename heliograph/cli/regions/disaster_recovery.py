@@ -84,18 +84,42 @@ def status(
     rest = Rest(admin, token)
     if not namespace:
         found = rest.get("/heliograph/v1/dr")
-        columns = ("namespace", "active", "epoch", "state", "takes messages here", "lease left s")
+        columns = (
+            "namespace",
+            "active",
+            "epoch",
+            "state",
+            "takes messages here",
+            "lease left s",
+            "at risk s",
+            "silent s",
+        )
         lines = [
-            (n["namespace"], n["active"], n["epoch"], n["state"], n["writable_here"], n["lease_left_s"])
+            (
+                n["namespace"],
+                n["active"],
+                n["epoch"],
+                n["state"],
+                n["writable_here"],
+                n["lease_left_s"],
+                round(n.get("at_risk_s", 0.0), 1),
+                _silence(n),
+            )
             for n in found["namespaces"]
         ]
         rows(columns, lines, found, json_output)
         if not json_output and found.get("promises"):
             promised = [
-                (n["namespace"], n["rpo_s"], round(n["at_risk_s"], 1), "broken" if n["slo_broken"] else "kept")
+                (
+                    n["namespace"],
+                    n["rpo_s"],
+                    round(n["at_risk_s"], 1),
+                    _silence(n),
+                    "broken" if n["slo_broken"] else "kept",
+                )
                 for n in found["promises"]
             ]
-            rows(("active in every region", "promised s", "at risk s", "promise"), promised, None, False)
+            rows(("active in every region", "promised s", "at risk s", "silent s", "promise"), promised, None, False)
         return
     found = rest.get(_path(namespace))
     if json_output:
@@ -108,9 +132,16 @@ def status(
             else {}
         )
         show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise}, False)
+        _say_configuration(found)
         rows(
             ("lost with this region, not in", *_LAG),
             [(region, *_lag(lag)) for region, lag in found["at_risk"].items()],
+            None,
+            False,
+        )
+        rows(
+            ("missing here, if lost now", *_LAG),
+            [(region, *_lag(lag)) for region, lag in found.get("lacks", {}).items()],
             None,
             False,
         )
@@ -128,6 +159,7 @@ def status(
         },
         False,
     )
+    _say_configuration(found)
     lines = []
     for region, target in found["targets"].items():
         lag = target["source"] if "unreachable" not in target["source"] else target["target"]
@@ -142,11 +174,23 @@ def status(
     rows(("can take over", "planned, now", "because", *_LAG), lines, None, False)
 
 
-_LAG = ("messages", "bytes", "age s")
+_LAG = ("messages", "bytes", "age s", "silent s", "topics unheard")
 
 
 def _lag(lag: dict[str, Any]) -> tuple[Any, ...]:
-    return lag["messages"], lag["bytes"], lag.get("age_s", lag.get("age_s_max", 0.0))
+    age_s = lag.get("age_s", lag.get("age_s_max", 0.0))
+    return lag["messages"], lag["bytes"], round(age_s, 1), _silence(lag), len(lag.get("unheard", ()))
+
+
+def _silence(row: dict[str, Any]) -> Any:
+    """How old the row's numbers are; "-": as good as now."""
+    return round(row["silent_s"], 1) if row.get("silent_s") else "-"
+
+
+def _say_configuration(found: dict[str, Any]) -> None:
+    """Says why what is shown may be old, where it may."""
+    if found.get("configuration"):
+        typer.echo(found["configuration"], err=True)
 
 
 def history(
@@ -714,6 +758,7 @@ def _say_cost(plan: dict[str, Any]) -> None:
     )
     for step, meaning in cost["steps"].items():
         typer.echo(f"  {step}: {meaning}")
+    _say_configuration(cost)
     for side in ("source", "target"):
         found = cost[side]
         if "unreachable" in found:
@@ -721,15 +766,23 @@ def _say_cost(plan: dict[str, Any]) -> None:
         elif side == "source":
             typer.echo(
                 f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in "
-                f"{plan['target']} yet"
+                f"{plan['target']} yet{_say_silence(found)}"
             )
         else:
-            silent = f", nothing heard for {found['silent_s']:.1f} s" if found["silent_s"] else ""
             typer.echo(
                 f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be "
-                f"missing here{silent}"
+                f"missing here{_say_silence(found)}"
             )
     if cost.get("unheard"):
         typer.echo(f"  it is not effective yet, whoever has not heard of it takes messages: {cost['unheard']}")
     for region, topics in cost.get("cut_off", {}).items():
         typer.echo(f"  {plan['target']} has no link to {region} ({len(topics)} topics): what it takes would wait there")
+
+
+def _say_silence(found: dict[str, Any]) -> str:
+    """What a side's numbers do not cover: the time in which nothing was heard, and topics never heard of."""
+    text = f", nothing heard for {found['silent_s']:.1f} s" if found.get("silent_s") else ""
+    if unheard := found.get("unheard"):
+        since = f" since they were loaded, {found['unheard_s']:.1f} s ago" if found.get("unheard_s") else ""
+        text += f"; of {len(unheard)} topics nothing was heard{since}"
+    return text

@@ -25,6 +25,9 @@ class Take(StrEnum):
     RETRY = "retry"
 
 
+_SILENT_S = 2.0
+"""A region that lives is heard each second; above this its silence is shown."""
+
 Topic = Annotated[
     str,
     typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default."),
@@ -37,10 +40,18 @@ def links(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", jso
     found = [rest.get(f"{path}/links") for path in _paths(rest, topic)]
     every = [link for one in found for link in one["links"]]
     table = [
-        (link["topic"], link["target"], link["state"], link["cause"], link["backlog_messages"], link["cause_text"])
+        (
+            link["topic"],
+            link["target"],
+            link["state"],
+            link["cause"],
+            link["backlog_messages"],
+            "-" if (silent_s := link.get("silent_s") or 0.0) <= _SILENT_S else round(silent_s, 1),
+            link["cause_text"],
+        )
         for link in every
     ]
-    rows(("topic", "to", "state", "cause", "messages behind", ""), table, found, json_output)
+    rows(("topic", "to", "state", "cause", "messages behind", "silent s", ""), table, found, json_output)
     if not json_output:
         for link in every:
             _differences(link)

@@ -38,9 +38,9 @@ function overview(told) {
   return [
     told.canary && canary(told.canary),
     told.lease.not_confirmed > 0 && h("p", { class: "warn" }, `${count(told.lease.not_confirmed)} messages were not confirmed, because the right to write was not certain.`),
-    table("Active-passive namespaces", [["Namespace"], ["Active in"], ["State"], ["At risk", 1], ["Promise"]], told.namespaces.map((row) => [
+    table("Active-passive namespaces", [["Namespace"], ["Active in"], ["State"], ["At risk", 1], ["Not heard for", 1], ["Promise"]], told.namespaces.map((row) => [
       h("a", { href: `#/disaster/${row.namespace.split("/").map(encodeURIComponent).join("/")}`, "data-key": row.namespace }, row.namespace),
-      row.active ?? "", row.state ?? "", seconds(row.at_risk_s ?? 0), h("span", { class: row.slo_broken ? "bad" : "good" }, row.slo_broken ? "broken" : "kept")]),
+      row.active ?? "", row.state ?? "", seconds(row.at_risk_s ?? 0), silence(row), h("span", { class: row.slo_broken ? "bad" : "good" }, row.slo_broken ? "broken" : "kept")]),
     "every namespace takes messages in all of its regions"),
     table("Events", [["When"], ["Namespace"], ["What"], ["How much"]], told.events.slice().reverse().map((row) => [when(row.time_ms), row.namespace, row.event === "slo.broken" ? "promise broken" : row.event === "slo.kept" ? "promise kept again" : row.event, `${seconds(row.value)} at risk, ${seconds(row.promised)} promised`])),
   ];
@@ -72,7 +72,8 @@ function told(names, found, plan, stopped) {
   if (found.mode === "active-active") {
     return [
       h("p", {}, `Every region takes messages: ${found.regions.join(", ")}. There is nothing to switch over; `, h("code", {}, `heliograph dr set ${names.tenant}/${names.namespace} --active REGION`), " makes one region the active one."),
-      table("What would be lost with this region now", [["Not yet in"], ["Messages", 1], ["Bytes", 1]], Object.entries(found.at_risk).map(([region, row]) => [region, count(row.messages), bytes(row.bytes)]))];
+      table("What would be lost with this region now", [["Not yet in"], ["Messages", 1], ["Bytes", 1], ["Not heard for", 1]], Object.entries(found.at_risk).map(([region, row]) => [region, count(row.messages), bytes(row.bytes), silence(row)])),
+      table("What would be missing here with another region now", [["Of"], ["Messages", 1], ["Bytes", 1], ["Not heard for", 1], ["Topics never heard of", 1]], Object.entries(found.lacks ?? {}).map(([region, row]) => [region, count(row.messages), bytes(row.bytes), silence(row), count(row.unheard.length)]))];
   }
   const running = found.operation?.state === "running" ? found.operation : null;
   return [
@@ -81,12 +82,16 @@ function told(names, found, plan, stopped) {
     running && h("div", { class: "refusal" }, progress(running), h("p", {},
       h("button", { type: "button", "data-key": "go on", onclick: () => goOn(names, plan, stopped) }, "Go on with it"), " ",
       h("button", { type: "button", "data-key": "cancel", onclick: () => cancel(names, running) }, "Cancel it…"))),
-    table("Where it could go", [["Region"], ["Can take over"], ["Why not"], ["Messages on their way", 1], ["Bytes", 1], ["Acts"]], Object.entries(found.targets).map(([region, row]) => [
-      region, h("span", { class: row.can_switch ? "good" : "bad" }, row.can_switch ? "yes" : "no"), row.because, count(row.source?.messages), bytes(row.source?.bytes),
+    table("Where it could go", [["Region"], ["Can take over"], ["Why not"], ["Messages on their way", 1], ["Bytes", 1], ["Not heard for", 1], ["Acts"]], Object.entries(found.targets).map(([region, row]) => [
+      region, h("span", { class: row.can_switch ? "good" : "bad" }, row.can_switch ? "yes" : "no"), row.because, count(numbers(row).messages), bytes(numbers(row).bytes), silence(numbers(row)),
       h("span", {},
         h("button", { type: "button", "data-key": `dry ${region}`, onclick: () => dry(names, region, plan) }, `Dry run to ${region}`), " ",
         h("button", { type: "button", "data-key": `switch ${region}`, onclick: () => switchover(names, found, region, plan, stopped) }, `Switch over to ${region}…`))]))];
 }
+
+/** Of the side that answers: the region's own numbers, else what the target knows that it lacks. */
+const numbers = (row) => (row.source && !("unreachable" in row.source) ? row.source : row.target ?? {});
+const silence = (row) => (row.silent_s ? h("span", { class: "bad" }, seconds(row.silent_s)) : "");
 
 async function dry(names, to, plan) {
   try {
@@ -101,8 +106,13 @@ async function dry(names, to, plan) {
 
 function sideSaid(found, target, side) {
   if ("unreachable" in found) return `${found.region} does not answer: ${found.unreachable}.`;
-  if (side === "source") return `${found.region} says: ${count(found.messages)} messages (${bytes(found.bytes)}) are not in ${target} yet.`;
-  return `${found.region} says: ${count(found.messages)} messages (${bytes(found.bytes)}) are known to be missing there${found.silent_s ? `, nothing heard for ${seconds(found.silent_s)}` : ""}.`;
+  if (side === "source") return `${found.region} says: ${count(found.messages)} messages (${bytes(found.bytes)}) are not in ${target} yet${unheard(found)}.`;
+  return `${found.region} says: ${count(found.messages)} messages (${bytes(found.bytes)}) are known to be missing there${unheard(found)}.`;
+}
+
+/** What a side's numbers do not cover. */
+function unheard(found) {
+  return `${found.silent_s ? `, nothing heard for ${seconds(found.silent_s)}` : ""}${found.unheard?.length ? `; of ${count(found.unheard.length)} topics nothing was heard since they were loaded, ${seconds(found.unheard_s ?? 0)} ago` : ""}`;
 }
 
 function switchover(names, found, to, plan, stopped) {

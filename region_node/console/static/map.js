@@ -44,13 +44,14 @@ export function joined(rows) {
   const pairs = new Map();
   for (const row of rows) {
     const key = `${row.source} ${row.target}`;
-    if (!pairs.has(key)) pairs.set(key, { source: row.source, target: row.target, topics: 0, down: 0, messages: 0, bytes: 0, age: 0, rate: 0, rtt: 0, slowed: 0, causes: new Map(), rows: [] });
+    if (!pairs.has(key)) pairs.set(key, { source: row.source, target: row.target, topics: 0, down: 0, messages: 0, bytes: 0, age: 0, silent: 0, rate: 0, rtt: 0, slowed: 0, causes: new Map(), rows: [] });
     const pair = pairs.get(key);
     pair.topics++;
     pair.down += !row.connected;
     pair.messages += row.backlog_messages;
     pair.bytes += row.backlog_bytes;
     pair.age = Math.max(pair.age, row.age_s);
+    pair.silent = Math.max(pair.silent, row.silent_s ?? 0);
     pair.rate += row.rate_out;
     pair.rtt = Math.max(pair.rtt, row.rtt_ms);
     pair.slowed += row.slowed;
@@ -72,6 +73,7 @@ export function atRisk(region, links) {
   return Math.max(0, ...topics.values());
 }
 
+const SILENT_S = 2; // a region that lives is heard each second
 const grade = (link) => (link.down ? "bad" : link.age > 5 || link.slowed ? "warn" : "good");
 const state = (link) => (link.down ? `${count(link.down)} of ${count(link.topics)} down` : grade(link) === "warn" ? "behind" : "up");
 
@@ -116,7 +118,7 @@ function listed(names, known, links) {
     return [name, h("span", { class: "good" }, "answers"), one.status.brokers.length, count(one.status.topics), h("span", { class: risk > 5 ? "warn" : null }, seconds(risk)), one.status.version];
   });
   const rows = links.map((link) => [
-    `${link.source} → ${link.target}`, h("span", { class: grade(link) }, state(link)), count(link.topics), count(link.messages), bytes(link.bytes), seconds(link.age),
+    `${link.source} → ${link.target}`, h("span", { class: grade(link) }, state(link)), count(link.topics), count(link.messages), bytes(link.bytes), seconds(link.age), link.silent > SILENT_S ? h("span", { class: "bad" }, seconds(link.silent)) : "",
     `${count(link.rate)}/s`, `${count(link.rtt)} ms`,
     [...link.causes].map(([cause, seen]) => h("div", {}, h("strong", {}, cause), ` (${count(seen.count)}): ${seen.text || "no more is known"}. ${seen.remedy}`)),
   ]);
@@ -124,7 +126,7 @@ function listed(names, known, links) {
     .sort((a, b) => b.age_s - a.age_s || b.backlog_messages - a.backlog_messages).slice(0, 20);
   return [
     table("Regions", [["Region"], ["State"], ["Brokers", 1], ["Topics at the broker asked", 1], ["At risk if lost now", 1], ["Version"]], regions),
-    table("Links between regions", [["Link"], ["State"], ["Topics", 1], ["Behind", 1], ["Bytes", 1], ["Oldest", 1], ["Rate", 1], ["Round trip", 1], ["Cause, and what to do"]], rows, "nothing is replicated"),
+    table("Links between regions", [["Link"], ["State"], ["Topics", 1], ["Behind", 1], ["Bytes", 1], ["Oldest", 1], ["Not heard for", 1], ["Rate", 1], ["Round trip", 1], ["Cause, and what to do"]], rows, "nothing is replicated"),
     table("Topics that are behind most", [["Topic"], ["Link"], ["Behind", 1], ["Oldest", 1], ["Cause"]],
       worst.map((row) => [topicLink(row.topic), `${row.source} → ${row.target}`, count(row.backlog_messages), seconds(row.age_s), row.connected ? "" : row.cause])),
   ];

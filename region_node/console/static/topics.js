@@ -180,10 +180,17 @@ function held(vectors) {
   return table("What each region holds of what was published where", [["Region"], ["Heard"], ["Published in"], ["Origin"], ["Through"], ["Missing below that"]], rows);
 }
 
+/** A region that lives is heard each second. */
+const silence = (row) => (row.silent_s > 2 ? h("span", { class: "bad" }, seconds(row.silent_s)) : "");
+
 function missing(risk) {
   const away = Object.entries(risk.not_yet_elsewhere).map(([region, row]) => [
-    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : row.cause), count(row.messages), bytes(row.bytes), seconds(row.age_s), row.connected ? "" : row.remedy]);
-  return table("Published here and not yet there", [["Region"], ["Link"], ["Messages", 1], ["Bytes", 1], ["Oldest", 1], ["What to do"]], away, "it is in no other region");
+    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : row.cause), count(row.messages), bytes(row.bytes), seconds(row.age_s), silence(row), row.connected ? "" : row.remedy]);
+  const here = Object.entries(risk.not_yet_here).map(([region, row]) => [
+    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : "not heard"), row.messages === null ? "not told" : count(row.messages), bytes(row.bytes ?? 0), seconds(row.age_s_max), silence(row)]);
+  return [
+    table("Published here and not yet there", [["Region"], ["Link"], ["Messages", 1], ["Bytes", 1], ["Oldest", 1], ["Not heard for", 1], ["What to do"]], away, "it is in no other region"),
+    table("Published there and not yet here", [["Region"], ["Link"], ["Messages", 1], ["Bytes", 1], ["Oldest, at most", 1], ["Not heard for", 1]], here, "no other region has told of it since it was loaded here")];
 }
 
 // -- where a message lies ------------------------------------------------------------------------------------------------------

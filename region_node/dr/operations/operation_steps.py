@@ -97,14 +97,20 @@ class Conductor:
         prefix = history_prefix(namespace)
         return [Operation.decode(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
 
-    async def plan(self, kind: str, namespace: str, target: str) -> tuple[Operation, dict[str, Any]]:
-        """What `begin` would do, and what it would cost; nothing is changed. Raises NotAllowed, NotFound."""
-        record, _ = await self.switching.get(namespace)
+    async def plan(
+        self, kind: str, namespace: str, target: str, record: Leadership | None = None, unheard: str = ""
+    ) -> tuple[Operation, dict[str, Any]]:
+        """What `begin` would do, and what it would cost; nothing is changed. record, unheard: the leadership, and who
+        may not have heard of it, as they are known already. Raises NotAllowed, NotFound.
+        """
+        if record is None:
+            record, _ = await self.switching.get(namespace)
+            unheard = unheard_text(await self.switching.unheard(namespace, self.regions(namespace)))
         planned = self._new(1, kind, namespace, target, record, "")
         cost: dict[str, Any] = {
             "active": record.active,
             "epoch": record.epoch,
-            "unheard": unheard_text(await self.switching.unheard(namespace, self.regions(namespace))),
+            "unheard": unheard,
             "steps": {step: MEANING[step] for step in STEPS[kind]},
         }
         for key, region, other, look in (

@@ -155,6 +155,8 @@ class Admin:
     tombstones: Tombstones | None = None
     leases: WriteLeases | None = None
     """Says which active-passive namespaces this region may write to, and until when."""
+    region_patience_s: float = 2.0
+    """So long a question about all regions waits for each of them; then what is known here is told."""
     deferred: DeferredEdits | None = None
     """Changes of policies that wait for the global configuration."""
     subscription_leadership: SubscriptionLeadership | None = None

@@ -8,14 +8,16 @@ Source: docs/operating/disaster-recovery.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import NotAllowed, NotFound
-from region_node.dr.leadership.leadership_changes import unheard_text
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.leadership import Leadership, Writer
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from region_node.dr.leadership.leadership_changes import unheard, unheard_text
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill import Drill
@@ -57,44 +59,29 @@ async def listed(admin: Admin, request: web.Request) -> Any:
 
 async def status(admin: Admin, request: web.Request) -> Any:
     """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at
-    what cost.
+    what cost. Nobody is waited for longer than `region_patience_s`.
     """
     namespace = admin.namespace(request)
-    policies, conductor = admin.policies(namespace), conductor_for(admin, request)
-    try:
-        record, version = await conductor.switching.get(namespace)
-    except NotFound:
-        here = await facts_here(admin, namespace)
-        others = (
-            [region for region in policies.regions if region != admin.region]
-            if admin.region in policies.regions
-            else []
-        )
-        at_risk, slo = (
-            {region: namespace_facts.not_in(here, region) for region in others},
-            policies.policies.get(SLO_POLICY) or {},
-        )
-        age_s = max(
-            [lag["age_s"] for lag in at_risk.values()]
-            + [namespace_facts.lacking(here, region)["age_s_max"] for region in others],
-            default=0.0,
-        )
-        return {
-            "namespace": namespace,
-            "mode": "active-active",
-            "regions": list(policies.regions),
-            "at_risk": at_risk,
-            "at_risk_s": age_s,
-            "slo": slo,
-            "slo_broken": age_s > slo.get("rpo_s", age_s),
-        }
-    operation, _ = await conductor.operation(namespace)
-    targets = {}
-    for region in policies.regions:
-        if region != record.active:
-            _, cost = await conductor.plan(SWITCHOVER, namespace, region)
-            targets[region] = {"can_switch": not (trouble := _trouble(cost)), "because": trouble, **cost}
-    writers = {region: await conductor.switching.writers(region) for region in policies.regions}
+    policies, gate = admin.policies(namespace), _leases(admin).core.gate(namespace)
+    others = [region for region in policies.regions if region != admin.region]
+    async with AskedRegions(facts_of(admin, request), namespace, admin.region_patience_s) as asked:
+        asked.begin(policies.regions if gate is not None else [admin.region])
+        conductor = conductor_for(admin, request, asked)
+        trouble = ""
+        try:
+            led = await _led(admin, conductor, namespace)
+        except MetadataUnavailable as error:
+            led, trouble = None, str(error)
+        if led is None:
+            here = await asked(admin.region, namespace)
+            found = _everywhere(namespace, policies, here, others if admin.region in policies.regions else [])
+            return {**found, "configuration": trouble}
+        targets = {}
+        for region in policies.regions:
+            if region != led.record.active:
+                _, cost = await conductor.plan(SWITCHOVER, namespace, region, led.record, led.unheard)
+                targets[region] = {"can_switch": not (why := _trouble(cost)), "because": why, **cost}
+    record = led.record
     return {
         "namespace": namespace,
         "mode": "active-passive",
@@ -105,15 +92,123 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "to": record.to,
         "since_ms": record.since_ms,
         "slo": record.slo,
-        "unheard": unheard_text(await conductor.switching.unheard(namespace, policies.regions)),
-        "to_rejoin": await conductor.away(namespace),
+        "configuration": led.trouble,
+        "unheard": led.unheard,
+        "to_rejoin": led.away,
         "writers": {
-            region: {broker: w.obeys(namespace, version) for broker, w in sorted(found.items())}
-            for region, found in writers.items()
+            region: {broker: w.obeys(namespace, led.version) for broker, w in sorted(found.items())}
+            for region, found in led.writers.items()
         },
         "targets": targets,
-        "operation": None if operation is None else _shown(operation),
+        "operation": None if led.operation is None else _shown(led.operation),
     }
+
+
+def _everywhere(
+    namespace: str, policies: NamespacePolicies, here: Mapping[str, Any], others: Iterable[str]
+) -> dict[str, Any]:
+    """A namespace that every region takes messages of. at_risk: what would be lost with this region; lacks: what this
+    one would lack if another one were lost.
+    """
+    at_risk = {region: namespace_facts.not_in(here, region) for region in others}
+    lacks = {region: namespace_facts.lacking(here, region) for region in at_risk}
+    slo = policies.policies.get(SLO_POLICY) or {}
+    age_s = max(
+        [lag["age_s"] for lag in at_risk.values()] + [lag["age_s_max"] for lag in lacks.values()],
+        default=0.0,
+    )
+    return {
+        "namespace": namespace,
+        "mode": "active-active",
+        "regions": list(policies.regions),
+        "at_risk": at_risk,
+        "lacks": lacks,
+        "at_risk_s": age_s,
+        "slo": slo,
+        "slo_broken": age_s > slo.get("rpo_s", age_s),
+    }
+
+
+class AskedRegions:
+    """What regions say of one namespace: asked side by side, each once, in the name of `ask`'s caller. One that has not
+    answered after `patience_s` is said not to answer: a region that is lost without a word refuses nothing.
+    """
+
+    def __init__(self, ask: Callable[[str, str], Awaitable[dict[str, Any]]], namespace: str, patience_s: float) -> None:
+        self._ask, self._namespace, self._patience_s = ask, namespace, patience_s
+        self._asked: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    async def __aenter__(self) -> AskedRegions:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._asked.values():
+            task.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+
+    def begin(self, regions: Iterable[str]) -> None:
+        """Asks them, unless they were asked."""
+        loop = asyncio.get_running_loop()
+        for region in regions:
+            if region not in self._asked:
+                self._asked[region] = loop.create_task(self._one(region))
+
+    async def __call__(self, region: str, namespace: str) -> dict[str, Any]:
+        """What the region answers, or has answered. Raises HeliographError."""
+        assert namespace == self._namespace
+        self.begin([region])
+        return await self._asked[region]
+
+    async def _one(self, region: str) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._ask(region, self._namespace)
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                f"nothing came from it within {self._patience_s:g} s (broker.region_patience_s)"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Led:
+    """What the global configuration says of an active-passive namespace. trouble: why it could not be asked, so that
+    the record is the one that this broker's copy has; "": it was.
+    """
+
+    record: Leadership
+    version: int
+    operation: Operation | None = None
+    away: Mapping[str, list[int]] = field(default_factory=dict)
+    writers: Mapping[str, Mapping[str, Writer]] = field(default_factory=dict)
+    unheard: str = ""
+    """Which brokers may not have heard of it, in words; "": every one has."""
+    trouble: str = ""
+
+
+async def _led(admin: Admin, conductor: Conductor, namespace: str) -> _Led | None:
+    """None: the namespace is active-active. Raises MetadataUnavailable where it cannot be asked, and is active-active
+    as far as is known here.
+    """
+    names = admin.policies(namespace).regions
+    try:
+        async with asyncio.timeout(admin.region_patience_s):
+            (record, version), (operation, _), away, writers = await asyncio.gather(
+                conductor.switching.get(namespace),
+                conductor.operation(namespace),
+                conductor.away(namespace),
+                asyncio.gather(*(conductor.switching.writers(region) for region in names)),
+            )
+    except NotFound:
+        return None
+    except (TimeoutError, HeliographError) as error:
+        gate = _leases(admin).core.gate(namespace)
+        why = str(error) or f"nothing came from it within {admin.region_patience_s:g} s"
+        trouble = f"the global configuration does not answer ({why}): this is what the copy here says"
+        if gate is None or gate.record is None:
+            raise MetadataUnavailable(trouble) from error
+        return _Led(gate.record, gate.version, unheard="it is not known who has heard of it", trouble=trouble)
+    found = dict(zip(names, writers, strict=True))
+    return _Led(record, version, operation, away, found, unheard_text(unheard(namespace, record, version, found)))
 
 
 def _trouble(cost: Mapping[str, Any]) -> str:
@@ -255,8 +350,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
         raise MalformedRequest('expected {"kind": "switchover", "to": region} in the body')
     conductor = conductor_for(admin, request)
     if given.get("dry_run"):
-        planned, cost = await conductor.plan(given["kind"], namespace, given.get("to", ""))
-        return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
+        return await _dry_run(admin, request, namespace, given["kind"], given.get("to", ""))
     operation = await conductor.begin(
         given["kind"],
         namespace,
@@ -268,6 +362,20 @@ async def begin(admin: Admin, request: web.Request) -> Any:
         request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}
     )
     return _shown(operation)
+
+
+async def _dry_run(admin: Admin, request: web.Request, namespace: str, kind: str, to: str) -> dict[str, Any]:
+    """What `begin` would do; nobody is waited for longer than `region_patience_s`."""
+    gate = _leases(admin).core.gate(namespace)
+    async with AskedRegions(facts_of(admin, request), namespace, admin.region_patience_s) as asked:
+        if gate is not None and gate.record is not None:
+            asked.begin([gate.record.active, *([to] if to in admin.policies(namespace).regions else [])])
+        conductor = conductor_for(admin, request, asked)
+        led = await _led(admin, conductor, namespace)
+        known = () if led is None else (led.record, led.unheard)
+        planned, cost = await conductor.plan(kind, namespace, to, *known)
+    cost["configuration"] = "" if led is None else led.trouble
+    return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
 
 
 async def advance(admin: Admin, request: web.Request) -> Any:
@@ -314,8 +422,10 @@ def _lease(admin: Admin) -> dict[str, Any]:
     }
 
 
-def conductor_for(admin: Admin, request: Caller) -> Conductor:
-    """Asks other regions in the name of `request`."""
+def conductor_for(
+    admin: Admin, request: Caller, ask: Callable[[str, str], Awaitable[dict[str, Any]]] | None = None
+) -> Conductor:
+    """Asks other regions in the name of `request`; for what they know of a namespace by `ask`, where it is given."""
 
     async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if region == admin.region:
@@ -326,7 +436,7 @@ def conductor_for(admin: Admin, request: Caller) -> Conductor:
         return found
 
     leases = _leases(admin)
-    ask = facts_of(admin, request)
+    ask = ask or facts_of(admin, request)
     conductor = Conductor(leases.store, admin.view, facts_of=ask, counts_of=counts_of, wall_ms=admin.clock.wall_ms)
     shadows = RegionShadows(
         admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given)
