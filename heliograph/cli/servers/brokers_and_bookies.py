@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import done, rows, show
+from heliograph.model.errors import ConfigError
 
 Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
 Setting = Annotated[str, typer.Argument(help="A name in `heliograph brokers settings`.")]
@@ -24,6 +26,7 @@ def register(app: typer.Typer) -> None:
     add(brokers, balance=brokers_balance, pause=brokers_pause, resume=brokers_resume)
     bookies = group(app, "bookies", "Bookies of the region.")
     add(bookies, list=bookies_list, decommission=bookies_decommission, recommission=bookies_recommission)
+    add(bookies, new_life=bookies_new_life)
 
 
 def brokers_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
@@ -134,8 +137,11 @@ def brokers_audit(
 def bookies_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """List the bookies: registered, writable, being emptied."""
     found = Rest(admin, token).get("/heliograph/v1/bookies")
-    lines = [(b["id"], b.get("rack", ""), b["registered"], b["writable"], b["draining"]) for b in found]
-    rows(("bookie", "rack", "registered", "writable", "emptied"), lines, found, json_output)
+    lines = [
+        (b["id"], b.get("rack", ""), b["registered"], b["writable"], b["draining"], b.get("limbo", False))
+        for b in found
+    ]
+    rows(("bookie", "rack", "registered", "writable", "emptied", "limbo"), lines, found, json_output)
 
 
 def bookies_decommission(
@@ -151,3 +157,46 @@ def bookies_recommission(bookie: Bookie, admin: AdminOption = ADMIN, token: Toke
     """Use a bookie again that was being emptied."""
     Rest(admin, token).delete(f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission")
     done(f"bookie {bookie} is used again")
+
+
+def bookies_new_life(
+    bookie: Bookie,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where it may have had the only copy of something: that is lost then.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Give up what a bookie in limbo had in directories that are lost for good: it begins a new life on those it has
+    now, and its copies are made again from other bookies. Again: show how far that is. First look whether a disk is
+    only not mounted: then mount it, and nothing is lost.
+    """
+    rest, path = Rest(admin, token), f"/heliograph/v1/bookies/{quote(bookie, safe='')}/new-life"
+    found = rest.get(path)
+    if found["state"] != "limbo":
+        show(found, json_output)
+        return
+    if not yes:
+        _say_price(found)
+        if not sys.stdin.isatty() or not typer.confirm(f"Are the directories that {bookie} had lost for good?"):
+            raise ConfigError("nothing was done: say --yes, or answer with y")
+    show(rest.post(path + ("?force=true" if force else "")), json_output)
+
+
+def _say_price(found: dict[str, Any]) -> None:
+    bookie = found["bookie"]
+    typer.echo(
+        f"{found['ledgers_left']} ledgers, about {found['bytes_left'] / 1e6:.0f} MB, count on a copy on {bookie}, "
+        "which is made again from other bookies. Until then "
+        f"{found['one_copy_ledgers']} of them have entries with one copy only: lose no other disk",
+        err=True,
+    )
+    if found["no_copy_ledgers"]:
+        typer.echo(
+            f"{found['no_copy_ledgers']} of them have entries of which no other bookie that is there is known to have "
+            f"a copy (the first: {', '.join(map(str, found['no_copy'][:5]))}): they are lost for good. That wants "
+            "--force",
+            err=True,
+        )

@@ -31,6 +31,7 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.recovery.abandoned_ledgers import Abandoned
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
+from storage.ledger.repair.new_lives import NewLives
 from storage.ledger.repair.replica_check import CopyCheck
 from storage.ledger.underreplicated_marks import Mark
 
@@ -93,6 +94,7 @@ class AutoRecovery:
         self._someone: bytes | None = None
         self._marks: dict[int, tuple[int, Mark]] = {}
         self._not_before: dict[int, float] = {}
+        self.new_lives = NewLives(context, lambda ledger: self._marks.get(ledger, (-1, Mark()))[1])
         self._audited: list[str] = []
         self._audited_directories: list[tuple[str, int]] = []
         self._scan_at = 0.0
@@ -113,6 +115,7 @@ class AutoRecovery:
         self._stops = [
             meta.watch(keys.AUDITOR, self._on_auditor),
             meta.watch(keys.UNDERREPLICATED, self._on_mark),
+            meta.watch(keys.BOOKIE_COOKIES, self.new_lives.on_cookie),
             self._context.pool.on_change(self._on_change),
         ]
         await meta.synced(keys.AUDITOR)
@@ -196,7 +199,8 @@ class AutoRecovery:
         if not self.auditor or self._context.meta.stale_s() > 0:
             return
         self._on_bookies()
-        now = self._loop.time()
+        now, settings = self._loop.time(), self._settings
+        await self.new_lives.step(settings.marks_max - len(self._marks), now, settings.rescan_s)
         wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
         if (
             now < self._scan_at
@@ -227,7 +231,7 @@ class AutoRecovery:
                 continue
             self._lost.on_named((b for _, ensemble in metadata.fragments for b in ensemble), self._loop.time())
             gone = [*lost, *(b for b in partly if pool.lacks(b, metadata.ledger))]
-            if waits_for_its_writer(metadata, gone):
+            if waits_for_its_writer(metadata, [*gone, *self.new_lives.on_scanned(metadata)]):
                 waiting += 1
                 if len(left) < _ABANDONED_MAX:
                     left.append(metadata.ledger)
@@ -256,7 +260,11 @@ class AutoRecovery:
         self.scans += 1
         if not full:
             await self.abandoned.on_scanned(
-                left, lambda bookie, ledger: bookie in lost or pool.lacks(bookie, ledger), self._loop.time()
+                left,
+                lambda bookie, ledger: (
+                    bookie in lost or pool.lacks(bookie, ledger) or self.new_lives.forgot(bookie, ledger)
+                ),
+                self._loop.time(),
             )
             if self._also is not None:
                 await self._also(self._loop.time())
@@ -285,6 +293,7 @@ class AutoRecovery:
                 "registered": pool.registered(b),
                 "writable": b in writable,
                 "draining": pool.draining(b),
+                "limbo": b in pool.limbo,
                 "rack": pool.rack(b),
                 "group": pool.group(b) or "",
                 "free_bytes": pool.free_bytes(b),

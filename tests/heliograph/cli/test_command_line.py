@@ -130,6 +130,7 @@ def test_servers_settings_and_the_audit_log(run: Command, region: Region) -> Non
     run("brokers", "unset", "maxConsumersPerTopic")
     assert of(run("brokers", "settings", "--json"))["maxConsumersPerTopic"] == "0"
     assert [b["id"] for b in of(run("bookies", "list", "--json"))] == ["us-bookie-0", "us-bookie-1"]
+    assert of(run("bookies", "new-life", "us-bookie-0", "--json"))["state"] == "whole", "it lost nothing"
     assert (
         "maxConsumersPerTopic" in run("brokers", "audit")
         and of(run("brokers", "audit", "-n", "1", "--json"))[0]["method"] == "DELETE"

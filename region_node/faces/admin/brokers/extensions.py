@@ -194,6 +194,19 @@ async def recommission(admin: Admin, request: web.Request) -> Any:
     await recovery_of(admin).recommission(check_name("bookie", request.match_info["id"]))
 
 
+async def new_life(admin: Admin, request: web.Request) -> Any:
+    """What the loss of a bookie's directories costs, as far as that is not made good yet: a look at every ledger."""
+    return asdict(await recovery_of(admin).new_lives.look(check_name("bookie", request.match_info["id"])))
+
+
+async def grant_new_life(admin: Admin, request: web.Request) -> Any:
+    """Lets a bookie in limbo begin a new life without its directories; `force=true`: also where it may have had the
+    only copy of something. Answers with the price; idempotent.
+    """
+    bookie = check_name("bookie", request.match_info["id"])
+    return asdict(await recovery_of(admin).new_lives.grant(bookie, force=flag(request, "force")))
+
+
 async def audit(admin: Admin, request: web.Request) -> Any:
     """The newest changes by admin at this broker; `all=true`: at every broker of the region."""
     count = whole_number(request.query.get("count", "100"), "count")
@@ -219,6 +232,8 @@ ROUTES = (
     ("POST", "/heliograph/v1/bookies/{id}/decommission", decommission),
     ("GET", "/heliograph/v1/bookies/{id}/decommission", emptying),
     ("DELETE", "/heliograph/v1/bookies/{id}/decommission", recommission),
+    ("GET", "/heliograph/v1/bookies/{id}/new-life", new_life),
+    ("POST", "/heliograph/v1/bookies/{id}/new-life", grant_new_life),
     ("GET", "/heliograph/v1/audit", audit),
     ("GET", f"{_TOPIC}/snapshot", snapshot),
     ("GET", f"{_TOPIC}/blocks", blocks),

@@ -62,6 +62,7 @@ def template(path: str) -> str:
         ("POST", "/heliograph/v1/reading/blocks", CallAccess.EACH),
         ("POST", "/heliograph/v1/reading/tomorrow", CallAccess.SUPER),
         ("POST", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER),
+        ("POST", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER),
         ("GET", "/heliograph/v1/status", CallAccess.SUPER),
         ("GET", "/heliograph/v1/health", CallAccess.PUBLIC),
         ("GET", "/console/", CallAccess.PUBLIC),
