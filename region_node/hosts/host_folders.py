@@ -165,7 +165,9 @@ metadata above all.
 
 
 def unit(inventory: Inventory, host: str, node: HostNode) -> str:
-    """Returns the text of the node's systemd unit."""
+    """Returns the text of the node's systemd unit. It starts only once the disks of its folders are mounted: an empty
+    mount point is no empty disk.
+    """
     prefix = inventory.prefix_of(host)
     bookie = node.settings.get("bookie", {})
     writes = " ".join(
@@ -175,6 +177,7 @@ def unit(inventory: Inventory, host: str, node: HostNode) -> str:
 Description=Heliograph {node.name} ({", ".join(node.roles)})
 After=network-online.target
 Wants=network-online.target
+RequiresMountsFor={writes}
 StartLimitIntervalSec=0
 
 [Service]

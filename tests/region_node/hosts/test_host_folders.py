@@ -75,9 +75,10 @@ def test_units_start_the_process_and_let_it_write_its_own_folders_only(
         if "bookie" not in path.name
     }
     assert weights == {"400"}, "metadata is waited for by all"
-    assert (
-        "ReadWritePaths=/mnt/j/eu-c-bookie-0 /mnt/l0/eu-c-bookie-0 /mnt/l1/eu-c-bookie-0 /var/lib/heliograph\n" in unit
-    )
+    folders = "/mnt/j/eu-c-bookie-0 /mnt/l0/eu-c-bookie-0 /mnt/l1/eu-c-bookie-0 /var/lib/heliograph"
+    assert f"\nReadWritePaths={folders}\n" in unit
+    before_service, _, _ = unit.partition("[Service]")
+    assert f"\nRequiresMountsFor={folders}\n" in before_service, "an empty mount point is no empty disk"
     manifest = HostManifest.read(tmp_path / "out" / "eu-c" / "host.json")
     assert manifest.folders == (
         "/var/lib/heliograph",
