@@ -119,6 +119,7 @@ class AutoRecovery:
             self._context.pool.on_change(self._on_change),
         ]
         await meta.synced(keys.AUDITOR)
+        await meta.synced(keys.BOOKIE_COOKIES)
         self._tasks = [
             tasks.spawn(self._keep_lease()),
             tasks.spawn(
