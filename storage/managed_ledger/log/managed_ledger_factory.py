@@ -4,7 +4,9 @@ Is: the claim on a topic, the recovery of its last ledger, and the replay of wha
 of who should own a topic.
 Invariants: the claim (a compare-and-set that changes the metadata's owner, and marks the last ledger where its writer
 left it open) comes first, then that ledger is fenced and recovered, then the cursors are read: an earlier owner can add
-no ledger after the first, confirm nothing after the second, and store no cursor that is not seen.
+no ledger after the first, confirm nothing after the second, and store no cursor that is not seen. A deletion takes
+cursors before the topic, and a topic that is made begins without those that another one of its name has left: of a
+restore, or a deletion, that was cut off.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -14,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from heliograph.kv.metadata_store import Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put, pages_under, prefix_end
 from heliograph.model.errors import (
     HeliographError,
     LedgerFenced,
@@ -161,9 +163,8 @@ class ManagedLedgerFactory:
         infos = await self._recovered(loading)
         stored = loading.metadata
         catalog = Catalog(infos, stored.state_through, stored.pages)
-        prefix = keys.cursors(topic)
-        cursors = await self._meta.range(prefix, prefix_end(prefix))
-        if catalog.history is not None and (starts := [Cursor.begins_at(blob) for _, blob, _ in cursors]):
+        cursors = await _cursors(self._meta, topic, loading)
+        if catalog.history is not None and (starts := [Cursor.begins_at(blob) for blob in cursors.values()]):
             await read_pages(self._meta, topic, stored.owner, catalog.history.missing(min(starts)))
         if not loading.created:
             state.restore(stored.state_blob)
@@ -172,7 +173,7 @@ class ManagedLedgerFactory:
         )
         stored = replace(stored, properties=dated(stored.properties, created_ms(stored), newest_ms, stored.next_index))
         ledger = ManagedLedger(topic, state, persistence, catalog, stored, loading.version, next_index, self._parts)
-        for key, blob, _ in cursors:
+        for key, blob in cursors.items():
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
         self._take_in(ledger)
         if loading.dropped is not None:
@@ -195,13 +196,12 @@ class ManagedLedgerFactory:
         stored = loading.metadata
         if stored.ledgers or stored.pages or stored.properties.get(SHADOW_SOURCE, source) != source:
             raise NotAllowed(f"{topic} cannot be a shadow of {source}: it is there, and is something else")
-        prefix = keys.cursors(topic)
-        cursors = await self._meta.range(prefix, prefix_end(prefix))
+        cursors = await _cursors(self._meta, topic, loading)
         found = await stored_topic(self._meta, source)
         followed = found[0] if found is not None else ManagedLedgerMetadata()
         state.restore(followed.state_blob)
         ledger = ShadowLedger(topic, source, state, persistence, followed, stored, loading.version, self._parts)
-        for key, blob, _ in cursors:
+        for key, blob in cursors.items():
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
         self._take_in(ledger)
         try:
@@ -248,7 +248,7 @@ class ManagedLedgerFactory:
         return await self._meta.count(keys.managed_ledgers(namespace))
 
     async def delete(self, topic: str) -> None:
-        """Deletes the topic, its cursors, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it
+        """Deletes the topic's cursors, it, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it
         at the same time.
         """
         former = self._open.get(topic)
@@ -259,12 +259,11 @@ class ManagedLedgerFactory:
         await read_pages(self._meta, topic, loading.metadata.owner, history.pages)
         infos = [*history.infos(), *await self._recovered(loading)]
         ledgers = [await ledger_metadata(self.context, info.ledger) for info in infos if not local_gone(info)]
-        prefix = keys.cursors(topic)
-        cursors = [key for key, _, _ in await self._meta.range(prefix, prefix_end(prefix))]
         if loading.dropped is not None:
             ledgers.append(loading.dropped)
         pages = [keys.ledger_page(topic, page.key) for page in loading.metadata.pages]
-        rest: list[Op] = [Delete(key) for key in [*pages, *(keys.ledger(m.ledger) for m in ledgers), *cursors]]
+        rest: list[Op] = [Delete(key) for key in [*pages, *(keys.ledger(m.ledger) for m in ledgers)]]
+        await _drop_cursors(self._meta, topic, loading)
         try:
             await self._meta.txn([Delete(keys.managed_ledger(topic), loading.version), *rest[:_DELETES_A_WRITE]])
         except VersionConflict as error:
@@ -327,11 +326,12 @@ class ManagedLedgerFactory:
         it.
         """
         key = keys.managed_ledger(topic)
-        owner = self._rng.getrandbits(62) + 1
+        owner, making = self._rng.getrandbits(62) + 1, False
         for attempt in range(1, _CLAIMS_MAX + 1):
             found = await self._meta.get(key)
             marked: tuple[LedgerMetadata, int] | None = None
             if found is None:
+                making = True
                 if new is None:
                     raise NotFound(f"topic {topic} does not exist")
                 new.restore(b"")
@@ -340,7 +340,8 @@ class ManagedLedgerFactory:
             else:
                 stored, expected = ManagedLedgerMetadata.decode(found[0]), found[1]
                 if stored.owner == owner:  # an attempt whose outcome was not known
-                    return _Loading(stored, expected)
+                    return _Loading(stored, expected, making)
+                making = False
                 properties = {**stored.properties, CREATED_MS: str(created_ms(stored, self._clock.wall_ms()))}
                 claimed, marked = replace(stored, owner=owner, properties=properties), await self._left_open(stored)
             ops = [Put(key, claimed.encode(), expected)]
@@ -461,3 +462,23 @@ class ManagedLedgerFactory:
                 await delete_on_bookies(self.context, metadata)
             except HeliographError:
                 continue
+
+
+async def _cursors(meta: MetadataStore, topic: str, loading: _Loading) -> dict[str, bytes]:
+    """Key -> what is stored of the topic's cursors; those that are not its own are deleted. Raises LedgerFenced, what
+    the metadata raises.
+    """
+    if loading.created:
+        await _drop_cursors(meta, topic, loading)
+        return {}
+    return {key: blob async for page in pages_under(meta, keys.cursors(topic)) for key, blob, _ in page}
+
+
+async def _drop_cursors(meta: MetadataStore, topic: str, loading: _Loading) -> None:
+    held = Check(keys.managed_ledger(topic), loading.version)
+    prefix = keys.cursors(topic)
+    while page := await meta.range(prefix, prefix_end(prefix), limit=_DELETES_A_WRITE):
+        try:
+            await meta.txn([held, *(Delete(key) for key, _, _ in page)])
+        except VersionConflict as error:
+            raise LedgerFenced(f"{topic} was taken over meanwhile") from error

@@ -1,0 +1,133 @@
+"""ManagedLedgerFactory: which cursors a topic has, and which go with it, however many, and wherever it is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put
+from heliograph.model.errors import LedgerFenced, MetadataUnavailable, OutcomeUnknown
+from local_meta import keys
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, scenario, until
+
+
+async def with_cursors(region: Region, count: int) -> dict[str, bytes]:
+    """A topic with so many cursors, which nobody has open; what is stored of them, by key."""
+    broker = Broker(region)
+    ledger = await broker.open()
+    await ledger.open_cursor("c", (-1, -1))
+    broker.append(ledger, "a", "b")
+    await until(lambda: len(broker.done) == 2)
+    await ledger.close()
+    found = await broker.meta.get(keys.cursor(TOPIC, "c"))
+    assert found is not None
+    stored = {keys.cursor(TOPIC, f"c{number}"): found[0] for number in range(count)}
+    puts: list[Op] = [Put(key, blob) for key, blob in stored.items()]
+    for start in range(0, count, 1000):
+        await broker.meta.txn(puts[start : start + 1000])
+    return stored
+
+
+def cursors_left(region: Region) -> int:
+    return len(region.machine.under(keys.cursors(TOPIC)))
+
+
+def test_ten_thousand_cursors_and_more_are_found_and_deleted() -> None:
+    async def work(region: Region) -> None:
+        await with_cursors(region, RANGE_LIMIT + 3)
+        broker = Broker(region)
+        ledger = await broker.open()
+        assert len(ledger.cursors) == RANGE_LIMIT + 4
+        await broker.factory.delete(TOPIC)
+        assert not cursors_left(region) and not await broker.factory.exists(TOPIC)
+
+    scenario(work)
+
+
+class Dying(EmbeddedStore):
+    """The process ends after some writes."""
+
+    def __init__(self, region: Region, writes: int) -> None:
+        super().__init__(region.machine)
+        self.left = writes
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        if not self.left:
+            raise MetadataUnavailable("the process is dead")
+        self.left -= 1
+        return await super().txn(ops)
+
+
+@pytest.mark.parametrize("writes", range(8))
+def test_a_deletion_that_is_cut_off_leaves_no_cursor_to_the_topic_made_again(writes: int) -> None:
+    async def work(region: Region) -> None:
+        await with_cursors(region, 1200)
+        dying = Broker(region, Dying(region, writes))
+        cut_off = False
+        try:
+            await dying.factory.delete(TOPIC)
+        except MetadataUnavailable:
+            cut_off = True
+        dying.factory.abandon()
+        assert cut_off == (writes < 5), "the claim, three times cursors, the topic"
+        broker = Broker(region)
+        if await broker.factory.exists(TOPIC):
+            await broker.factory.delete(TOPIC)
+        assert not cursors_left(region)
+        assert not (await broker.open()).cursors
+
+    scenario(work)
+
+
+def test_a_topic_that_is_made_has_no_cursor_of_another_one_of_its_name() -> None:
+    """What an earlier version left, or a restore that was cut off; also where it is not known at once whether the topic
+    was made.
+    """
+
+    class Unsure(EmbeddedStore):
+        unsure = True
+
+        async def txn(self, ops: Sequence[Op]) -> int:
+            made = await super().txn(ops)
+            if self.unsure:
+                self.unsure = False
+                raise OutcomeUnknown("no answer")
+            return made
+
+    async def work(region: Region) -> None:
+        stored = await with_cursors(region, 3)
+        for meta in (EmbeddedStore(region.machine), Unsure(region.machine)):
+            await Broker(region).factory.delete(TOPIC)
+            for key, blob in stored.items():
+                await EmbeddedStore(region.machine).put(key, blob)
+            broker = Broker(region, meta)
+            ledger = await broker.open()
+            assert not ledger.cursors and not cursors_left(region)
+            await ledger.close()
+
+    scenario(work)
+
+
+def test_a_deletion_that_another_broker_overtakes_deletes_no_cursor_of_its() -> None:
+    class Overtaken(EmbeddedStore):
+        overtaken = False
+
+        async def txn(self, ops: Sequence[Op]) -> int:
+            if any(isinstance(op, Delete) for op in ops) and not self.overtaken:
+                self.overtaken = True
+                await other.open()
+            return await super().txn(ops)
+
+    other: Broker
+
+    async def work(region: Region) -> None:
+        nonlocal other
+        await with_cursors(region, 3)
+        other = Broker(region)
+        with pytest.raises(LedgerFenced):
+            await Broker(region, Overtaken(region.machine)).factory.delete(TOPIC)
+        assert cursors_left(region) == 4
+
+    scenario(work)
