@@ -412,8 +412,8 @@ def confirm_restore(
         typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the bookies want one."),
     ] = "",
 ) -> None:
-    """Let the bookies collect garbage by a restored metadata: what it does not know goes. Look before at what was
-    published after the backup.
+    """Let the bookies collect garbage by a metadata that was restored, or went back to an earlier state: what it does
+    not know goes. Look before at what was published since.
     """
     tls = given(ca, cert, key)
     if http:

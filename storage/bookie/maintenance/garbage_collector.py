@@ -29,7 +29,7 @@ import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.kv.unreadable_records import readable
-from heliograph.model.errors import ConfigError, DiskFailed, MetadataError
+from heliograph.model.errors import ConfigError, DiskFailed, HeliographError, MetadataError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
@@ -182,7 +182,7 @@ class GarbageCollector:
                 return
             try:
                 await self._trusted()
-            except (MetadataError, DiskFailed) as error:
+            except HeliographError as error:  # of the metadata, also one of an earlier version, or of our disks
                 self.trouble = str(error)
 
     async def _run(self) -> None:
@@ -224,7 +224,7 @@ class GarbageCollector:
             for at in range(0, len(doomed), _DELETES_A_RECORD):
                 await self._delete(doomed[at : at + _DELETES_A_RECORD])
             self.trouble = ""
-        except (MetadataError, DiskFailed) as error:
+        except HeliographError as error:  # of the metadata, also one of an earlier version, or of our disks
             self.rules.on_broken_pass()
             self.surplus.on_broken_pass()
             self.trouble = str(error)
