@@ -75,6 +75,9 @@ class Platter:
         self.job_s = (0.00005, 0.0003)
         self.capacity_bytes = UNLIMITED_BYTES
         self.fail_syncs = False
+        self.open_files = 0
+        self.open_files_max = 1 << 30
+        """With so many a further one is EMFILE."""
         self.fast = False
         """Whether lone records are synced from within the call."""
         self.on_power_cut: Callable[[], None] | None = None
@@ -103,6 +106,7 @@ class Platter:
         for disk in self._disks:
             disk.dead = True
         self._disks.clear()
+        self.open_files = 0
 
     def power_cut(self) -> None:
         """The process is gone, and what was not synced is lost in whole, in part, or not at all."""
@@ -225,6 +229,7 @@ class SimFile:
         self.disk, self.name, self.inode = disk, name, inode
         self.failure: OSError | None = None
         self._closed = False
+        disk.platter.open_files += 1
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         self._check(writing=True)
@@ -272,6 +277,8 @@ class SimFile:
         return len(self.inode.now)
 
     def close(self) -> None:
+        if not (self._closed or self.disk.dead):
+            self.disk.platter.open_files -= 1
         self._closed = True
 
     def _check(self, *, writing: bool = False) -> None:
@@ -306,6 +313,8 @@ class SimDisk:
 
     def open(self, name: str, *, create: bool = False) -> SimFile:
         self._check()
+        if self.platter.open_files >= self.platter.open_files_max:
+            raise OSError(errno.EMFILE, "too many open files (simulated)", name)
         inode = self.platter.find(name)
         if inode is None:
             if not create:

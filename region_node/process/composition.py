@@ -242,7 +242,11 @@ class BookieRole:
         ledgers = own.ledger_dirs or (data_path(self.settings, "ledgers"),)
         tuned = self._runtime.of(BookieSettings)
         if BookieSettings not in self._runtime.tuned:
-            tuned = BookieSettings(free_bytes_min=own.free_mb_min << 20, free_bytes_again=own.free_mb_again << 20)
+            tuned = BookieSettings(
+                free_bytes_min=own.free_mb_min << 20,
+                free_bytes_again=own.free_mb_again << 20,
+                open_logs_max=own.open_logs_max,
+            )
         self.bookie = Bookie(
             [DirectoryPlace(disk(path), disk(path), path if len(journals) > 1 else "") for path in journals],
             [DirectoryPlace(disk(path), disk(path), path if len(ledgers) > 1 else "") for path in ledgers],

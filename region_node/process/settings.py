@@ -252,6 +252,8 @@ class BookieRoleSettings:
     """With less free space a directory takes no adds."""
     free_mb_again: int = 512
     """With so much it takes them again."""
+    open_logs_max: int = 512
+    """Entry logs that are kept open to be read, of all ledger directories together; one or two open files each."""
     gc_interval_s: float = 900.0
     """Between two looks for ledgers that the metadata does not know any more; 0 is never."""
 
@@ -271,6 +273,8 @@ class BookieRoleSettings:
             )
         if not 0 <= self.free_mb_min <= self.free_mb_again:
             raise ConfigError(f"bookie: want 0 <= free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
+        if not 1 <= self.open_logs_max <= 1_000_000:
+            raise ConfigError(f"bookie.open_logs_max must be 1 to 1000000, not {self.open_logs_max}")
         if not 0 <= self.gc_interval_s <= 86400:
             raise ConfigError(f"bookie.gc_interval_s must be 0 (never) to 86400, not {self.gc_interval_s}")
 

@@ -29,6 +29,8 @@ class BookieSettings:
     """The bound of one answer to a read, unless a single block is larger."""
     reads_max: int = 64
     """Reads from disk under way; beyond it connections are not read."""
+    open_logs_max: int = 512
+    """Entry logs that are kept open to be read, of all ledger directories together: one descriptor each, or two."""
     lac_waits_max: int = 4096
     """Readers that wait for a ledger to be confirmed further; one more, and the oldest is answered at once."""
     held_looks_max: int = 500
@@ -59,6 +61,7 @@ class BookieSettings:
             self.journal_pending_bytes,
             self.read_bytes_max,
             self.reads_max,
+            self.open_logs_max,
             self.spare_segments,
             self.lac_waits_max,
             self.held_looks_max,

@@ -26,7 +26,7 @@ from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.journal.checkpoint import KnownMetadata, save_known_metadata
-from storage.bookie.journal.journal import is_full
+from storage.bookie.journal.journal import passes
 
 
 class Directories(ABC):
@@ -73,9 +73,16 @@ class Directories(ABC):
             for place in journals
         ]
         share = max(1, settings.write_cache_bytes // len(ledgers))
+        open_logs = max(1, settings.open_logs_max // len(ledgers))
         self.dirs = [
             LedgerDir(
-                place, self.journals[at % len(journals)], settings, share, changed=self._on_state, room=self._on_room
+                place,
+                self.journals[at % len(journals)],
+                settings,
+                share,
+                open_logs,
+                changed=self._on_state,
+                room=self._on_room,
             )
             for at, place in enumerate(ledgers)
         ]
@@ -227,9 +234,9 @@ class Directories(ABC):
         def saved(one: LedgerDir, _result: None, error: BaseException | None) -> None:
             nonlocal left, refused
             left -= 1
-            if error is not None and not is_full(error):
+            if error is not None and not passes(error):
                 one.fail(error)
-            if error is not None and (is_full(error) or all(other.failure for other in self.dirs)):
+            if error is not None and (passes(error) or all(other.failure for other in self.dirs)):
                 refused = error
             if not left:
                 if refused is None:
@@ -295,7 +302,7 @@ class Directories(ABC):
                 if kind == LEDGER and not self.dirs[at].let_go:
                     self.dirs[at].let_go = True
                     self.dirs[at].journal.recycle()
-        elif is_full(error):
+        elif passes(error):
             self._said = ()  # again at the next tick
         else:
             one.fail(error)

@@ -19,8 +19,8 @@ from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.directories.cookie import DirectoryPlace
-from storage.bookie.directories.disk_space import on, why_full
-from storage.bookie.journal.journal import Journal, JournalReplay, is_full
+from storage.bookie.directories.disk_space import none_now, on, why_full
+from storage.bookie.journal.journal import Journal, JournalReplay, passes
 
 Answer = Callable[[BaseException | None], None]
 _Writer = tuple[Peer, int, int]
@@ -133,7 +133,8 @@ class JournalDir:
             try:
                 self.full = why_full(self.place, self._settings, self.full)
             except OSError as error:
-                self.fail(error)
+                if not passes(error):
+                    self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """For good. What is in memory goes to the ledger directories, which may be whole."""
@@ -206,8 +207,8 @@ class JournalDir:
 
     def _on_error(self, error: BaseException) -> None:
         assert self.journal is not None
-        if self.journal.failure is None and is_full(error):
-            self.full = f"no space for another journal segment{on(self.place)}: make room on its disk"
+        if self.journal.failure is None and passes(error):
+            self.full = none_now(error, "journal segment", self.place)
             self._changed()
         else:
             self.fail(error)

@@ -14,7 +14,7 @@ from functools import partial
 from heliograph.wire.bookie_frames import Kind
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.directories.cookie import DirectoryPlace
-from storage.bookie.directories.disk_space import on, why_full
+from storage.bookie.directories.disk_space import none_now, on, why_full
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.entry_log import scrub
 from storage.bookie.entry_log.compaction import EntryLogCompactor
@@ -22,9 +22,10 @@ from storage.bookie.entry_log.disk_reads import CatchUp
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
 from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.scrub import Scrubber
 from storage.bookie.entry_log.write_cache import CacheGeneration
-from storage.bookie.journal.journal import is_full
+from storage.bookie.journal.journal import passes
 
 _CONTROL_BYTES = 64
 """What a fence or a deletion counts in the write cache, so that they too are flushed in the end."""
@@ -39,6 +40,7 @@ class LedgerDir:
         journal: JournalDir,
         settings: BookieSettings,
         cache_bytes_max: int,
+        open_logs_max: int,
         *,
         changed: Callable[[], None],
         room: Callable[[], None],
@@ -52,8 +54,9 @@ class LedgerDir:
         """Whether the next start knows that, too: until it does, the journal keeps what is not in the logs here."""
         self.full = ""
         """Why nothing is stored here at the moment."""
-        self.catch_up = CatchUp(place.background, lambda: journal.syncing)
-        self.logs = EntryLogs(place.disk, place.background, self.catch_up.behind)
+        files = OpenLogs(place.background, open_logs_max)
+        self.catch_up = CatchUp(files, lambda: journal.syncing)
+        self.logs = EntryLogs(place.disk, files, self.catch_up.behind)
         self.compactor = EntryLogCompactor(self.logs, settings, failed=self.fail, changed=room)
         self.scrubber = Scrubber(self.logs, settings)
         self.active = CacheGeneration()
@@ -120,7 +123,8 @@ class LedgerDir:
             try:
                 self.full = why_full(self.place, self._settings, self.full)
             except OSError as error:
-                self.fail(error)
+                if not passes(error):
+                    self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Marks the directory as failed, for good; only the first error is kept. Nothing is written here any more."""
@@ -234,7 +238,7 @@ class LedgerDir:
             self.journal.recycle()
             self._room()
             return
-        if is_full(error):
+        if passes(error):
             self._flush_failed = True  # the generation stays in memory and in the journal; `tick` tries again
         self._on_error(error, "entry log")
 
@@ -245,8 +249,8 @@ class LedgerDir:
             self._on_error(error, "checkpoint")
 
     def _on_error(self, error: BaseException, what: str) -> None:
-        if is_full(error):
-            self.full = f"no space for another {what}{on(self.place)}: make room on its disk"
+        if passes(error):
+            self.full = none_now(error, what, self.place)
             self._changed()
         else:
             self.fail(error)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Buffer, Disk
+from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import verify_block
 from storage.bookie.entry_log.block_cutting import cut_block
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.write_cache import NEVER, CacheGeneration
 
 Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]
@@ -107,7 +108,7 @@ def _find_newest(
     return None
 
 
-def fetch(disk: Disk, pieces: Sequence[Piece], goes_on: bool = False) -> list[Buffer]:
+def fetch(files: OpenLogs, pieces: Sequence[Piece], goes_on: bool = False) -> list[Buffer]:
     """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first
     is bad.
 
@@ -132,7 +133,7 @@ def fetch(disk: Disk, pieces: Sequence[Piece], goes_on: bool = False) -> list[Bu
             size += following[2]
             index += 1
         try:
-            view = memoryview(log.read(disk, offset, size, goes_on))
+            view = memoryview(files.read(log, offset, size, goes_on))
             for one in near:
                 block = view[one[1] - offset : one[1] - offset + one[2]]
                 verify_block(block)

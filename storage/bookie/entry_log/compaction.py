@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.entry_log.block_cutting import Covered, cut_block
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter
 from storage.bookie.entry_log.entry_logs import EntryLogs
-from storage.bookie.journal.journal import is_full
+from storage.bookie.entry_log.open_logs import OpenLogs
+from storage.bookie.journal.journal import passes
 
 _JOB_BYTES = 1 << 20
 """Copied at once; reads of clients come between."""
@@ -216,7 +216,7 @@ class EntryLogCompactor:
         self._working = True
         reads = self._logs.reads
         if steps:
-            reads.submit(partial(_copy_steps, reads, self._writer, steps), self._copied)
+            reads.submit(partial(_copy_steps, self._logs.files, self._writer, steps), self._copied)
         else:
             reads.submit(self._writer.finish, self._finished)
 
@@ -242,7 +242,7 @@ class EntryLogCompactor:
             self.compacted_logs += len(self._sources)
             self.reclaimed_bytes += self._source_bytes - self._ready.block_bytes
             self._end()
-        elif not is_full(error):  # on a full disk the next tick tries again: which checkpoint is there is not sure
+        elif not passes(error):  # on a full disk the next tick tries again: which checkpoint is there is not sure
             self._failed(error)
         self._changed()
 
@@ -252,7 +252,7 @@ class EntryLogCompactor:
         self._logs.reads.submit(writer.abandon, lambda _result, _error: None)
         if isinstance(error, _BadSource):
             self.bad[error.number] = str(error)
-        elif is_full(error):
+        elif passes(error):
             self._live_max = 0.0  # a later round
         else:
             self._failed(error)
@@ -263,9 +263,9 @@ class EntryLogCompactor:
         self._logs.held = {}
 
 
-def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
+def _copy_steps(files: OpenLogs, writer: LogWriter, steps: Sequence[_Step]) -> None:
     """Copies the blocks, neighbours in one read, and verifies each. Blocking; raises _BadSource where a source cannot
-    be read or is bad, OSError where the new log cannot be written.
+    be read or is bad, OSError where the new log cannot be written, or nothing can be read just now.
     """
     index = 0
     while index < len(steps):
@@ -285,8 +285,10 @@ def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
             size += following[2]
             index += 1
         try:
-            view = memoryview(log.read(disk, offset, size))
+            view = memoryview(files.read(log, offset, size))
         except OSError as error:
+            if passes(error):
+                raise
             raise _BadSource(log.number, f"entry log {log.number} at {offset}: {error}") from error
         for _, at, block_bytes, first, count, low, high in blocks:
             block = view[at - offset : at - offset + block_bytes]

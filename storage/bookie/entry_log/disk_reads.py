@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from heliograph.runtime.disk import Buffer, Disk
+from heliograph.runtime.disk import Buffer
 from storage.bookie.entry_log.block_reads import Piece, fetch
+from storage.bookie.entry_log.open_logs import OpenLogs
 
 SLICE_BYTES = (256 << 10) - 64
 """Unless a single block is larger. About as much as a disk of today reads in the time that it takes to sync."""
@@ -50,8 +51,8 @@ class _Read:
 class CatchUp:
     """pending: whether a record is on its way to the journal. Only the event loop calls this."""
 
-    def __init__(self, disk: Disk, pending: Callable[[], bool], *, slice_bytes: int = SLICE_BYTES) -> None:
-        self._disk, self._pending, self._slice_bytes = disk, pending, slice_bytes
+    def __init__(self, files: OpenLogs, pending: Callable[[], bool], *, slice_bytes: int = SLICE_BYTES) -> None:
+        self._files, self._disk, self._pending, self._slice_bytes = files, files.disk, pending, slice_bytes
         self._waiting: deque[_Read] = deque()  # with nothing under way
         self._begun: deque[_Read] = deque()  # with a slice under way, and more to read
         self._open: dict[int, None] = {}  # numbers of reads that are not answered, ascending
@@ -135,7 +136,7 @@ class CatchUp:
         goes_on = self._since_record > _QUIET_SLICES and (at > 0 or end < len(read.pieces))
         self._under_way += 1
         self._disk.submit(
-            partial(fetch, self._disk, read.pieces[at:end], goes_on), partial(self._fetched, read, end - at)
+            partial(fetch, self._files, read.pieces[at:end], goes_on), partial(self._fetched, read, end - at)
         )
 
     def _fetched(self, read: _Read, wanted: int, blocks: list[Buffer] | None, error: BaseException | None) -> None:

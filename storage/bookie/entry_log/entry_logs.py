@@ -19,6 +19,7 @@ from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
 from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.write_cache import CacheGeneration
 from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from storage.bookie.journal.journal import Fork
@@ -27,12 +28,12 @@ Done = Callable[[BaseException | None], None]
 
 
 class EntryLogs:
-    """reads: a Disk over the same directory, whose thread reads. behind(job): on that thread, behind all reads that
+    """files: over the same directory; its disk's thread reads. behind(job): on that thread, behind all reads that
     were begun.
     """
 
-    def __init__(self, disk: Disk, reads: Disk, behind: Callable[[Callable[[], None]], None]) -> None:
-        self.disk, self.reads = disk, reads
+    def __init__(self, disk: Disk, files: OpenLogs, behind: Callable[[Callable[[], None]], None]) -> None:
+        self.disk, self.files, self.reads = disk, files, files.disk
         self._behind = behind
         self.point = Checkpoint()
         self.table = LedgerTable()
@@ -44,6 +45,8 @@ class EntryLogs:
         """(log, ledger, first entry) of bad blocks whose entries came from another copy since: not wanted any more."""
         self._next = 0
         self._closed = False
+        self._written: EntryLog | None = None
+        """The last log that a flush wrote, until its checkpoint is durable."""
 
     def load_point(self) -> str:
         """Blocking; raises OSError. Returns why something is lost, or ""."""
@@ -82,8 +85,7 @@ class EntryLogs:
         self._closed = True
 
     def close_files(self) -> None:
-        for log in self.table.logs.values():
-            log.close()
+        self.files.close_all()
 
     def take_number(self) -> int:
         """Takes the number of the next log, which is never given again while the bookie runs."""
@@ -97,8 +99,14 @@ class EntryLogs:
         be tried again after a failure.
         """
         gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
-        make = partial(entry_log.write, self.disk, number, generation, marks) if marks else _no_log
-        self._save(through, gone, number if marks else None, make, done)
+
+        def make() -> EntryLog:
+            # one that is whole may be named already, by a checkpoint of which it is not known whether it is durable
+            if self._written is None or self._written.number != number:
+                self._written = entry_log.write(self.disk, number, generation, marks)
+            return self._written
+
+        self._save(through, gone, number if marks else None, make if marks else _no_log, done)
 
     def wants(self, number: int, ledger: int, first: int) -> bool:
         """Whether the block in that log that begins with that entry is wanted."""
@@ -168,13 +176,13 @@ class EntryLogs:
             return
         self.busy = False
         if error is None:
-            self.point = point
+            self.point, self._written = point, None
             if log is not None:
                 self.table.install(log, made_of)
             if self.refilled:
                 self.refilled = {place: None for place in self.refilled if place[0] not in gone}
             for number in gone:
-                self._behind(partial(_remove, self.disk, self.table.uninstall(number)))
+                self._behind(partial(_remove, self.disk, self.files, self.table.uninstall(number)))
         done(error)
 
 
@@ -182,7 +190,7 @@ def _no_log() -> None:
     return None
 
 
-def _remove(disk: Disk, log: EntryLog) -> None:
+def _remove(disk: Disk, files: OpenLogs, log: EntryLog) -> None:
     """Blocking; behind the reads that were asked for before. What cannot be removed is removed at the next start."""
-    log.close()
+    files.close(log)
     disk.remove(entry_log.name_of(log.number))

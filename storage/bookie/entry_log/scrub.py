@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Disk
 from heliograph.wire.block import peek_block, verify_block
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.entry_log.open_logs import OpenLogs
+from storage.bookie.journal.journal import passes
 
 _JOB_BYTES = 1 << 20
 _FIRST_ROUND_S = 600.0
@@ -69,7 +70,7 @@ class Scrubber:
     def look_at(self, log: EntryLog, block: Block) -> None:
         """A reader met something bad there."""
         self._logs.reads.submit(
-            partial(verify, self._logs.reads, log, [block]), partial(self._found, log.number, [block])
+            partial(verify, self._logs.files, log, [block]), partial(self._found, log.number, [block])
         )
 
     def tick(self, elapsed_s: float) -> None:
@@ -110,7 +111,7 @@ class Scrubber:
         self._budget -= sum(block[1] for block in blocks)
         self._working = True
         self._logs.reads.submit(
-            partial(verify, self._logs.reads, log, blocks), partial(self._verified, log.number, blocks)
+            partial(verify, self._logs.files, log, blocks), partial(self._verified, log.number, blocks)
         )
 
     def _wanted(self, log: EntryLog) -> Iterator[Block]:
@@ -145,8 +146,10 @@ class Scrubber:
             self._go_on()
 
     def _found(
-        self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, _error: BaseException | None
+        self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, error: BaseException | None
     ) -> None:
+        if error is not None:  # what is known of them stays
+            return
         before = [self.bad.pop((number, ledger, first), "") for _, _, ledger, first, _ in blocks]
         fresh = len(findings or ()) > sum(map(bool, before))
         for log, ledger, first, text in findings or ():
@@ -159,22 +162,28 @@ class Scrubber:
             self.on_bad()
 
 
-def verify(disk: Disk, log: EntryLog, blocks: Sequence[Block]) -> list[Finding]:
-    """Reads neighbours in a log and says which are bad; without blocks, its footer. Blocking."""
+def verify(files: OpenLogs, log: EntryLog, blocks: Sequence[Block]) -> list[Finding]:
+    """Reads neighbours in a log and says which are bad; without blocks, its footer. Blocking; raises OSError where
+    nothing can be read just now.
+    """
     number = log.number
     if not blocks:
         try:
-            entry_log.load(disk, number)
+            entry_log.load(files.disk, number)
         except (OSError, CorruptData) as error:
+            if passes(error):
+                raise
             return [(number, -1, -1, str(error))]
         return []
     start = blocks[0][0]
     try:
-        view = memoryview(log.read(disk, start, sum(block[1] for block in blocks)))
+        view = memoryview(files.read(log, start, sum(block[1] for block in blocks)))
     except OSError as error:
+        if passes(error):
+            raise
         if len(blocks) == 1:
             return [(number, *blocks[0][2:4], f"cannot be read: {error}")]
-        return [finding for block in blocks for finding in verify(disk, log, [block])]
+        return [finding for block in blocks for finding in verify(files, log, [block])]
     findings: list[Finding] = []
     for offset, size, ledger, first, count in blocks:
         block = view[offset - start : offset - start + size]

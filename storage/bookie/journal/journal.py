@@ -122,7 +122,7 @@ class Journal:
             try:
                 self._free.append(self._make(self._take_name()))
             except OSError as error:
-                if not is_full(error):
+                if not passes(error):
                     raise
 
     @property
@@ -265,7 +265,7 @@ class Journal:
             self._write_waiting()
             return
         assert error is not None
-        if not is_full(error):
+        if not passes(error):
             self.failure = self.failure or error
         waiting, self._waiting = self._waiting, deque()
         for _, size_bytes, done in waiting:
@@ -299,9 +299,14 @@ class Journal:
         self._zeroing.remove(segment.name)
 
 
-def is_full(error: BaseException) -> bool:
-    """No space: nothing was lost, and it may pass."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def passes(error: BaseException) -> bool:
+    """No space, no memory, or no descriptor, for a file that is to be made or opened: nothing was lost, and it may
+    pass.
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]) -> JournalReplay:

@@ -20,6 +20,7 @@ from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.scrub import Block, verify
 from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint
 from storage.bookie.journal.journal import replay
@@ -273,7 +274,7 @@ class _Examiner:
 
     def _check(self, one: _Dir, log: EntryLog, batch: list[Block]) -> None:
         self.found.verified_bytes += sum(block[1] for block in batch)
-        for number, ledger, first, text in verify(one.disk, log, batch):
+        for number, ledger, first, text in verify(OpenLogs(one.disk, 1), log, batch):
             sentence = f"{entry_log.name_of(number)}{one.name}, ledger {ledger}, block of entry {first}: {text}"
             if ledger in one.table.last:
                 self._problem(sentence)

@@ -13,6 +13,7 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer
 from storage.bookie.entry_log.disk_reads import CatchUp
+from storage.bookie.entry_log.open_logs import OpenLogs
 from tests.storage.bookie.history import block
 
 
@@ -62,7 +63,7 @@ class Thread:
 class World:
     def __init__(self, slice_bytes: int = 600) -> None:
         self.thread, self.log, self.pending = Thread(), Log(), False
-        self.catch_up = CatchUp(self.thread, lambda: self.pending, slice_bytes=slice_bytes)  # type: ignore[arg-type]
+        self.catch_up = CatchUp(OpenLogs(self.thread, 9), lambda: self.pending, slice_bytes=slice_bytes)  # type: ignore[arg-type]
         self.told: list[tuple[str, int, bytes, bool]] = []
 
     def start(self, name: str, count: int, *, parts: bool = False) -> None:
