@@ -289,6 +289,10 @@ class TopicService(NamedTopics):
             if self._closed or not self._owns(text):
                 await self._close_log(opened)
                 raise NotOwner(f"this broker does not own {text} any more")
+            failed: HeliographError | None = getattr(opened.ledger, "failed", None)
+            if failed is not None:  # while the rest of it was opened: nobody would hear of it any more
+                await self._close_log(opened)
+                raise failed
             topic = Topic(
                 name,
                 opened,

@@ -13,6 +13,7 @@ from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
     HeliographError,
+    LedgerFenced,
     NotEnoughBookies,
     NotFound,
     NotOwner,
@@ -307,5 +308,31 @@ def test_clients_who_come_all_at_once_have_their_topics_loaded_a_few_at_a_time()
         broker.topics._load_slots = asyncio.Semaphore(4)
         found = await asyncio.gather(*(broker.topics.get(name, create=True) for name in names))
         assert most == 4 and [topic.text for topic in found] == names and not broker.topics.loads_under_way
+
+    with_broker(test)
+
+
+def test_a_log_that_fails_before_its_topic_is_made_is_not_loaded() -> None:
+    """Another owner fences it while the rest is opened: there is nobody yet to be told. The next one who asks gets it
+    opened anew.
+    """
+
+    async def test(broker: Broker) -> None:
+        real, fenced = broker.topics._open_log, LedgerFenced("another owner has it")
+
+        async def opened(topic: str, policies: Applied, create: bool) -> LogPort:
+            log = await real(topic, policies, create)
+            log.ledger.failed = fenced  # type: ignore[attr-defined]
+            return log
+
+        broker.topics._open_log = opened
+        for _ in range(2):
+            with pytest.raises(LedgerFenced):
+                await broker.topics.get(TOPIC, create=True)
+            assert broker.topics.loaded == {}
+        broker.topics._open_log = real
+        broker.factory.ledgers[TOPIC].failed = None  # the next opening has an object of its own
+        topic = await broker.topics.get(TOPIC, create=True)
+        assert broker.topics.loaded == {TOPIC: topic}
 
     with_broker(test)
