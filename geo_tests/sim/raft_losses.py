@@ -1,17 +1,18 @@
-"""Raft members that lose table and log, and begin anew beside the others; and rules that may not be broken then.
+"""Raft members that lose table and log, or all of their folders, and begin anew beside the others; and rules that may
+not be broken then.
 
 Is: RaftWorld, in which now and then a member that starts has lost everything but its term, its vote, and how far its
-log went; one at a time, in groups that can do without it. Isn't: how a member finds that out, or what lies on its disk
-(tests/local_meta/test_node_damaged_table.py).
+log went, or those too; one at a time, in groups that can do without it. Isn't: how a member finds that out, or what
+lies on its disk (tests/local_meta/test_node_damaged_table.py).
 """
 
 from __future__ import annotations
 
-from geo_tests.sim.raft_member import FAULTS_S
+from geo_tests.sim.raft_member import FAULTS_S, Violation
 from geo_tests.sim.raft_world import RaftWorld
 from heliograph.raft.core import RaftCore
 from heliograph.raft.leader import Leading
-from heliograph.raft.messages import VoteRequest
+from heliograph.raft.messages import Founding, Proof, VoteRequest
 from heliograph.raft.progress import Progress
 
 
@@ -36,6 +37,78 @@ class LosingWorld(RaftWorld):
     def run(self) -> None:
         super().run()
         self.made_good = self.losses - sum(member.durable.owed is not None for member in self.members.values())
+
+
+class WipingWorld(RaftWorld):
+    """From the first moment on, so also while the group is being founded."""
+
+    wiped = 0
+    """Folders that were emptied; `early`: before anything was committed."""
+    early = 0
+
+    def __init__(self, seed: int, *, core: type[RaftCore] = RaftCore) -> None:
+        super().__init__(seed, core=core)
+        if self.rng.random() < 0.8:  # it takes several round trips until a member counts again
+            self.delay_s, self.sync_s, self.trouble_s = (0.001, 0.03), (0.0005, 0.01), self.rng.choice((0.2, 0.4))
+            self.loss, self.cruelty = self.rng.choice((0.0, 0.05)), self.rng.choice((0.0, 0.0, 0.01))
+
+    def _start(self, name: str) -> None:
+        member = self.members[name]
+        whole = all(
+            other.durable.proven is not None or other.durable.forgotten is None for other in self.members.values()
+        )
+        if (
+            member.core is None
+            and member.lives
+            and whole
+            and name in self.config.voters
+            and len(self.config.voters) > 2
+            and self.time < FAULTS_S
+            and self.rng.random() < 0.6
+        ):
+            member.durable = member.durable.empty()
+            self.wiped += 1
+            self.early += not self.committed
+        super()._start(name)
+
+    def run(self) -> None:
+        super().run()
+        if any(member.durable.proven is None for member in self.members.values()):
+            raise Violation("liveness: a member with an empty folder never counts again")
+
+
+class VotesWithAnEmptyFolder(RaftCore):
+    """Takes an empty folder for that of the first hour."""
+
+    def _begin(self, now: float) -> None:
+        if self.unproven:
+            self._found()
+        super()._begin(now)
+
+
+class CountsWhatIsUnproven(RaftCore):
+    """A leader that counts the copies of a member that has begun with an empty folder."""
+
+    def _on_matched(self, member: str, progress: Progress, index: int, *, counts: bool) -> None:
+        super()._on_matched(member, progress, index, counts=True)
+
+
+class ProvesTooEarly(RaftCore):
+    """A leader that lets a member count at once, with what it holds itself."""
+
+    def _note_life(self, member: str, progress: Progress, life: int) -> None:
+        if life:
+            self._send(member, Proof(self.term, life, self.log.last_index))
+
+
+class FoundsAlone(RaftCore):
+    """Founds the group as soon as anybody has answered."""
+
+    def _on_founding(self, sender: str, message: Founding, now: float) -> None:
+        super()._on_founding(sender, message, now)
+        if self.unproven and self._is_fresh():
+            self.founders.lives = message.lives
+            self._found()
 
 
 class VotesByWhatIsLeft(RaftCore):

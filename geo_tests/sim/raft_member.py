@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from geo_tests.sim.raft_history import CONFLICT, FOREVER, Operation, State
 from heliograph.raft.core import Actions, RaftCore
-from heliograph.raft.messages import Entry, SnapshotMeta
+from heliograph.raft.messages import Entry, Lives, SnapshotMeta
 
 FAULTS_S, HEAL_S = 9.0, 6.0
 NOTED_S = 2.0  # after the last commit, wherever it comes from
@@ -77,15 +77,27 @@ class DurableState:
     table: tuple[SnapshotMeta, bytes] | None = None
     """The machine's own table, where it keeps one."""
     incoming: bytes = b""
+    received: dict[int, bytes] = field(default_factory=dict)
+    """Whole snapshots from the leader that are not stored yet, by their index."""
     base: int = 0
     base_term: int = 0
     entries: list[Entry] = field(default_factory=list)
     commit: int = 0
     owed: tuple[int, int] | None = None
     """(term, index) of the last entry of a log that was lost."""
+    life: int = 0
+    """0: the folder is empty, and the next start begins a life."""
+    proven: Lives | None = None
+    """What has proved it: the lives of the founding, empty for a leader; None: nothing."""
+    forgotten: DurableState | None = None
+    """What lay there before the folder was emptied: it may be why an entry is committed."""
 
     def store(self, batch: Actions, rng: random.Random | None = None) -> None:
         """rng: power goes during this batch; a prefix of it is kept."""
+        if rng is not None and rng.random() < 0.3:
+            return
+        if batch.proven is not None:
+            self.proven = batch.proven
         if rng is not None and rng.random() < 0.3:
             return
         if batch.hard_state is not None:
@@ -93,7 +105,7 @@ class DurableState:
         if rng is not None and rng.random() < 0.5:
             return
         if batch.snapshot is not None:
-            self.snapshot, self.blob = batch.snapshot, self.incoming
+            self.snapshot, self.blob = batch.snapshot, self.received.pop(batch.snapshot.index)
             self.base, self.base_term, self.entries = self.snapshot.index, self.snapshot.term, []
         if batch.entries:
             count = len(batch.entries) if rng is None else rng.randrange(len(batch.entries) + 1)
@@ -132,7 +144,13 @@ class DurableState:
         self.snapshot, self.blob, self.table, self.incoming = None, b"", None, b""
         self.base, self.base_term, self.entries, self.commit = 0, 0, [], 0
 
+    def empty(self) -> DurableState:
+        """What a folder with nothing in it holds."""
+        return DurableState(forgotten=self)
+
     def holds(self, index: int, term: int) -> bool:
+        if self.forgotten is not None and self.forgotten.holds(index, term):
+            return True
         if index <= self.base or (self.owed is not None and index <= self.owed[1]):
             return True
         return index - self.base <= len(self.entries) and self.entries[index - self.base - 1][0] == term

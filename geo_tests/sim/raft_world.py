@@ -23,6 +23,7 @@ from geo_tests.sim.raft_client import Client
 from geo_tests.sim.raft_history import FOREVER, Operation, is_linearizable
 from geo_tests.sim.raft_member import FAULTS_S, HEAL_S, KEEP_ENTRIES, KEYS, NOTED_S, Member, SessionKv, Violation
 from heliograph.raft.core import Actions, CoreSettings, RaftCore, RaftRole
+from heliograph.raft.founding import Founders
 from heliograph.raft.messages import COMMAND, Config, Entry, Message, SnapshotChunk, SnapshotMeta, decode, encode
 from heliograph.raft.raft_log import RaftLog
 
@@ -33,6 +34,7 @@ class RaftWorld:
     def __init__(self, seed: int, *, core: type[RaftCore] = RaftCore) -> None:
         self.seed, self.core_class = seed, core
         self.rng = rng = random.Random(f"raft {seed}")
+        self.lives = random.Random(f"lives {seed}")
         self.time = 0.0
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
@@ -126,6 +128,8 @@ class RaftWorld:
             return
         member.lives += 1
         disk = member.durable
+        if not disk.life:
+            disk.life = self.lives.randrange(1, 1 << 63)
         member.kv = SessionKv()
         config = self.config if name in self.config.members else Config(())
         newest = disk.newest()
@@ -144,6 +148,10 @@ class RaftWorld:
             now=member.now(self.time),
             commit=disk.commit,
             owed=disk.owed,
+            founders=Founders(
+                name, disk.life, self.config.voters if name in self.config.voters else (), disk.proven or ()
+            ),
+            proven=disk.proven is not None,
         )
         member.seen_commit, member.tick_at = max(disk.base, disk.commit), FOREVER
         self.resumed += disk.commit > disk.base
@@ -162,6 +170,7 @@ class RaftWorld:
             self._store(member, kept[through], self.rng)
         member.core = None
         member.making, member.durable.incoming = False, b""
+        member.durable.received.clear()
         member.batches.clear()
         member.unstored.clear()
         member.disk_busy = False
@@ -180,6 +189,8 @@ class RaftWorld:
                 for number, _, offset, data in actions.pieces:
                     member.durable.incoming = member.durable.incoming[:offset] + data
                     self.after(self.rng.uniform(*self.sync_s), self._piece_stored, member, member.lives, number)
+                if actions.snapshot is not None:
+                    member.durable.received[actions.snapshot.index] = member.durable.incoming
                 if actions.wants_snapshot and not member.making:
                     member.making = True
                     self._snapshot(member.name, for_others=True)

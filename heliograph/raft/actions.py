@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from heliograph.raft.messages import Entry, Message, SnapshotMeta
+from heliograph.raft.messages import Entry, Lives, Message, SnapshotMeta
 
 FOREVER = float("inf")
 
@@ -65,10 +65,11 @@ class Actions:
        and nothing waits for them: each is answered by `on_piece_stored` or `on_piece_failed`; one at offset 0 begins
        anew. `wants_snapshot`: a member needs a snapshot, and none is of use: make one, unless one is being made, and
        tell the core: `on_snapshot_stored`.
-    1. Store durably: `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind
-       it), then `entries`, which replace everything from `first_index` on; with the last of it that everything through
-       `commit` is committed. Then tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these,
-       and `commit` is to be stored alone, behind what was stored before; nothing waits for it.
+    1. Store durably: that this life is `proven` (by the lives that founded the group; empty: by a leader), `hard_state`
+       (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then `entries`, which
+       replace everything from `first_index` on; with the last of it that everything through `commit` is committed. Then
+       tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these, and `commit` is to be stored
+       alone, behind what was stored before; nothing waits for it.
     2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
     3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next
        batches need not wait for it.)
@@ -76,6 +77,7 @@ class Actions:
     """
 
     term: int = 0
+    proven: Lives | None = None
     hard_state: tuple[int, str] | None = None
     pieces: list[tuple[int, SnapshotMeta, int, bytes]] = field(default_factory=list)
     wants_snapshot: bool = False
@@ -94,7 +96,7 @@ class Actions:
 
     @property
     def stores(self) -> bool:
-        return self.hard_state is not None or self.snapshot is not None or bool(self.entries)
+        return self.hard_state is not None or self.snapshot is not None or bool(self.entries) or self.proven is not None
 
     def __bool__(self) -> bool:
         if self.stores or self.note_commit or self.wants_snapshot or self.pieces:

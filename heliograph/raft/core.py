@@ -7,7 +7,8 @@ Invariants: one leader a term; the term, the vote, and entries are durable befor
 leaves (the shell carries out `Actions` in order: store, then send, then apply, and one batch after the other); a member
 that was removed, or that hears no leader where others do, changes no term; votes are asked of, and counted for, the
 voters of the configuration in the log. A member that has lost its log votes as if it had it still, and does not stand,
-until it holds as much again.
+until it holds as much again. One whose folder was empty neither votes nor stands nor counts, until a founding or a
+leader proves it (`founding`, `leader`).
 Source: Ongaro, "Consensus: bridging theory and practice", 3-6, 9.6, 6.4.
 """
 
@@ -22,9 +23,12 @@ from heliograph.raft.messages import (
     NOOP,
     Append,
     AppendReply,
+    Founding,
+    FoundingStage,
     Heartbeat,
     HeartbeatReply,
     Message,
+    Proof,
     SnapshotChunk,
     SnapshotReply,
     TimeoutNow,
@@ -43,6 +47,12 @@ class RaftCore(Leading):
 
     def _begin(self, now: float) -> None:
         self._draw_election(now)
+        if self.unproven:
+            if self.config.voters == (self.node_id,):  # there is nobody to whom it could have said anything
+                self.founders.lives = ((self.node_id, self.founders.life),)
+                self._found()
+            elif self.founders.founders:
+                self._ask(now)
         if self.config.voters == (self.node_id,) and self.owed is None:
             self._stand(now)
 
@@ -51,6 +61,7 @@ class RaftCore(Leading):
             self._heartbeat_at if self.role is RaftRole.LEADER else self._election_at,
             self._note_at,
             self._transfer_until,
+            self._ask_at,
         )
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -60,6 +71,8 @@ class RaftCore(Leading):
         self._now = now
         if now >= self._note_at:
             self._out.note_commit, self._note_at = True, FOREVER
+        if now >= self._ask_at:
+            self._ask(now)
         if now >= self._transfer_until:  # it was not to be: go on leading
             self._end_transfer()
         if self.role is RaftRole.LEADER:
@@ -79,6 +92,11 @@ class RaftCore(Leading):
     def receive(self, sender: str, message: Message, now: float) -> None:
         """A message came. Any loss, repetition, delay, or order is tolerated."""
         self._now = now
+        if isinstance(message, Founding):
+            self._on_founding(sender, message, now)
+            return
+        if self.unproven and not isinstance(message, Append | Heartbeat | SnapshotChunk | Proof):
+            return  # an answer to another life, or a question to a voter
         if message.term > self.term and not _asks_first(message):
             if isinstance(message, VoteRequest) and not message.ordered and self._hears_leader(now):
                 return
@@ -99,15 +117,22 @@ class RaftCore(Leading):
                     self._on_append(sender, message)
             case Heartbeat():
                 if self._heed(sender, now):
-                    self._commit_to(min(message.commit, self.log.last_index))
-                    self._send(sender, HeartbeatReply(self.term, message.round))
-                    if self.owed is not None and not self.log.last_index:
+                    if not self.unproven:  # it may speak of what an earlier life has acknowledged
+                        self._commit_to(min(message.commit, self.log.last_index))
+                    self._send(sender, HeartbeatReply(self.term, message.round, self.life))
+                    if (self.owed is not None or self.unproven) and not self.log.last_index:
                         self._send(
                             sender, AppendReply(self.term, 0, False)
                         )  # it may count on what was lost, and have nothing to send
             case SnapshotChunk():
                 if self._heed(sender, now):
                     self._on_chunk(sender, message)
+            case Proof():
+                if self._heed(sender, now) and self.unproven and message.life == self.founders.life:
+                    self.unproven, self._proving = False, True
+                    self.owed = (message.term, message.index)
+                    self._ask_at = FOREVER
+                    self._settle_debt()
             case TimeoutNow():
                 if self.role is not RaftRole.LEADER and self._may_stand():
                     self._stand(now, ordered=True)
@@ -116,6 +141,38 @@ class RaftCore(Leading):
                 if self.role is RaftRole.LEADER and progress is not None:
                     progress.heard = now
                     self._on_reply(sender, progress, message)
+
+    # -- founding -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, now: float) -> None:
+        """Tells the other first voters which lives it has heard of; again with each heartbeat, until it is proven."""
+        self._ask_at = now + self.settings.heartbeat_s
+        for founder in self.founders.others():
+            self._send(founder, self.founders.question(fresh=self._is_fresh()))
+
+    def _is_fresh(self) -> bool:
+        """Nobody has spoken to this life of a group that there is."""
+        return not self.term and not self.log.last_index
+
+    def _on_founding(self, sender: str, message: Founding, now: float) -> None:
+        founders = self.founders
+        if sender not in founders.founders:
+            return
+        if self.unproven:
+            news = founders.hear(sender, message, fresh=self._is_fresh())
+            if founders.lives:
+                self._found()
+            if news:  # also where it has just found that it counts: it has not voted yet, and they wait for its word
+                self._ask(now)
+            if not self.unproven:
+                self._ask_at = FOREVER
+        elif message.stage is not FoundingStage.FOUNDED and (answer := founders.answer()) is not None:
+            self._send(sender, answer)
+
+    def _found(self) -> None:
+        """It belongs to the founding: it counts."""
+        self.unproven = False
+        self._out.proven = self.founders.lives
 
     # -- election -----------------------------------------------------------------------------------------------------
 
@@ -139,14 +196,17 @@ class RaftCore(Leading):
         return True
 
     def _hears_majority(self, now: float) -> bool:
-        heard = [now if m == self.node_id else self.progress[m].heard for m in self.config.voters]
+        heard = [
+            now if m == self.node_id else -FOREVER if self.progress[m].life else self.progress[m].heard
+            for m in self.config.voters
+        ]
         return self._majority(heard) >= now - self.settings.election_timeout_s
 
     def _may_stand(self) -> bool:
         """A voter that has lost nothing; or one whose removal is not known to be committed, for it may hold what the
         others lack (Ongaro, 4.2.2).
         """
-        if self.owed is not None:
+        if self.owed is not None or self.unproven:
             return False
         return self.node_id in self.config.voters or (
             self.configs.latest_index > self.commit and self.node_id in self.configs.before.voters
@@ -253,11 +313,12 @@ class RaftCore(Leading):
 
     def _on_append(self, sender: str, message: Append) -> None:
         if message.previous_index < self.commit:
-            self._send(sender, AppendReply(self.term, self.commit, True))
+            self._send(sender, AppendReply(self.term, self.commit, True, life=self.life))
             return
         if self.log.term(message.previous_index) != message.previous_term:
             at = self.log.last_at_or_below(message.previous_index, message.previous_term)
-            self._send(sender, AppendReply(self.term, message.previous_index, False, at, max(self.log.term(at), 0)))
+            hint = at, max(self.log.term(at), 0)
+            self._send(sender, AppendReply(self.term, message.previous_index, False, *hint, self.life))
             return
         through = message.previous_index + len(message.entries)
         for index, entry in enumerate(message.entries, message.previous_index + 1):
@@ -265,14 +326,14 @@ class RaftCore(Leading):
                 self._replace_from(index, message.entries[index - message.previous_index - 1 :])
                 break
         self._commit_to(min(message.commit, through))
-        self._send(sender, AppendReply(self.term, through, True))
+        self._send(sender, AppendReply(self.term, through, True, life=self.life))
 
     def _on_chunk(self, sender: str, chunk: SnapshotChunk) -> None:
         meta = chunk.meta
         if meta.index <= self.commit or self.log.term(meta.index) == meta.term:
             self._commit_to(meta.index)
             self._incoming = None
-            self._send(sender, AppendReply(self.term, self.commit, True))
+            self._send(sender, AppendReply(self.term, self.commit, True, life=self.life))
             return
         if meta.size_bytes > self.settings.snapshot_bytes_max:
             return
@@ -309,7 +370,7 @@ class RaftCore(Leading):
         self._incoming = None
         if meta.index > self.commit and incoming.crc == meta.crc:
             self._install(meta)
-            self._send(incoming.sender, AppendReply(self.term, meta.index, True))
+            self._send(incoming.sender, AppendReply(self.term, meta.index, True, life=self.life))
 
 
 def _asks_first(message: Message) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heliograph.raft.actions import FOREVER, Actions, CoreSettings, RaftRole
+from heliograph.raft.founding import Founders
 from heliograph.raft.membership import Configurations
 from heliograph.raft.messages import Config, Entry, Message, SnapshotMeta
 from heliograph.raft.progress import Mode, Progress
@@ -52,17 +53,25 @@ class CoreState:
         now: float,
         commit: int = 0,
         owed: tuple[int, int] | None = None,
+        founders: Founders | None = None,
+        proven: bool = True,
     ) -> None:
         """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
 
         log, snapshot, and commit (of the last batch or note): as they lie durably on disk.
         owed: (term, index) of the last entry that this member has ever said to be durable, where it has lost its log
         since.
+        founders: which life this is, and who the first voters were. proven: as it lies on the disk; a life that is not
+        began with an empty folder, and no founding or leader has shown yet that it may count.
         """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
         self.role, self.leader = RaftRole.FOLLOWER, ""
         self.owed = owed
+        self.founders = founders or Founders(node_id, 0)
+        self.unproven = not proven
+        self._proving = False  # a leader has said what to hold, as `owed`
+        self._ask_at = FOREVER
         self.commit = max(log.base_index, min(commit, log.last_index))
         self.term_start = 0  # index of the first entry of this leader's term
         self.durable = log.last_index
@@ -88,6 +97,11 @@ class CoreState:
 
     def _begin(self, now: float) -> None:
         """The first thing that this member does."""
+
+    @property
+    def life(self) -> int:
+        """What its answers carry: 0 for a member that counts."""
+        return self.founders.life if self.unproven else 0
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 

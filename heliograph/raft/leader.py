@@ -21,6 +21,7 @@ from heliograph.raft.membership import Change, Promote, changed
 from heliograph.raft.messages import (
     COMMAND,
     CONFIG,
+    NOOP,
     Append,
     AppendReply,
     Config,
@@ -28,6 +29,7 @@ from heliograph.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    Proof,
     SnapshotMeta,
     SnapshotReply,
     TimeoutNow,
@@ -81,8 +83,14 @@ class Leading(CoreState):
             self.durable = index
             if self.role is RaftRole.LEADER:
                 self._advance_commit()
+        self._settle_debt()
+
+    def _settle_debt(self) -> None:
         if self.owed is not None and (self.log.term(self.durable), self.durable) >= self.owed:
             self.owed = None
+            if self._proving:
+                self._proving = False
+                self._out.proven = ()
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -153,12 +161,19 @@ class Leading(CoreState):
         return self.commit >= self.term_start and self.configs.latest_index <= self.commit
 
     def _answers(self, member: str) -> bool:
+        """Lately, and as one that counts."""
         return member == self.node_id or (
-            member in self.progress and self.progress[member].heard >= self._now - self.settings.election_timeout_s
+            member in self.progress
+            and not self.progress[member].life
+            and self.progress[member].heard >= self._now - self.settings.election_timeout_s
         )
 
     def _check_caught_up(self, member: str) -> None:
         progress = self.progress[member]
+        if progress.life:
+            raise NotAllowed(
+                f"{member!r} has begun with an empty folder and counts for nothing yet: try again in a moment"
+            )
         behind = self.log.last_index - progress.match
         if not self._answers(member) or progress.mode is not Mode.STREAM or behind > self.settings.promotion_lag_max:
             state = f"is {behind} entries behind" if self._answers(member) else "does not answer"
@@ -186,7 +201,7 @@ class Leading(CoreState):
         for member in [member for member in self.progress if member not in self.config.members]:
             del self.progress[member]
         if self._has_left():
-            heir = max(self.config.voters, key=lambda member: self.progress[member].match)
+            heir = max(self.config.voters, key=lambda member: self.progress[member].counted)
             self._send(heir, TimeoutNow(self.term))
             self._heartbeat_at = self._now
 
@@ -218,7 +233,9 @@ class Leading(CoreState):
 
     def _advance_commit(self) -> None:
         reached = int(
-            self._majority([self.durable if m == self.node_id else self.progress[m].match for m in self._voter_marks()])
+            self._majority(
+                [self.durable if m == self.node_id else self.progress[m].counted for m in self._voter_marks()]
+            )
         )
         if reached > self.commit and self._may_commit(reached):
             changed_at, before = self.configs.latest_index, self.commit
@@ -265,19 +282,23 @@ class Leading(CoreState):
 
     def _on_reply(self, member: str, progress: Progress, reply: Message) -> None:
         match reply:
-            case AppendReply(_, index, True):
-                self._on_matched(member, progress, index)
-            case AppendReply(_, index, False, hint_index, hint_term):
+            case AppendReply(_, index, True, _, _, life):
+                self._note_life(member, progress, life)
+                self._on_matched(member, progress, index, counts=not life)
+            case AppendReply(_, index, False, hint_index, hint_term, life):
+                self._note_life(member, progress, life)
                 self._on_refused(member, progress, index, hint_index, hint_term)
-            case HeartbeatReply(_, round_):
-                progress.round = max(progress.round, round_)
-                self._confirm_rounds()
+            case HeartbeatReply(_, round_, life):
+                self._note_life(member, progress, life)
+                if not life:
+                    progress.round = max(progress.round, round_)
+                    self._confirm_rounds()
                 progress.waiting = False
                 if progress.mode is Mode.SNAPSHOT:
                     if progress.stalled:
                         self._send_chunk(member, progress)
                     progress.stalled = True
-                elif progress.match < self.log.last_index:
+                elif (progress.match if life else progress.counted) < self.log.last_index:
                     if progress.inflight:  # one may have been lost: let the next message find out
                         progress.free(progress.inflight[0][0])
                     self._replicate(member, empty=True)
@@ -292,14 +313,31 @@ class Leading(CoreState):
                         progress.offset = received
                         self._send_chunk(member, progress)
 
-    def _on_matched(self, member: str, progress: Progress, index: int) -> None:
-        if (
-            index < progress.match
-            or (index == progress.match and progress.mode is Mode.STREAM)
-            or index > self.log.last_index
-        ):
+    def _note_life(self, member: str, progress: Progress, life: int) -> None:
+        """A member that is unproven may have voted, and acknowledged, before its folder was emptied. Whatever came of
+        that ends before an entry that is appended now; once a majority without it holds that entry, nobody that it has
+        voted for can lead any more, and who holds the entry holds all that it has acknowledged.
+        """
+        if life != progress.life:
+            progress.life, progress.proof = life, 0
+        if not life or self._transfer_to:
             return
-        progress.match = index
+        if not progress.proof:
+            self._append_own([(self.term, NOOP, b"")])
+            progress.proof = self.log.last_index
+            for each in self.progress:
+                self._replicate(each)
+        elif progress.proof <= self.commit:
+            self._send(member, Proof(self.term, life, progress.proof))
+
+    def _on_matched(self, member: str, progress: Progress, index: int, *, counts: bool) -> None:
+        if index > self.log.last_index:
+            return
+        if counts and index > progress.counted:
+            progress.counted = index
+        elif index < progress.match or (index == progress.match and progress.mode is Mode.STREAM):
+            return
+        progress.match = max(progress.match, index)
         progress.next = max(progress.next, index + 1)
         if progress.mode is Mode.STREAM:
             progress.free(index)
@@ -314,7 +352,9 @@ class Leading(CoreState):
 
     def _on_refused(self, member: str, progress: Progress, index: int, hint_index: int, hint_term: int) -> None:
         if index <= progress.match and not hint_index and progress.match and progress.mode is not Mode.SNAPSHOT:
-            progress.match = 0  # it has lost its log (or this is very late: then it costs one question)
+            progress.match = progress.counted = (
+                0  # it has lost its log (or this is very late: then it costs one question)
+            )
             progress.to_probe()
             self._replicate(member, empty=True)
         elif progress.mode is Mode.STREAM:

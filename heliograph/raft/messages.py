@@ -22,6 +22,10 @@ A message, big endian:
     7 SnapshotChunk   snapshot, u64 offset, data to the end
     8 SnapshotReply   u64 index, u64 received bytes
     9 TimeoutNow      -
+    10 AppendReply    of a member that is unproven: as 4, u64 life
+    11 HeartbeatReply of a member that is unproven: as 6, u64 life
+    12 Proof          u64 life, u64 index
+    13 Founding       u8 stage (1 fresh, 2 late, 3 founded), u16 count, count x (u64 life, u8 size, name)
 
     entries:       u32 count, count x (u64 term, u8 kind, u32 size, data)     kind: 0 no-op, 1 command, 2 configuration
     snapshot:      u64 index, u64 term, u64 size of the blob, u32 crc32c of the blob, configuration
@@ -34,6 +38,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from heliograph.model.errors import PeerError
 
@@ -61,6 +66,11 @@ _SNAPSHOT_REPLY = struct.Struct(">QQ")
 _CONFIG_HEAD = struct.Struct(">BH")
 _MEMBER = struct.Struct(">BB")
 _ADDRESS = struct.Struct(">H")
+_APPEND_REPLY_UNPROVEN = struct.Struct(">QQQBQ")
+_HEARTBEAT_REPLY_UNPROVEN = struct.Struct(">QQ")
+_PROOF = struct.Struct(">QQ")
+_FOUNDING = struct.Struct(">BH")
+_LIFE = struct.Struct(">QB")
 
 ENTRY_OVERHEAD = _ENTRY.size
 
@@ -131,6 +141,8 @@ class AppendReply:
     success: bool
     hint_index: int = 0
     hint_term: int = 0
+    life: int = 0
+    """The sender is unproven, and what it holds counts for nothing; 0: it counts."""
 
 
 @dataclass(slots=True)
@@ -144,8 +156,11 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class HeartbeatReply:
+    """`life`: what it means in an AppendReply."""
+
     term: int
     round: int
+    life: int = 0
 
 
 @dataclass(slots=True)
@@ -172,6 +187,40 @@ class TimeoutNow:
     term: int
 
 
+@dataclass(slots=True)
+class Proof:
+    """The leader to a member that is unproven: whoever holds the entry at `index`, which was appended in that life and
+    committed without this member, counts from then on.
+    """
+
+    term: int
+    life: int
+    index: int
+
+
+Lives = tuple[tuple[str, int], ...]
+"""(first voter, number of its life), sorted."""
+
+
+class FoundingStage(IntEnum):
+    """FRESH: unproven, and no leader has spoken to it; LATE: one has; FOUNDED: it is proven, and these are the lives
+    that founded the group.
+    """
+
+    FRESH = 1
+    LATE = 2
+    FOUNDED = 3
+
+
+@dataclass(slots=True)
+class Founding:
+    """Between first voters. `term` is 0. `lives`: those that the sender has heard of, its own among them."""
+
+    term: int
+    stage: FoundingStage
+    lives: Lives
+
+
 Message = (
     VoteRequest
     | VoteReply
@@ -182,6 +231,8 @@ Message = (
     | SnapshotChunk
     | SnapshotReply
     | TimeoutNow
+    | Proof
+    | Founding
 )
 
 
@@ -288,6 +339,16 @@ def encode(message: Message) -> bytes:
                 + _APPEND.pack(previous_index, previous_term, commit)
                 + encode_entries(entries)
             )
+        case AppendReply(term, index, success, hint_index, hint_term, life) if life:
+            return _HEAD.pack(VERSION, 10, 0, term) + _APPEND_REPLY_UNPROVEN.pack(
+                index, hint_index, hint_term, success, life
+            )
+        case HeartbeatReply(term, round_, life) if life:
+            return _HEAD.pack(VERSION, 11, 0, term) + _HEARTBEAT_REPLY_UNPROVEN.pack(round_, life)
+        case Proof(term, life, index):
+            return _HEAD.pack(VERSION, 12, 0, term) + _PROOF.pack(life, index)
+        case Founding(term, stage, lives):
+            return _HEAD.pack(VERSION, 13, 0, term) + encode_lives(stage, lives)
         case AppendReply(term, index, success, hint_index, hint_term):
             return _HEAD.pack(VERSION, 4, 0, term) + _APPEND_REPLY.pack(index, hint_index, hint_term, success)
         case Heartbeat(term, commit, round_):
@@ -304,6 +365,32 @@ def encode(message: Message) -> bytes:
             return _HEAD.pack(VERSION, 8, 0, term) + _SNAPSHOT_REPLY.pack(index, received)
         case TimeoutNow(term):
             return _HEAD.pack(VERSION, 9, 0, term)
+
+
+def encode_lives(stage: int, lives: Lives) -> bytes:
+    """As messages and the file of a member's life hold them."""
+    parts = [_FOUNDING.pack(stage, len(lives))]
+    for name, life in lives:
+        raw = name.encode()
+        parts.append(_LIFE.pack(life, len(raw)) + raw)
+    return b"".join(parts)
+
+
+def decode_lives(body: Buffer, at: int) -> tuple[int, Lives]:
+    """(stage, lives); they must end where `body` ends. Raises PeerError."""
+    view, lives = memoryview(body), list[tuple[str, int]]()
+    try:
+        stage, count = _FOUNDING.unpack_from(view, at)
+        at += _FOUNDING.size
+        for _ in range(count):
+            life, size = _LIFE.unpack_from(view, at)
+            at += _LIFE.size + size
+            lives.append((bytes(view[at - size : at]).decode(), life))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise PeerError("lives: cut off") from error
+    if at != len(view):
+        raise PeerError("lives: cut off, or bytes behind the last one")
+    return stage, tuple(lives)
 
 
 def _exact(shape: struct.Struct, body: Buffer) -> tuple[int, ...]:
@@ -353,4 +440,16 @@ def decode(body: Buffer) -> Message:
             if len(body) != _HEAD.size:
                 raise PeerError("message: bytes behind its head")
             return TimeoutNow(term)
+        case 10:
+            index, hint_index, hint_term, success, life = _exact(_APPEND_REPLY_UNPROVEN, body)
+            return AppendReply(term, index, bool(success), hint_index, hint_term, life)
+        case 11:
+            return HeartbeatReply(term, *_exact(_HEARTBEAT_REPLY_UNPROVEN, body))
+        case 12:
+            return Proof(term, *_exact(_PROOF, body))
+        case 13:
+            stage, lives = decode_lives(body, _HEAD.size)
+            if stage not in tuple(FoundingStage):
+                raise PeerError(f"founding: stage {stage} is not known")
+            return Founding(term, FoundingStage(stage), lives)
     raise PeerError(f"message: kind {kind} is not known")

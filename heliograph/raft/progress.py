@@ -2,7 +2,7 @@
 
 Is: the bookkeeping of probes, streams, and snapshots. Isn't: sending (`leader`).
 Invariants: `match` only grows within a term, but where a member says that it has lost its log; what is streamed and not
-acknowledged is in `inflight`, in order.
+acknowledged is in `inflight`, in order; `counted` <= `match`.
 Source: after etcd's progress tracking.
 """
 
@@ -26,13 +26,16 @@ class Progress:
     """What a leader knows of one other member."""
 
     __slots__ = (
+        "counted",
         "heard",
         "inflight",
         "inflight_bytes",
+        "life",
         "match",
         "mode",
         "next",
         "offset",
+        "proof",
         "round",
         "snapshot",
         "stalled",
@@ -41,6 +44,8 @@ class Progress:
 
     def __init__(self, following: int, now: float) -> None:
         self.match, self.next = 0, following
+        self.counted = 0  # what it holds of that, as a member that counts
+        self.life = self.proof = 0  # of one that is unproven; proof: the entry that makes it count once it is committed
         self.mode = Mode.PROBE
         self.waiting = False  # a probe is on its way
         self.inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of streamed appends

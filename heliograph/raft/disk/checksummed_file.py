@@ -1,6 +1,6 @@
 """Small files beside a member's log: a few bytes with their checksum, replaced whole or not at all.
 
-Is: writing, reading, and removing one, each durably. Isn't: what is in it (`lost_log`, `other_voters`).
+Is: writing, reading, and removing one, each durably. Isn't: what is in it (`life_file`, `lost_log`, `other_voters`).
 Invariants: whatever happens in between, the file is the old one or the new one.
 
     body, u32 crc32c of it, big endian
@@ -28,17 +28,19 @@ def replace(disk: Disk, name: str, body: bytes) -> None:
     disk.sync_directory()
 
 
-def read(disk: Disk, name: str, size_bytes: int) -> bytes | None:
+def read(disk: Disk, name: str, size_bytes: int | None = None) -> bytes | None:
     """The body, or None where there is no such file. Blocking. Raises OSError; CorruptData where it is not of that
-    size, or damaged.
+    size (None: of any), or damaged.
     """
     if name not in disk.names():
         return None
     file = disk.open(name)
-    raw = file.pread(size_bytes + _CRC_BYTES + 1, 0)
+    raw = file.pread((file.size_bytes() if size_bytes is None else size_bytes) + _CRC_BYTES + 1, 0)
     file.close()
     body = raw[:-_CRC_BYTES]
-    if len(body) != size_bytes or crc32c.crc32c(body) != int.from_bytes(raw[-_CRC_BYTES:], "big"):
+    if (size_bytes is not None and len(body) != size_bytes) or crc32c.crc32c(body) != int.from_bytes(
+        raw[-_CRC_BYTES:], "big"
+    ):
         raise CorruptData(f"the file {name} is damaged")
     return body
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from heliograph.raft.disk import lost_log, other_voters
+from heliograph.raft.disk import life_file, lost_log, other_voters
 from heliograph.raft.disk.log_records import (
     FIRST,
     HEAD,
@@ -44,7 +44,7 @@ from heliograph.raft.disk.snapshot_file import (
     is_full,
     snapshot_name,
 )
-from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, SnapshotMeta, encode_entries
+from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, Lives, SnapshotMeta, encode_entries
 from heliograph.runtime.disk import Disk
 
 _RESERVE_BYTES = 16 << 10
@@ -79,26 +79,34 @@ class LogStorage:
         self._writes: deque[_Write] = deque()
         self._installing = False  # a snapshot, which must be durable before the next write
         self._receiving: SnapshotWriter | None = None
+        self._life = 0
         self._covered = 0  # entries through it are needed for nothing that this member does itself
         self.full = False
         self.failed: BaseException | None = None
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, kept: SnapshotMeta | None = None, lost: bool = False, others: bool = False) -> Recovered:
+    def recover(
+        self, kept: SnapshotMeta | None = None, lost: bool = False, others: bool = False, life: int = 0
+    ) -> Recovered:
         """Reads the directory, makes durable what it takes over, and opens a segment to write to. Blocking. Raises
         OSError, CorruptData.
 
         kept: what the machine's own table is the state of; `lost`: it has one, and that is lost. Where snapshot and log
         do not make up for it, and other voters have the entries, it begins with an empty log, and remembers what it
-        owes to the group. others: whether there are some, unless that is written down.
+        owes to the group. others: whether there are some, unless that is written down. life: the one that begins where
+        there is no log; 0: nobody asks.
         """
-        state, log, needs_reset = recover(self._disk, kept, lost=lost, others=others)
+        state, log, needs_reset = recover(self._disk, kept, lost=lost, others=others, life=life)
+        self._life = state.life
         self._segments, self._sequence, self._synced = log.segments, log.sequence, log.synced
         self._commit, self._hard_state = log.commit, log.hard_state
         self._covered = state.base.index if state.base is not None else 0
         log.make_durable()
         self._begin(needs_reset, state)
+        if life and life_file.is_restored(self._disk):  # there is a log now
+            self._life = life
+            life_file.prove(self._disk, life, ())
         names = self._disk.names()
         for name in [*SCRATCH_NAMES, *[name for name in names if name.startswith("snapshot-")][:-1]]:
             if name in names:
@@ -111,10 +119,11 @@ class LogStorage:
         done: Callable[[Recovered | None, BaseException | None], None],
         lost: bool = False,
         others: bool = False,
+        life: int = 0,
     ) -> None:
         """`recover` on the disk's own thread."""
 
-        self._disk.submit(partial(self.recover, kept, lost, others), done)
+        self._disk.submit(partial(self.recover, kept, lost, others, life), done)
 
     def pay(self) -> None:
         """What was owed is durable here again."""
@@ -122,12 +131,17 @@ class LogStorage:
 
     def note_others(self, others: bool) -> None:
         """Whether other voters have what this member has, durably before whatever is written from now on."""
+        self._disk.submit(partial(other_voters.note, self._disk, others), self._noted)
 
-        def noted(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                self._fail(error)
+    def prove(self, lives: Lives) -> None:
+        """This life counts, by the lives that founded the group, or by a leader (empty); durably before whatever is
+        written from now on.
+        """
+        self._disk.submit(partial(life_file.prove, self._disk, self._life, lives), self._noted)
 
-        self._disk.submit(partial(other_voters.note, self._disk, others), noted)
+    def _noted(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
 
     def _begin(self, needs_reset: bool, state: Recovered) -> None:
         number = self._segments[-1].number + 1 if self._segments else 1

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.raft.disk import lost_log, other_voters
+from heliograph.raft.disk import life_file, lost_log, other_voters
 from heliograph.raft.disk.log_records import (
     FIRST,
     HARD_STATE,
@@ -31,7 +31,7 @@ from heliograph.raft.disk.log_records import (
 )
 from heliograph.raft.disk.segments import Segment, segment_name
 from heliograph.raft.disk.snapshot_file import read_description
-from heliograph.raft.messages import Entry, SnapshotMeta, decode_entries
+from heliograph.raft.messages import Entry, Lives, SnapshotMeta, decode_entries
 from heliograph.runtime.disk import Disk
 
 
@@ -53,6 +53,10 @@ class Recovered:
     """
     others: bool | None = None
     """Whether other voters have what this member has, where that is written down."""
+    life: int = 0
+    proven: bool = True
+    lives: Lives = ()
+    """Which life this is, whether it is proven, and the lives of the founding where that was by it."""
 
 
 class LogReplay:
@@ -173,12 +177,15 @@ class LogReplay:
             at = raw.find(MAGIC, at + 1)
 
 
-def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) -> tuple[Recovered, LogReplay, bool]:
+def recover(
+    disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool, life: int
+) -> tuple[Recovered, LogReplay, bool]:
     """(what holds, the log, whether the log is to say that it is empty behind `base`). As `LogStorage.recover`; older
     snapshots are left to the caller.
     """
     state = Recovered(others=other_voters.noted(disk))
     names = disk.names()
+    _find_life(disk, state, life if not any(name.startswith("log-") for name in names) else 0)
     snapshots = [name for name in names if name.startswith("snapshot-")]
     if snapshots:
         state.snapshot = state.base = read_description(disk, snapshots[-1])
@@ -219,6 +226,20 @@ def recover(disk: Disk, kept: SnapshotMeta | None, *, lost: bool, others: bool) 
         )
     state.entries, state.commit = log.entries, max(log.commit, log.base)
     return state, log, needs_reset
+
+
+def _find_life(disk: Disk, state: Recovered, begun: int) -> None:
+    """begun: the life that begins where there is no log, however much else there is: without one it has forgotten how
+    it voted; 0: there is one.
+    """
+    if begun and life_file.is_restored(disk):
+        state.life = begun
+    elif begun:
+        state.life, state.proven = begun, False
+        life_file.begin(disk, begun)
+    elif (found := life_file.read(disk)) is not None:
+        state.life, lives = found
+        state.proven, state.lives = lives is not None, lives or ()
 
 
 def _begin_anew(disk: Disk, state: Recovered, log: LogReplay) -> None:

@@ -31,7 +31,16 @@ from heliograph.raft.member.membership_calls import GroupCalls
 from heliograph.raft.member.snapshotter import Snapshotter
 from heliograph.raft.member.startup import recovered
 from heliograph.raft.member.waiters import Waiters
-from heliograph.raft.messages import COMMAND, Append, Config, Entry, SnapshotChunk, SnapshotMeta, decode, encode
+from heliograph.raft.messages import (
+    COMMAND,
+    Append,
+    Config,
+    Entry,
+    SnapshotChunk,
+    SnapshotMeta,
+    decode,
+    encode,
+)
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -306,6 +315,8 @@ class RaftNode(GroupCalls):
                     self._batches.append((actions, actions.stores))
                     if actions.stores or actions.note_commit:
                         self._note_others(core)
+                        if actions.proven is not None:
+                            self._storage.prove(actions.proven)
                         stored = partial(self._on_stored, actions)
                         self._storage.write(
                             actions.hard_state,

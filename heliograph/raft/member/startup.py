@@ -16,6 +16,7 @@ from heliograph.model.errors import CorruptData
 from heliograph.raft.core import RaftCore
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.recovery import Recovered
+from heliograph.raft.founding import Founders
 from heliograph.raft.member.snapshotter import Snapshotter
 from heliograph.raft.messages import Config, SnapshotMeta
 from heliograph.raft.ports import RaftSettings, StateMachine
@@ -60,7 +61,8 @@ async def recovered(
     except CorruptData as error:
         damage = error
     recovering: asyncio.Future[Recovered | None] = loop.create_future()
-    storage.recover_soon(kept, partial(_settle, recovering), kept is None and machine.kept is not None, others)
+    lost = kept is None and machine.kept is not None
+    storage.recover_soon(kept, partial(_settle, recovering), lost, others, rng.randrange(1, 1 << 63))
     try:
         state = await recovering
     except CorruptData:
@@ -95,6 +97,8 @@ async def recovered(
         now=clock.monotonic(),
         commit=state.commit,
         owed=state.owed,
+        founders=Founders(node_id, state.life, first.voters, state.lives),
+        proven=state.proven,
     )
     return Started(core, base, others if state.others is None else state.others)
 

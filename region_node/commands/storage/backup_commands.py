@@ -276,12 +276,14 @@ def _summary(reader: BackupReader, targets: list[Path], count: int) -> dict[str,
 
 def _write(target: Path, index: int, voters: list[str], pieces: Iterable[bytes]) -> None:
     from heliograph.kv.backup_file import RESTORED_TERM, group_of
+    from heliograph.raft.disk import life_file
     from heliograph.raft.disk.snapshot_file import write_snapshot
     from heliograph.runtime.system_disk import SystemDisk
 
     disk = SystemDisk(str(target))
     try:
         write_snapshot(disk, index, RESTORED_TERM, group_of(voters), pieces)
+        life_file.restore(disk)
     finally:
         disk.close()
 

@@ -1,4 +1,4 @@
-"""What a Raft member takes over at its start: of its log's tail only what lies on the disk, whatever a kernel says."""
+"""What a Raft member takes over at its start: of its log only what lies on the disk, whatever the kernel says."""
 
 from __future__ import annotations
 

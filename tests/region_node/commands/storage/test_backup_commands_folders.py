@@ -143,6 +143,6 @@ def test_the_local_metadata_comes_back_in_its_own_region_only(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="cannot be restored: the backup is cut off"):
         command("restore", str(tmp_path / "cut"), "--data", str(data))
     assert command("restore", out, "--data", str(data))["folders"] == [str(folders(data, "meta")[0])]
-    assert [path.name.partition("-")[0] for path in folders(data, "meta")[0].iterdir()] == ["snapshot"]
+    assert sorted(path.name.partition("-")[0] for path in folders(data, "meta")[0].iterdir()) == ["life", "snapshot"]
     assert not folders(data, "meta")[1].exists()
     asyncio.run(look(folders(data, "meta")[0]))

@@ -1,0 +1,181 @@
+"""Members on real storage whose folders are emptied: at the founding, behind it, in the middle of learning."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import CorruptData
+from heliograph.raft.disk import life_file
+from heliograph.raft.disk.snapshot_file import write_snapshot
+from heliograph.raft.messages import Config
+from tests.heliograph.raft.machines import Group, Journal
+
+
+def empty(group: Group, name: str) -> None:
+    machine = group.sim.machine(name)
+    machine.power_cut()
+    machine.platters().clear()
+
+
+def life_of(group: Group, name: str) -> tuple[int, object]:
+    found = life_file.read(group.sim.machine(name).platter("raft").disk())
+    assert found is not None
+    return found
+
+
+def test_nobody_leads_before_all_founders_are_there_and_then_it_takes_no_time() -> None:
+    with Simulation(31) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start("n0", "n1")
+            await asyncio.sleep(20)
+            assert not group.leaders() and life_of(group, "n0")[1] is None
+            group.start("n2")
+            await group.propose(await group.leader(limit_s=5), b"first")
+            await group.caught_up()
+            lives = {life_of(group, name)[1] for name in group.names}
+            assert lives == {tuple((name, life_of(group, name)[0]) for name in group.names)}
+
+        sim.run(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_voter_comes_back_with_an_empty_folder_and_learns(seed: int) -> None:
+    with Simulation(seed) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start()
+            count = 0
+            for name in [*group.names, *group.names]:
+                leader = await group.leader()
+                await asyncio.gather(*(group.propose(leader, b"%d" % (count + i)) for i in range(200)))
+                count += 200
+                before = life_of(group, name)[0]
+                empty(group, name)
+                group.start(name)
+                await asyncio.sleep(sim.rng(f"{name} {count}").uniform(0, 0.5))
+                empty(group, name)  # again, in the middle of it
+                group.start(name)
+                await asyncio.sleep(sim.rng(f"{name} {count} again").uniform(0, 0.5))
+                sim.machine(name).power_cut()
+                group.start(name)
+                await asyncio.sleep(5)
+                await group.caught_up()
+                life, proven = life_of(group, name)
+                assert life != before and proven == () and len(group.machines[name].lines) == count
+            for name in group.names:
+                sim.machine(name).power_cut()
+            group.start()
+            await group.leader()
+            await group.propose(await group.leader(), b"last")
+            await group.caught_up()
+            assert len(group.machines["n0"].lines) == count + 1
+
+        sim.run(main(), limit_s=600)
+
+
+def test_a_lone_voter_that_is_emptied_begins_anew_at_once() -> None:
+    with Simulation(32) as sim:
+        group = Group(sim, 1)
+
+        async def main() -> None:
+            for _ in range(2):
+                group.start()
+                await group.leader(limit_s=0.2)
+                assert await group.propose("n0", b"a") == b"1"
+                empty(group, "n0")
+
+        sim.run(main())
+
+
+def test_a_log_of_an_earlier_version_has_no_life_and_counts() -> None:
+    with Simulation(33) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start()
+            await group.propose(await group.leader(), b"old")
+            await group.caught_up()
+            for name in group.names:
+                sim.machine(name).power_cut()
+                sim.machine(name).platter("raft").disk().remove(life_file.LIFE)
+            group.start("n0", "n1")
+            await group.propose(await group.leader(), b"new")
+            assert life_file.LIFE not in sim.machine("n0").platter("raft").disk().names()
+
+        sim.run(main())
+
+
+def test_a_log_that_is_gone_is_an_empty_folder_whatever_else_lies_there() -> None:
+    with Simulation(34) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start()
+            await group.propose(await group.leader(), b"a")
+            await group.caught_up()
+            before = life_of(group, "n1")[0]
+            sim.machine("n1").power_cut()
+            disk = sim.machine("n1").platter("raft").disk()
+            for name in disk.names():
+                if name.startswith("log-"):
+                    disk.remove(name)
+            group.start("n1")
+            await asyncio.sleep(5)
+            await group.caught_up()
+            assert life_of(group, "n1")[0] != before and life_of(group, "n1")[1] == ()
+
+        sim.run(main())
+
+
+def test_a_damaged_life_is_refused_with_what_to_do() -> None:
+    with Simulation(35) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start()
+            await group.leader()
+            sim.machine("n1").power_cut()
+            sim.machine("n1").platter("raft").flip_bit(life_file.LIFE, 3)
+            with pytest.raises(CorruptData, match="empty the folder of this member"):
+                life_of(group, "n1")
+
+        sim.run(main())
+
+
+@pytest.mark.parametrize("step", [None, *range(1, 14, 2)])
+def test_voters_that_are_restored_found_the_group_and_one_that_is_not_learns(step: int | None) -> None:
+    """All begin with the same snapshot; step: power goes at that step of the first start."""
+    with Simulation(36) as sim:
+        group = Group(sim, 3)
+        restored = Journal([(7, b"kept")])
+
+        async def main() -> None:
+            for name in group.names[:2]:
+                disk = sim.machine(name).disk("raft")
+                write_snapshot(disk, 50, 1, Config(tuple(group.names)), [restored.snapshot()])
+                life_file.restore(disk)
+            if step is not None:
+                sim.machine("n0").platter("raft").cut_after(step)
+                group.start("n0")
+                await asyncio.sleep(1)
+                sim.machine("n0").power_cut()
+            group.start()
+            await group.propose(await group.leader(), b"new")
+            await group.caught_up()
+            assert group.machines["n2"].commands() == [b"kept", b"new"]
+            await asyncio.sleep(2)
+            lives = [life_of(group, name) for name in group.names]
+            assert len({life for life, _ in lives}) == 3 and all(life and proven == () for life, proven in lives)
+            empty(group, "n0")
+            group.start("n0")
+            await asyncio.sleep(5)
+            await group.caught_up()
+            assert group.machines["n0"].commands() == [b"kept", b"new"]
+
+        sim.run(main())
