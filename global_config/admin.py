@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from global_config import cluster_migrations, keys
 from global_config.peer_clusters import PeerClusters
 from global_config.write_retries import Tries, busy
-from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, pages_under, prefix_end
 from heliograph.model.configuration.configuration_records import (
     ClusterPeers,
     NamespacePolicies,
@@ -43,7 +43,6 @@ V = TypeVar(
 
 PARTITIONS_MAX = 4096
 NUMBER_MAX = (1 << 31) - 1
-_PAGE = 1000
 
 
 class Offline(Protocol):
@@ -620,14 +619,7 @@ class ConfigAdmin:
         return ABSENT if found is None else found[1]
 
     async def _all(self, prefix: str) -> list[tuple[str, bytes, int]]:
-        out: list[tuple[str, bytes, int]] = []
-        start = prefix
-        while True:
-            page = await self._store.range(start, prefix_end(prefix), limit=_PAGE)
-            out += page
-            if len(page) < _PAGE:
-                return out
-            start = page[-1][0] + "\x00"
+        return [row async for rows in pages_under(self._store, prefix) for row in rows]
 
     async def _committed(self, ops: Sequence[Op]) -> bool:
         """False: something changed meanwhile; look again."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgpack
 
-from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.model.errors import HeliographError
 from heliograph.model.feature_levels import LEVEL
 from heliograph.runtime.clock import Rng
@@ -71,7 +71,8 @@ async def spoken(meta: MetadataStore, members: Members) -> dict[str, int]:
     report, _ = await members()
     said = {
         keys.id_of(key): level_of(value)
-        for key, value, _ in await meta.range(keys.METADATA_NODES, prefix_end(keys.METADATA_NODES))
+        async for rows in pages_under(meta, keys.METADATA_NODES)
+        for key, value, _ in rows
     }
     return {row["member"]: said.get(row["member"], UNSAID) for row in report["members"]}
 

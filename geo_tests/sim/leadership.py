@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import RANGE_LIMIT, Op, WatchCallback
+from heliograph.kv.metadata_store import Op, WatchCallback
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -97,8 +97,12 @@ class FarStore:
     async def txn(self, ops: Sequence[Op]) -> int:
         return await self._far(lambda: self._inner.txn(ops))
 
-    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         return await self._far(lambda: self._inner.range(start, end, limit=limit))
+
+    @property
+    def range_limit(self) -> int:
+        return self._inner.range_limit
 
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         return await self._far(lambda: self._inner.next_ids(counter, count, at_least=at_least))

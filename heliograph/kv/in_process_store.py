@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
-from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
+from heliograph.kv.metadata_store import Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.kv.unreadable_records import tell_change
 from heliograph.model.errors import LeaseLost, MetadataUnavailable
@@ -47,9 +47,13 @@ class EmbeddedStore:
         version: int = (await self._txn(ops))[0]
         return version
 
-    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         await self._pass()
         return self.machine.range(start, end, limit)[0]
+
+    @property
+    def range_limit(self) -> int:
+        return self.machine.range_limit
 
     async def count(self, prefix: str) -> int:
         await self._pass()

@@ -56,6 +56,8 @@ class ClientSettings:
     """Writes without an answer: one more is refused. Below `answers_max` of the machine."""
     requests_max: int = 8192
     """The same of requests, writes included."""
+    range_limit: int = RANGE_LIMIT
+    """Keys that a range without a limit returns at most."""
 
     def __post_init__(self) -> None:
         assert 0 < self.backoff_min_s <= self.backoff_max_s and self.timeout_s > 0 and self.silence_s > 0
@@ -131,14 +133,19 @@ class MetaClient:
         version: int = (await self._write(CommandKind.TXN, txn_fields(ops)))[0]
         return version
 
-    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         out: list[tuple[str, bytes, int]] = []
+        limit = self.settings.range_limit if limit is None else limit
         while True:
             page, more = await self._read(Frame.RANGE, body(start, end, limit - len(out)))
             out += [(key, value, version) for key, value, version in page]
             if not more or len(out) >= limit:
                 return out
             start = out[-1][0] + "\x00"
+
+    @property
+    def range_limit(self) -> int:
+        return self.settings.range_limit
 
     async def count(self, prefix: str) -> int:
         counted: int = (await self._read(Frame.COUNT, body(prefix)))[0]

@@ -20,6 +20,7 @@ VALUE_BYTES_MAX = 1 << 20
 OPS_MAX = 1024
 TXN_BYTES_MAX = 4 << 20
 RANGE_LIMIT = 10_000
+"""How many keys a range without a limit returns at most, where a store is not given another bound."""
 ABSENT = -1
 """The `expected` of a key that must not exist."""
 LEASE_TTL_MS = 3000
@@ -85,10 +86,15 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
-        """(key, value, version) of the keys in [start, end), in order, at most `limit`. Above 4 MiB it is read in
-        pages, each linearizable.
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
+        """(key, value, version) of the keys in [start, end), in order, at most `limit` (None: `range_limit`).
+        Above 4 MiB it is read in pages, each linearizable.
         """
+        ...
+
+    @property
+    def range_limit(self) -> int:
+        """How many keys a range without a limit returns at most: whoever wants all of them takes `pages_under`."""
         ...
 
     async def count(self, prefix: str) -> int:
@@ -145,7 +151,7 @@ async def pages_under(store: MetadataStore, prefix: str) -> AsyncIterator[list[t
     start, end = prefix, prefix_end(prefix)
     while rows := await store.range(start, end):
         yield rows
-        if len(rows) < RANGE_LIMIT:
+        if len(rows) < store.range_limit:
             return
         start = rows[-1][0] + "\0"
 

@@ -41,9 +41,11 @@ class MachineSettings:
     """Commands of one session whose answers its client may still ask for."""
     part_rows: int = PART_ROWS
     """Rows in one part of a snapshot or a listing, at most."""
+    range_limit: int = RANGE_LIMIT
+    """Keys in the answer to one range, at most; it may differ between members."""
 
     def __post_init__(self) -> None:
-        assert self.sessions_max > 0 and self.answers_max > 0 and self.part_rows > 0
+        assert min(self.sessions_max, self.answers_max, self.part_rows, self.range_limit) > 0
 
 
 class _Session:
@@ -102,6 +104,7 @@ class KvMachine:
         """
         self.index = 0
         self._settings = settings or MachineSettings()
+        self.range_limit = self._settings.range_limit
         self._rows: TableRows = MemoryRows() if rows is None else rows
         self._counts = KeyCounts()
         self._counters: dict[str, int] = {}
@@ -220,11 +223,14 @@ class KvMachine:
         return None if found is None else (found[0], found[1])
 
     def range(
-        self, start: str, end: str, limit: int = RANGE_LIMIT, bytes_max: int = 1 << 62
+        self, start: str, end: str, limit: int | None = None, bytes_max: int = 1 << 62
     ) -> tuple[list[tuple[str, bytes, int]], bool]:
-        """Up to `limit` keys of [start, end), cut behind the one that passes `bytes_max`; and whether more follow."""
+        """Up to `limit` keys (None: `range_limit`) of [start, end), cut behind the one that passes `bytes_max`; and
+        whether more follow.
+        """
         out: list[tuple[str, bytes, int]] = []
         size = 0
+        limit = self.range_limit if limit is None else limit
         for key, (value, version, _) in self._rows.items(start, end):
             if len(out) >= limit or size >= bytes_max:
                 return out, True

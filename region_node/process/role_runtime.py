@@ -100,9 +100,9 @@ def data_path(settings: ProcessSettings, *parts: str) -> str:
 
 
 def meta_client(addresses: Sequence[str], runtime: Runtime, tls: ssl.SSLContext | None = None) -> MetaClient:
-    from heliograph.kv.metadata_client import MetaClient
+    from heliograph.kv.metadata_client import ClientSettings, MetaClient
 
-    return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng, ssl=tls)
+    return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng, ssl=tls, settings=runtime.of(ClientSettings))
 
 
 def replicator_tls(tls: TlsSettings | None, make: Callable[[str, str, str], ssl.SSLContext]) -> ssl.SSLContext | None:

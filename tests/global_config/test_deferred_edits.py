@@ -21,7 +21,8 @@ from global_config.deferred_edits import CONFLICTS, EDITS, LAST, MERGED, Deferre
 from global_config.policy_edits import Conflict, Edit
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import Op, WatchCallback
+from heliograph.kv.metadata_store import Op, WatchCallback, pages_under
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
 
@@ -55,9 +56,13 @@ class Reach:
         await asyncio.sleep(0.01)
         return await self._inner.get(key)
 
-    async def range(self, start: str, end: str, *, limit: int = 1000) -> list[tuple[str, bytes, int]]:
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         self._check()
         return await self._inner.range(start, end, limit=limit)
+
+    @property
+    def range_limit(self) -> int:
+        return self._inner.range_limit
 
     async def txn(self, ops: Sequence[Op]) -> int:
         self._check()
@@ -92,7 +97,7 @@ class Reach:
 class Region:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.meta = EmbeddedStore()
+        self.meta = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3)))
         self.reaches: list[Reach] = []
         self.brokers: list[tuple[ConfigView, DeferredEdits, ConfigAdmin]] = []
 
@@ -127,7 +132,7 @@ class World:
         run_alone(self._main(), limit_s=500)
 
     async def _main(self) -> None:
-        self.config = EmbeddedStore()
+        self.config = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3)))
         admin = ConfigAdmin(self.config)
         for region in REGIONS:
             await admin.create_region(region)
@@ -198,7 +203,9 @@ class World:
             self.seen.append((key, {**known["policies"], **known.get("properties", {})}))
 
     async def _judge(self, regions: list[Region]) -> None:
-        conflicts = [Conflict.decode(value) for _, value, _ in await self.config.range(CONFLICTS, CONFLICTS + "~")]
+        conflicts = [
+            Conflict.decode(value) async for rows in pages_under(self.config, CONFLICTS) for _, value, _ in rows
+        ]
         listed = {(conflict.key, conflict.path[-1], conflict.mine[0]) for conflict in conflicts}
         self.counts["conflicts"] += len(listed)
         before: dict[tuple[str, str], Any] = {}
@@ -264,7 +271,7 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
 
         async def merge(self: DeferredEdits, key: str, edit: Edit) -> None:
             await self._meta.delete(key)
-            self._meta, kept = EmbeddedStore(), self._meta
+            self._meta, kept = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3))), self._meta
             try:
                 await self._meta.put(key, edit.encode())
                 await original(self, key, edit)
@@ -294,7 +301,7 @@ def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_conflict_is_ended_either_way_and_what_needs_a_majority_waits() -> None:
     async def main() -> None:
         world = World(1)
-        world.config = EmbeddedStore()
+        world.config = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3)))
         admin = ConfigAdmin(world.config)
         await admin.create_region("us")
         await admin.create_tenant("t", TenantInfo(allowed_regions=("us",)))

@@ -14,7 +14,7 @@ from geo_tests.sim.loop import run_alone
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import PeerError
 from heliograph.model.feature_levels import LEVEL
 from local_meta import keys
@@ -103,3 +103,18 @@ def test_it_goes_on_trying_whatever_the_answer_is_and_the_node_can_be_stopped() 
         await level.stop()
 
     run_alone(main())
+
+
+def test_more_members_than_one_range_returns_are_all_heard() -> None:
+    async def main() -> None:
+        store = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3)))
+        names = [f"m{number}" for number in range(10)]
+        for name in names:
+            await store.put(keys.METADATA_NODES + name, msgpack.packb({"level": UNSAID + 4}))
+
+        async def members() -> tuple[dict[str, object], bool]:
+            return {"members": [{"member": name} for name in names]}, False
+
+        assert await spoken(store, members) == dict.fromkeys(names, UNSAID + 4)
+
+    asyncio.run(main())

@@ -28,7 +28,6 @@ from heliograph.kv.machine_commands import (
     refusal,
     unpack,
 )
-from heliograph.kv.metadata_store import RANGE_LIMIT
 from heliograph.kv.server.leases import LeaseDeadlines
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import (
@@ -255,7 +254,7 @@ class MetaService:
                 return ok(self.machine.count(prefix))
             case Frame.RANGE:
                 start, end, limit = fields(payload, str, str, int)
-                found_rows, more = self.machine.range(start, end, min(limit, RANGE_LIMIT), PAGE_BYTES_MAX)
+                found_rows, more = self.machine.range(start, end, min(limit, self.machine.range_limit), PAGE_BYTES_MAX)
                 return ok(found_rows, more)
             case _:
                 (lease,) = fields(payload, int)

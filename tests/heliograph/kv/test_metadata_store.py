@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_client import MetaClient
-from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Put, prefix_end
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Put, pages_under, prefix_end
 from heliograph.kv.server.metadata_server import MetaServer
 from heliograph.kv.server.metadata_service import MetaService
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import LeaseLost, MetadataUnavailable, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock
 from region_node.security.certificate_authority import ensure_certificates
@@ -164,3 +164,40 @@ def test_a_closed_store_says_so(over_store: Callable[[Test], None]) -> None:
             await store.get("/a")
 
     over_store(test)
+
+
+@pytest.mark.parametrize(("served", "asked"), [(3, 3), (3, 10_000), (10_000, 3), (1, 4), (4, 1)])
+def test_the_bound_of_a_range_is_given_to_machine_and_client_and_pages_pass_it(served: int, asked: int) -> None:
+    """The machine's bound cuts an answer, and the client reads on; the client's own ends a range without a limit."""
+
+    async def test(store: MetadataStore, bound: int) -> None:
+        for number in range(10):
+            await store.put(f"/k/{number}", b"v")
+        everything = [f"/k/{number}" for number in range(10)]
+        assert store.range_limit == bound
+        assert [key for key, _, _ in await store.range("/k/", "/k0")] == everything[:bound]
+        assert [key for key, _, _ in await store.range("/k/", "/k0", limit=7)] == everything[:7]
+        for count in range(11):
+            pages = [rows async for rows in pages_under(store, "/k/")]
+            assert [key for rows in pages for key, _, _ in rows] == everything[count:]
+            assert all(0 < len(rows) <= bound for rows in pages)
+            if count < 10:
+                await store.delete(f"/k/{count}")
+
+    async def main() -> None:
+        machine = KvMachine(settings=MachineSettings(range_limit=served))
+        replica = LogReplica(SharedLog(), "m0", machine)
+        service = MetaService(replica, machine, clock=SystemClock())
+        replica.on_role_change = service.on_role_change
+        replica.log.elect("m0")
+        server = MetaServer(service)
+        port = await server.start()
+        settings = ClientSettings(range_limit=asked)
+        store = MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=random.Random(1), settings=settings)
+        await test(store, asked)
+        store.close()
+        await server.stop()
+        await service.stop()
+        await test(EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=served))), served)
+
+    asyncio.run(main())

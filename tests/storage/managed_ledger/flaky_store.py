@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from geo_tests.sim.loop import LIFE
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import RANGE_LIMIT, Op, Put, WatchCallback
+from heliograph.kv.metadata_store import Op, Put, WatchCallback
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, MetadataUnavailable, OutcomeUnknown
 
@@ -32,7 +32,7 @@ class FlakyStore(EmbeddedStore):
     async def get(self, key: str) -> tuple[bytes, int] | None:
         return await self._read(lambda: self._inner.get(key))
 
-    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         return await self._read(lambda: self._inner.range(start, end, limit=limit))
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:

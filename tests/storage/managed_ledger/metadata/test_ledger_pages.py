@@ -15,7 +15,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import RANGE_LIMIT, VALUE_BYTES_MAX, Op, Put, prefix_end
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX, Op, Put, prefix_end
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import (
     CorruptData,
@@ -68,7 +68,7 @@ class Counting(EmbeddedStore):
         self.heads: list[int] = []
         self.pages_written: list[int] = []
 
-    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         rows = await super().range(start, end, limit=limit)
         self.pages_read += sum(key.startswith(keys.LEDGER_PAGES) for key, _, _ in rows)
         return rows
