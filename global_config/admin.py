@@ -31,6 +31,7 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
+from heliograph.model.configuration.leadership import leadership
 from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.feature_levels import SEALED_TENANTS
@@ -402,8 +403,8 @@ class ConfigAdmin:
         raise busy()
 
     async def delete_namespace(self, name: str) -> None:
-        """Its partitioned topics' entries go with it; whether topics hold data is the caller's to see. Raises NotFound,
-        NotAllowed (too many).
+        """Its partitioned topics' entries and its leadership go with it; whether topics hold data is the caller's to
+        see. Raises NotFound, NotAllowed (too many).
         """
         async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
@@ -413,12 +414,12 @@ class ConfigAdmin:
                 for domain in ("persistent", "non-persistent")
                 for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))
             ]
-            if len(topics) > OPS_MAX - 3:
+            if len(topics) > OPS_MAX - 4:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
             if await self._committed(
                 [
                     Delete(keys.namespace(name), version),
-                    *map(Delete, (*topics, keys.migrated(name))),
+                    *map(Delete, (*topics, keys.migrated(name), leadership(name))),
                     Check(keys.GUARD, guard),
                 ]
             ):

@@ -15,6 +15,8 @@ from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
 from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations.drill_schedule import schedule
+from region_node.dr.operations.operation_steps import forget_operations
 from region_node.dr.slo_monitor import Promises
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -83,6 +85,9 @@ def tombstones_of(broker: BrokerParts) -> Tombstones:
     async def forget(found: Tombstone) -> None:
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng)
         await Switching(broker.config, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
+        if found.whole:
+            await forget_operations(broker.config, found.topic)
+            await broker.config.delete(schedule(found.topic))
         try:
             await (config.delete_namespace if found.whole else config.delete_partitioned)(found.topic)
         except NotFound:

@@ -519,14 +519,10 @@ class Conductor:
 
     async def forget(self, namespace: str) -> None:
         """The namespace was made for one operation, and goes: nothing is kept of it."""
-        await self._store.delete(operation_key(namespace))
-        for prefix in (history_prefix(namespace), boundaries_prefix(namespace)):
-            await self._forget(prefix)
+        await forget_operations(self._store, namespace)
 
     async def _forget(self, prefix: str) -> None:
-        async for rows in pages_under(self._store, prefix):
-            for key, _, _ in rows:
-                await self._store.delete(key)
+        await _delete_under(self._store, prefix)
 
     def _others(self, op: Operation) -> list[str]:
         """The regions of the namespace that the operation is not about."""
@@ -542,6 +538,21 @@ class Conductor:
         if missing := [*lag["missing"], *other["missing"]]:
             return f"no broker has loaded {_some(missing)}"
         return f"links that are down: {_some(lag['down'])}" if lag["down"] else ""
+
+
+async def forget_operations(store: MetadataStore, namespace: str) -> None:
+    """The namespace is gone, and what comes under its name is another one: what was done with it, and what a region
+    lost then held, speaks of nothing any more. Signed reports of drills stay.
+    """
+    await store.delete(operation_key(namespace))
+    for prefix in (history_prefix(namespace), boundaries_prefix(namespace)):
+        await _delete_under(store, prefix)
+
+
+async def _delete_under(store: MetadataStore, prefix: str) -> None:
+    async for rows in pages_under(store, prefix):
+        for key, _, _ in rows:
+            await store.delete(key)
 
 
 def _filed(operation: Operation) -> str:

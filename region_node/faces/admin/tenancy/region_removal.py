@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.drill_schedule import schedule
+from region_node.dr.operations.operation_steps import forget_operations
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
 
@@ -56,13 +58,15 @@ async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[
 
 
 async def forget_leadership(admin: Admin, namespace: str) -> None:
-    """The namespace is gone: another one of its name begins active-active."""
+    """The namespace is gone: another one of its name begins active-active, each of its subscriptions in every region,
+    and nothing of an earlier failover, or a schedule of drills, is held against it.
+    """
     if admin.leases is None:
         return
-    try:
-        await Switching(admin.leases.store, admin.clock.wall_ms).end(namespace)
-    except (NotFound, NotAllowed):
-        pass  # it was active-active; or it is being moved, and the operator who does that sees that it is gone
+    store = admin.leases.store
+    await Switching(store, admin.clock.wall_ms).forget(namespace)
+    await forget_operations(store, namespace)
+    await store.delete(schedule(namespace))
 
 
 def check_nothing_buried(admin: Admin, namespace: str) -> None:
