@@ -266,7 +266,7 @@ class BrokerRole(BrokerParts):
             ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name
         )
         self.subscription_leadership = SubscriptionLeadership(
-            self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock
+            self.leases, self.config, lambda: self.topics, meta=self.meta, region=self.settings.region, clock=clock
         )
         self.topics.leadership_of = self.subscription_leadership.of
         self.stops.append(self.subscription_leadership.stop)

@@ -46,6 +46,10 @@ class LeadershipPort(Protocol):
         """Why no messages may be handed out here now; "": they may."""
         ...
 
+    def deleted(self) -> None:
+        """The subscription was deleted in this region, in one partition at least."""
+        ...
+
 
 class CursorPort(Protocol):
     """What a subscription has acknowledged."""

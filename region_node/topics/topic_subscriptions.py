@@ -212,6 +212,8 @@ class SubscribingTopic(ABC):
         if self._oldest is not None:
             self._oldest.pop(name, None)
         await self.ledger.delete_cursor(name)
+        if found.rules.leadership is not None:
+            found.rules.leadership.deleted()
 
     def drop_reader(self, subscription: Subscription) -> None:
         """A non-durable subscription without consumers is gone, at once; its cursor goes in the background."""

@@ -51,6 +51,8 @@ class Leadership(_Value):
     """The regions of which every broker has heard that there is this leadership, and does not go on without it any
     more. Until it has all regions of its namespace it is not effective.
     """
+    gone: tuple[str, ...] = ()
+    """The regions that have deleted the subscription, or do not have it; it ends with the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

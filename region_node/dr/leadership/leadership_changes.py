@@ -198,6 +198,24 @@ class Switching:
                 return
         raise _busy()
 
+    async def mark_gone(self, name: str, region: str, regions: Sequence[str], *, gone: bool) -> None:
+        """The region does not have the subscription any more (gone), or has it again. Where none of `regions` has it
+        the leadership ends. Raises NotFound.
+        """
+        async for _ in Tries(self._rng):
+            old, version = await self.get(name)
+            marked = {*old.gone, region} if gone else {*old.gone} - {region}
+            if gone and marked.issuperset(regions):
+                try:
+                    await self._store.txn([Delete(leadership(name), version)])
+                except VersionConflict:
+                    continue
+                return
+            new = replace(old, gone=tuple(sorted(marked)))
+            if new == old or await self._put(name, new, version):
+                return
+        raise _busy()
+
     async def forget(self, name: str) -> None:
         """A topic, or a namespace, is gone in every region: what comes under its name begins anew. name: the topic's
         full name, or `tenant/namespace`.

@@ -7,8 +7,8 @@ change (`region_node.dr.leadership.leadership_changes`), or a command.
 Invariants: a subscription with a leadership replicates what is acknowledged; where the leadership is elsewhere its
 consumers stay connected and get nothing; when it is taken away here its consumers are closed, so that what they hold
 goes out again where it is now; only a region in which consumers wait takes over, and only once no broker of the active
-region has had a lease for `lost_after_s`, or that region has left the namespace; and never before every broker has
-heard that there is a leadership.
+region has had a lease for `lost_after_s`, or that region has left the namespace, or has deleted the subscription; and
+never before every broker has heard that there is a leadership. Once every region has deleted it the leadership ends.
 Source: docs/protocols/leadership.md, "Subscriptions in one region".
 """
 
@@ -26,6 +26,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
+from local_meta.keys import cursor
 from region_node.dr.leadership.leadership_changes import Switching, closing, unheard_text
 from region_node.dr.leadership.write_gates import SubscriptionGate
 from region_node.dr.leadership.write_leases import WriteLeases
@@ -63,8 +64,17 @@ class Unmade:
     def waiting(self) -> str:
         return "the global configuration has not said yet in which region it is active"
 
+    def deleted(self) -> None:
+        """There is nothing that ends."""
+
 
 _UNMADE = Unmade()
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """A leadership's name -> the topic, and the subscription."""
+    topic, _, subscription = name.rpartition("/")
+    return topic, subscription
 
 
 class SubscriptionLeadership:
@@ -76,6 +86,7 @@ class SubscriptionLeadership:
         store: MetadataStore,
         topics: Callable[[], TopicService],
         *,
+        meta: MetadataStore,
         region: str,
         clock: Clock,
         settings: SubscriptionLeadershipSettings | None = None,
@@ -84,6 +95,7 @@ class SubscriptionLeadership:
         self.switching = Switching(store, clock.wall_ms)
         self.taken_over = 0
         self._leases, self._store, self._topics, self._region, self._clock = leases, store, topics, region, clock
+        self._meta = meta
         self._holders: dict[str, dict[str, None]] = {}
         """Region -> the leases of its brokers, as far as is known here."""
         self._lost_since: dict[str, float] = {}
@@ -199,11 +211,45 @@ class SubscriptionLeadership:
                 if not found.replicated:
                     replicate(loaded, found)
                 found.tell_leadership()  # the lease may have ended, or have come
+        await self._end()
         for name, gate in self._waiting().items():
             try:
                 await self._take(name, gate)
             except HeliographError as error:  # the next round looks again
                 log.info("turn.waits", extra={"subscription": name, "error": str(error)})
+
+    async def _end(self) -> None:
+        """Says whether this region has a subscription that some region has deleted. The metadata is asked, not
+        what is loaded here: its topics may be another broker's.
+        """
+        marked = {gate.namespace: gate for gate in self._leases.core.subscription_gates() if self._asked_for(gate)}
+        for name in {**self._leases.core.deleted, **marked}:
+            gate = self._leases.subscription_gate(name)
+            try:
+                if gate is not None and gate.record is not None:
+                    regions, gone = self.regions_of(name), not await self._has(name)
+                    if gone != (self._region in gate.record.gone):
+                        await self.switching.mark_gone(name, self._region, regions, gone=gone)
+                self._leases.core.deleted.pop(name, None)
+            except NotFound:
+                self._leases.core.deleted.pop(name, None)  # somebody has ended it, or its namespace
+            except HeliographError as error:  # the next round looks again
+                log.info("turn.waits", extra={"subscription": name, "error": str(error)})
+
+    def _asked_for(self, gate: SubscriptionGate) -> bool:
+        """Whether others have deleted it and this region has not said whether it has it; or it has it again."""
+        gone = () if gate.record is None else gate.record.gone
+        return bool(gone) and (self._region not in gone or any(self._here(*_parts(gate.namespace))))
+
+    async def _has(self, name: str) -> bool:
+        """Whether the subscription is stored in this region, of any partition. Raises MetadataUnavailable."""
+        topic, subscription = _parts(name)
+        wanted = TopicName.parse(topic)
+        partitions = range(self._topics().view.partitions(topic))
+        for one in (wanted, *(wanted.with_partition(index) for index in partitions)):
+            if await self._meta.get(cursor(str(one), subscription)) is not None:
+                return True
+        return False
 
     def _waiting(self) -> dict[str, SubscriptionGate | None]:
         """Subscriptions that have consumers here which get nothing because of a leadership. None: it was never made."""
@@ -231,7 +277,7 @@ class SubscriptionLeadership:
         if record is None or (gate.active and record.state == OPEN):
             return
         regions = self.regions_of(name)
-        if record.active in regions and not self._lost(record.active):
+        if record.active in regions and record.active not in record.gone and not self._lost(record.active):
             return
         if left := await self.switching.settle(name, regions):
             log.info("turn.waits", extra={"subscription": name, "for": unheard_text(left)})

@@ -62,6 +62,8 @@ class Writing:
         """Those of which `since` alone may not tell the truth: they are newer, or not finished."""
         self.crowded = False
         """Whether `obeyed` had more news than it may name: to be read anew, behind a newer `since`."""
+        self.deleted: dict[str, None] = {}
+        """Names of subscriptions that were deleted here, until somebody has looked what that ends."""
         self.refused = 0
         """Runs that reached their ack quorum and were not confirmed."""
 
@@ -322,6 +324,10 @@ class SubscriptionGate(Gate):
         """
         waits = self.record is not None and self.record.state == DRAINING and self.leads and self.outstanding()
         return self._obeyed if waits else self.version
+
+    def deleted(self) -> None:
+        """The subscription was deleted here, in one partition at least."""
+        self._writing.deleted[self.namespace] = None
 
     @property
     def leads(self) -> bool:

@@ -463,6 +463,7 @@ class TopicService(NamedTopics):
             consumers = sum(len(subscription.consumers) for subscription in loaded.subscriptions.values())
             if consumers:
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
+        subscriptions = list(loaded.subscriptions.values())
         async with self._kept_out(loaded.text):
             if not loaded.volatile:
                 await self._leave(loaded.name)
@@ -470,6 +471,9 @@ class TopicService(NamedTopics):
                     await remember(loaded.log, self._meta)
                 await loaded.forget_compacted()
                 await self._factory.delete(loaded.text)
+            for subscription in subscriptions:
+                if subscription.rules.leadership is not None:
+                    subscription.rules.leadership.deleted()
             await self._forget(loaded.name)
 
     @asynccontextmanager

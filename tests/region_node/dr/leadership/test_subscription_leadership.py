@@ -28,6 +28,7 @@ from heliograph.model.configuration.leadership import (
     writer,
 )
 from heliograph.model.topic_names import TopicName
+from local_meta.keys import cursor
 from region_node.dr.leadership import leadership_changes
 from region_node.dr.leadership.leadership_changes import closing, unheard_text
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
@@ -121,7 +122,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         topics = served(["us", "eu"], policies)
         leases: Any = Leases("us", store)
         leadership = leases.leadership = SubscriptionLeadership(
-            leases, store, lambda: topics, region="us", clock=SimClock(loop)
+            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=SimClock(loop)
         )
         await leadership.start()
         leases.hold()
@@ -189,7 +190,7 @@ def test_nobody_takes_over_from_a_region_that_may_not_have_heard_and_somebody_do
         topics = served(regions, SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: True)))
         leases: Any = Leases("us", store)
         taking = leases.leadership = SubscriptionLeadership(
-            leases, store, lambda: topics, region="us", clock=SimClock(loop)
+            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=SimClock(loop)
         )
         switching = taking.switching
         await switching.begin(NAME, "eu", {})
@@ -214,6 +215,68 @@ def test_nobody_takes_over_from_a_region_that_may_not_have_heard_and_somebody_do
         regions.remove("eu")
         assert await wait(20) == "us" and taking.taken_over == 1
         await taking.stop()
+
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def test_a_leadership_ends_once_every_region_has_deleted_its_subscription() -> None:
+    """us deletes it, first of one partition, then of the last, while its metadata is away for a moment; eu has it, and
+    takes over; us is asked again when eu deletes it, too.
+    """
+    regions = ["us", "eu"]
+
+    async def main() -> None:
+        store, metas = EmbeddedStore(), {region: EmbeddedStore() for region in regions}
+        topics = served(regions, SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: True)))
+        topics.view.partitions = lambda _: 2
+        partitions = [cursor(f"persistent://t/n/x-partition-{index}", "s") for index in range(2)]
+        leases: dict[str, Any] = {region: Leases(region, store) for region in regions}
+        for region in regions:
+            for key in partitions:
+                await metas[region].put(key, b"")
+            taking = leases[region].leadership = SubscriptionLeadership(
+                leases[region], store, lambda: topics, meta=metas[region], region=region, clock=SimClock(loop)
+            )
+            await taking.start()
+            await store.put(writer(region, "b", 1), Writer(since=1000, beside=("b",)).encode())
+        us, eu = (leases[region].leadership for region in regions)
+        await us.switching.begin(NAME, "us", {})
+        await asyncio.sleep(2)
+        assert not await us.switching.settle(NAME, regions)
+
+        async def deleted(region: str, key: str) -> None:
+            await metas[region].delete(key)
+            leases[region].subscription_gate(NAME).deleted()
+            await asyncio.sleep(3)
+
+        async def record() -> Leadership:
+            return (await us.switching.get(NAME))[0]
+
+        await deleted("us", partitions[0])
+        assert (await record()).gone == (), "it has the other partition's"
+        metas["us"].unavailable = "away"
+        leases["us"].subscription_gate(NAME).deleted()
+        await asyncio.sleep(3)
+        metas["us"].unavailable = None
+        await deleted("us", partitions[1])
+        assert (await record()).gone == ("us",) and (await record()).active == "us"
+        for _ in range(5):
+            eu.waits([TopicName.parse("persistent://t/n/x")], "s")
+            await asyncio.sleep(1)
+        assert (await record()).active == "eu" and eu.taken_over == 1, "nobody waits in us"
+        await us.switching.mark_gone(NAME, "us", regions, gone=False)
+        await deleted("eu", partitions[0])
+        await deleted("eu", partitions[1])
+        await asyncio.sleep(3)
+        assert await store.get(leadership(NAME)) is None and not leases["eu"].core.deleted
+        for region in regions:
+            await leases[region].leadership.stop()
 
     loop = SimLoop()
     asyncio.set_event_loop(loop)
