@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.leadership import Leadership, subscription_name
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -26,6 +27,7 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName, bundle_of
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
+from region_node.dr.leadership.write_gates import Writing
 from region_node.topics.topic import Topic
 from storage.managed_ledger.retention.trim_rule import Retention
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -162,6 +164,31 @@ def test_replicated_topics_load_without_clients_and_follow_their_policies() -> N
         quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}
         broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), policies={"persistence": quorums}))
         assert broker.ledger(mine[0]).quorums == (3, 2, 1) and not topic.log.deduplication
+
+    with_broker(test)
+
+
+def test_the_leadership_of_a_subscription_hears_of_its_deletion_and_of_its_topics() -> None:
+    """Behind the data; what is only unloaded is not deleted."""
+
+    async def test(broker: Broker) -> None:
+        writing = Writing("us", ttl_s=6.0, drift=0.0, now=lambda: 0.0)
+        names = [subscription_name(TOPIC, name) for name in ("s", "t", "kept")]
+        for name in names:
+            writing.on_record(name, Leadership(active="us"), 1)
+        broker.topics.leadership_of = lambda topic, name, _: writing.subscription_gate(
+            subscription_name(str(topic), name)
+        )
+        await broker.topics.create_topic(TOPIC)
+        for name in ("s", "t", "free"):
+            await broker.topics.create_subscription(TOPIC, name)
+        await broker.topics.unload(TOPIC)
+        assert not writing.deleted
+        for name in ("s", "free"):
+            await broker.topics.delete_subscription(TOPIC, name)
+        assert list(writing.deleted) == names[:1]
+        await broker.topics.delete_topic(TOPIC)
+        assert list(writing.deleted) == names[:2]
 
     with_broker(test)
 
@@ -318,19 +345,19 @@ def test_a_log_that_fails_before_its_topic_is_made_is_not_loaded() -> None:
     """
 
     async def test(broker: Broker) -> None:
-        real, fenced = broker.topics._open_log, LedgerFenced("another owner has it")
+        real = broker.factory.open
 
-        async def opened(topic: str, policies: Applied, create: bool) -> LogPort:
-            log = await real(topic, policies, create)
-            log.ledger.failed = fenced  # type: ignore[attr-defined]
-            return log
+        async def opened(*given: Any, **named: Any) -> FakeLedger:
+            ledger = await real(*given, **named)
+            ledger.failed = LedgerFenced("another owner has it")
+            return ledger
 
-        broker.topics._open_log = opened
+        broker.factory.open = opened  # type: ignore[method-assign]
         for _ in range(2):
             with pytest.raises(LedgerFenced):
                 await broker.topics.get(TOPIC, create=True)
             assert broker.topics.loaded == {}
-        broker.topics._open_log = real
+        broker.factory.open = real  # type: ignore[method-assign]
         broker.factory.ledgers[TOPIC].failed = None  # the next opening has an object of its own
         topic = await broker.topics.get(TOPIC, create=True)
         assert broker.topics.loaded == {TOPIC: topic}
