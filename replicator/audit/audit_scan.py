@@ -260,8 +260,9 @@ class Teller:
 
 
 def _undecided(log: ReplicatedLog) -> Position | None:
-    """The first entry of a transaction that is open here."""
-    return None if log.state.transactions is None else log.state.transactions.undecided_from()
+    """The first entry of a transaction of this region that is open."""
+    found = None if log.state.transactions is None else log.state.transactions.first_open_here()
+    return None if found is None else found[1].first
 
 
 def _stays(log: ReplicatedLog, run: Run, whole: bool) -> bool:

@@ -270,9 +270,13 @@ class LinkPump:
                 self._manager.yielding.spend(_size_bytes(sends))
 
     def _undecided(self) -> Position | None:
-        """The first entry of an open transaction: nothing is sent from there on. None: there is none."""
+        """The first entry of an open transaction of this region: nothing is sent from there on. None: there is none.
+
+        Of another region's transaction that is passed on only the end may be missing: whoever lacks it waits for it.
+        """
         buffer = self._log.state.transactions
-        return None if buffer is None else buffer.undecided_from()
+        found = None if buffer is None else buffer.first_open_here()
+        return None if found is None else found[1].first
 
     def last_sendable(self) -> Position:
         undecided = self._undecided()
@@ -286,13 +290,12 @@ class LinkPump:
 
     def open_transaction(self) -> str:
         buffer = self._log.state.transactions
-        (_, coordinator, number), found = (
-            next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
-        )
-        where = f", from {found.first[0]}:{found.first[1]} on" if found is not None else ""
+        open_here = None if buffer is None else buffer.first_open_here()
+        assert open_here is not None
+        (coordinator, number), found = open_here
         return (
-            f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits "
-            "for its end"
+            f"transaction {coordinator}:{number} is open, from {found.first[0]}:{found.first[1]} on: what was "
+            "published behind its first message waits for its end"
         )
 
     def _waits(self) -> bool:

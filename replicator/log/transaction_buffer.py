@@ -382,6 +382,12 @@ class TransactionBuffer:
         """The first entry of an open transaction; None: there is none."""
         return next((found.first for found in self.open.values()), None)
 
+    def first_open_here(self) -> tuple[TxnId, Open] | None:
+        """The transaction of this region that has been open the longest; None: there is none. What comes from another
+        region was decided there, and only its end is still on its way.
+        """
+        return next((((key[1], key[2]), found) for key, found in self.open.items() if key[0] is None), None)
+
     def unseen_from(self) -> Position | None:
         """The first entry that readers do not see yet: of an open transaction, or of one that is held; None: there is
         none.
