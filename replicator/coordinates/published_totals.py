@@ -3,6 +3,8 @@ it at any time.
 
 Is: running totals of what was first published here, and a bounded number of points (position, totals, broker time).
 Isn't: a list of entries.
+Bounds: `POINTS_MAX` points while a link has something to send, `REST_MAX` where there is no link (one that is made
+later may begin at a time) or every link has everything.
 Invariants: points ascend; the newest runs have points of their own, older ones share them; a backlog counted from a
 position is exact there where that position is a point, and otherwise too large by less than one point; an age is never
 too small.
@@ -16,8 +18,9 @@ from typing import Any
 
 from heliograph.model.positions import BEFORE_ALL, Position
 
-POINTS_MAX = 1024
-DUMPED_MAX = 64
+POINTS_MAX = 64
+REST_MAX = 16
+"""A point takes about 0.4 KB, and there may be tens of thousands of topics."""
 
 Totals = tuple[int, int, int]
 """(entries, messages, bytes), counted from the first publish of the topic in this region."""
@@ -31,19 +34,36 @@ that share a point.
 class PublishedTotals:
     """What was first published in this region, of one topic."""
 
-    __slots__ = ("_points", "totals")
+    __slots__ = ("_points", "_points_max", "totals")
 
     def __init__(self) -> None:
         self.totals: Totals = NOTHING
         self._points: list[Point] = []
+        self._points_max = REST_MAX
+
+    def follow(self, yes: bool) -> None:
+        """Whether there are links that follow it."""
+        self._points_max = POINTS_MAX if yes else REST_MAX
+        if not yes:
+            self.rest()
+
+    @property
+    def fine(self) -> bool:
+        """Whether there are more points than at rest."""
+        return len(self._points) > REST_MAX
+
+    def rest(self) -> None:
+        """Nobody has anything of it to send."""
+        while self.fine:
+            self._points = _thin(self._points, min(POINTS_MAX, len(self._points)))
 
     def add(self, ledger: int, first: int, count: int, messages: int, size_bytes: int, time_ms: int) -> None:
         """A local run is durable at (ledger, first)."""
         entries, before, size = self.totals
         self.totals = totals = (entries + count, before + messages, size + size_bytes)
         self._points.append(((ledger, first), (ledger, first + count - 1), totals, time_ms))
-        if len(self._points) > POINTS_MAX:
-            self._points = _thin(self._points, POINTS_MAX // 2)
+        if len(self._points) > self._points_max:
+            self._points = _thin(self._points, self._points_max)
 
     def at(self, position: Position) -> Totals:
         """Totals up to the last point at or below `position`."""
@@ -70,10 +90,7 @@ class PublishedTotals:
         return self._points[index][3] if index < len(self._points) else 0
 
     def dump(self) -> list[Any]:
-        points = self._points
-        while len(points) > DUMPED_MAX:
-            points = _thin(points, len(points))
-        return [self.totals, points]
+        return [self.totals, self._points]
 
     def load(self, dumped: list[Any]) -> None:
         totals, points = dumped
@@ -85,8 +102,25 @@ def _last(point: Point) -> Position:
     return point[1]
 
 
-def _thin(points: list[Point], upto: int) -> list[Point]:
-    """Every two of the first `upto` points become one: the later totals, the earlier time."""
-    upto -= upto % 2
-    older = [(a[0], b[1], b[2], a[3]) for a, b in zip(points[0:upto:2], points[1:upto:2], strict=True)]
-    return older + points[upto:]
+def _thin(points: list[Point], count_max: int) -> list[Point]:
+    """At most three quarters of `count_max`, or half of what there was.
+
+    The newest quarter stays as it is; older ones become one while they hold together at most half of what came behind
+    them.
+    """
+    end, start = points[-1][2][0], len(points) - count_max // 4
+    merged: list[Point] = []  # from the newest on
+    group = points[start - 1]
+    for index in range(start - 2, -1, -1):
+        point = points[index]
+        before = points[index - 1][2][0] if index else 0
+        if 2 * (group[2][0] - before) <= end - group[2][0]:
+            group = (point[0], group[1], group[2], point[3])
+        else:
+            merged.append(group)
+            group = point
+    merged = [group, *reversed(merged)]
+    if (over := min(2 * (len(merged) - count_max // 2), len(merged) // 2 * 2)) > 0:
+        pairs = zip(merged[0:over:2], merged[1:over:2], strict=True)
+        merged = [*((a[0], b[1], b[2], a[3]) for a, b in pairs), *merged[over:]]
+    return merged + points[start:]

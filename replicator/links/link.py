@@ -362,6 +362,9 @@ class Link:
         assert self.core is not None and self._cursor is not None
         if self.core.mark > self._cursor.mark_delete:
             self._cursor.ack_cumulative(self.core.mark)
+            outbox = self.log.state.outbox
+            if outbox.fine and self.core.done == outbox.totals:
+                self.manager.rests(self.log)
 
     # -- heartbeats and numbers ----------------------------------------------------------------------------------------
 

@@ -235,8 +235,14 @@ class LinkManager:
         if log.syncing is not None:  # subscriptions that were kept in step before the topic came here
             self.keep_in_step(log)
         log.sends = bool(links)
+        log.state.outbox.follow(log.sends)
         if not links:
             del self._links[log.topic]
+
+    def rests(self, log: ReplicatedLog) -> None:
+        """A link has delivered everything that was published here; where all have, less is kept of when that was."""
+        if not any(link.oldest_ms() for link in self._links.get(log.topic, {}).values()):
+            log.state.outbox.rest()
 
     def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
         """values: the policies that hold for the topic. After `attach`."""
