@@ -8,7 +8,6 @@ a value that cannot be read (of a newer version, or damaged) leaves the last goo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from global_config import keys
 from global_config.policy_edits import PROPERTIES, Change, Fields, flat
+from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
@@ -77,7 +77,7 @@ class ConfigView:
         """
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
-        self._guard, self._guarded = ABSENT, asyncio.Event()
+        self._guard = ABSENT
         """Version of the newest write of the guard that this copy has heard of."""
         self._stop = store.watch(_ALL, self._on_change)
 
@@ -89,14 +89,16 @@ class ConfigView:
         await self._store.synced(_ALL)
         if fresh_within_s <= 0:
             return
-        try:
-            async with asyncio.timeout(fresh_within_s):
-                version = await self._store.put(keys.GUARD, b"")
-                while self._guard < version:
-                    self._guarded.clear()
-                    await self._guarded.wait()
-        except (TimeoutError, MetadataError) as error:
-            log.warning("config.may_be_old", extra={"stale_s": round(self.stale_s(), 1), "error": str(error)})
+        version, why = ABSENT, "no leader is heard"
+        async for _ in Tries(patience_s=fresh_within_s):
+            if version == ABSENT and not self.stale_s():
+                try:
+                    version, why = await self._store.put(keys.GUARD, b""), "it does not come to what was written last"
+                except MetadataError as error:
+                    why = str(error)
+            if ABSENT < version <= self._guard:
+                return
+        log.warning("config.may_be_old", extra={"stale_s": round(self.stale_s(), 1), "error": why})
 
     def close(self) -> None:
         self._stop()
@@ -224,7 +226,6 @@ class ConfigView:
         self.broken.pop(key, None)
         if key == keys.GUARD:
             self._guard = version
-            self._guarded.set()
             return
         if key.startswith(keys.REGION_NUMBERS):
             if value is not None:

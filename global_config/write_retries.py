@@ -29,9 +29,9 @@ class Tries:
     end.)
     """
 
-    def __init__(self, rng: Rng | None = None) -> None:
+    def __init__(self, rng: Rng | None = None, patience_s: float = PATIENCE_S) -> None:
         self._loop, self._rng, self._number = asyncio.get_running_loop(), rng, 0
-        self._deadline = self._loop.time() + PATIENCE_S
+        self._deadline = self._loop.time() + patience_s
 
     def __aiter__(self) -> Self:
         return self

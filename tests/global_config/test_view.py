@@ -53,7 +53,7 @@ def test_it_is_ready_once_it_is_fresh_or_that_takes_too_long(replays_s: float, c
         view = ConfigView(reached)  # type: ignore[arg-type]
         await view.ready(fresh_within_s=3.0)
         assert (view.region("us") is not None) == knows
-        assert asyncio.get_running_loop().time() <= began + 3.1, "a region that is cut off starts all the same"
+        assert asyncio.get_running_loop().time() <= began + 4.3, "a region that is cut off starts all the same"
         await asyncio.sleep(10)
         assert view.region("us") is not None
         view.close()
