@@ -1,13 +1,15 @@
 """Time and chance as ports: cores are given both and never reach for them.
 
-Is: the two protocols, and their production forms. Isn't: timers (the event loop has those).
+Is: the two protocols, their production forms, and the clock that whatever deletes by time obeys. Isn't: timers (the
+event loop has those).
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -49,6 +51,45 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+class CautiousClock:
+    """A `Clock` for whatever deletes by time: a wall clock that is wrong, or set anew, makes a time longer, never
+    shorter.
+
+    It is no later than this machine's wall clock, nor than that of any other that was heard; where none was, it goes on
+    from the wall clock as it was when this object was made. Clocks that were heard, and that one, run on by the
+    monotonic clock here: so a jump of the wall clock moves nothing. While others are to be heard, and were not, it is
+    1970 for the first `patience_s`: what begins beside a wrong clock waits for a better one.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        heard: Callable[[], Iterable[float]] = tuple,
+        alone: Callable[[], bool] = lambda: True,
+        patience_s: float = 30.0,
+    ) -> None:
+        """heard: of each other clock how many ms it is ahead of the monotonic one here. alone: whether there is nobody
+        to hear.
+        """
+        self._clock, self._heard, self._alone = clock, heard, alone
+        now = clock.monotonic()
+        self._began_ahead_ms, self._patient_until = clock.wall_ms() - now * 1000, now + patience_s
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def wall_ms(self) -> int:
+        """The earliest that it may be."""
+        heard, now = list(self._heard()), self._clock.monotonic()
+        if not heard and now < self._patient_until and not self._alone():
+            return 0
+        return int(min(self._clock.wall_ms(), now * 1000 + min(heard, default=self._began_ahead_ms)))
+
+    def latest_ms(self) -> int:
+        """The latest that it may be: a time that is written down for others to measure from."""
+        return int(max(self._clock.wall_ms(), self._clock.monotonic() * 1000 + max(self._heard(), default=-math.inf)))
 
 
 def system_rng() -> Rng:

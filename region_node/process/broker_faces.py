@@ -173,6 +173,7 @@ class BrokerFaces:
             region=broker.settings.region,
             region_number=lambda: broker.epoch.info().number,
             clock=broker.runtime.clock,
+            expiry=broker.expiry,
             rng=broker.runtime.rng,
         )
         broker.kafka.number = await own_number(broker.meta, broker.settings.node_id)

@@ -17,6 +17,7 @@ from region_node.usage.tenant_usage import Usage
 if TYPE_CHECKING:
     from global_config.deferred_edits import DeferredEdits
     from heliograph.kv.metadata_client import MetaClient
+    from heliograph.runtime.clock import CautiousClock
     from region_node.dr.canary import Canary
     from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
     from region_node.dr.leadership.write_leases import WriteLeases
@@ -85,6 +86,8 @@ class BrokerParts:
         self.canary: Canary
         self.promises: Promises
         self.tombstones: Tombstones
+        self.expiry: CautiousClock
+        """By it goes what goes by time."""
         self.transactions: Transactions | None = None
         self.told_to_end = Announcement()
 

@@ -126,6 +126,7 @@ class BrokerRole(BrokerParts):
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
         from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
+        from heliograph.runtime.clock import CautiousClock
         from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
@@ -158,6 +159,13 @@ class BrokerRole(BrokerParts):
         from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
+        self.expiry = CautiousClock(
+            clock,
+            lambda: [
+                ahead for name, ahead in self.links.incoming.clocks().items() if self.view.region(name) is not None
+            ],
+            lambda: len(self.view.regions()) < 2,
+        )
         tls = self.certificates.dialer("broker", "bookie")
         pool = BookiePool(
             self.meta,
@@ -181,6 +189,7 @@ class BrokerRole(BrokerParts):
             rng,
             ledger_settings=self.runtime.of(LedgerSettings),
             sealing=self.sealing,
+            expiry=self.expiry,
         )
         self.appends = factory.appends
         self.stops.append(factory.close)
@@ -222,6 +231,7 @@ class BrokerRole(BrokerParts):
             ),
             brokers=lambda: len(self.ownership.brokers()),
             appends=factory.appends,
+            expiry=self.expiry,
         )
         self.links.auditor.storage = BookieCopies(factory.context)
         self.stops.append(self.links.close)
@@ -251,6 +261,7 @@ class BrokerRole(BrokerParts):
                 self.config, rng=self.runtime.rng, clock=self.runtime.clock
             ).create_partitioned,
             yielding=self.links.yielding,
+            expiry=self.expiry,
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
         self._build_tracing()

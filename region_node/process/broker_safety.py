@@ -61,28 +61,40 @@ def promises_of(broker: BrokerParts) -> Promises:
     )
 
 
-def tombstones_of(broker: BrokerParts) -> Tombstones:
-    async def names(found: Tombstone) -> list[str]:
+class BrokerDeletions:
+    """What a broker does of deletions (`region_node.topics.serving.deferred_deletion.DeletionHost`)."""
+
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
+
+    async def _names(self, found: Tombstone) -> list[str]:
         if found.whole:
-            return await broker.topics.stored(found.topic)
+            return await self._broker.topics.stored(found.topic)
         name = TopicName.parse(found.topic)
         return [str(name.with_partition(index)) for index in range(found.partitions)] or [found.topic]
 
-    async def owned(found: Tombstone) -> list[str]:
-        return [name for name in await names(found) if await broker.ownership.owner(name) is broker.ownership.record]
+    async def _owned(self, found: Tombstone) -> list[str]:
+        own = self._broker.ownership
+        return [name for name in await self._names(found) if await own.owner(name) is own.record]
 
-    async def purge(found: Tombstone) -> bool:
-        for name in await owned(found):
-            if await broker.topics.exists(name):
-                await broker.topics.purge(name)
-        return not any([await broker.topics.exists(name) for name in await names(found)])
+    async def unload(self, topic: str) -> None:
+        await self._broker.topics.unload_deleted(topic)
 
-    async def made_ms(found: Tombstone) -> int:
-        times = [await broker.topics.created_ms(name) for name in await names(found)]
-        parted = broker.view.partitioned(found.topic) if found.whole else [found.topic]
-        return max(0, *times, *(broker.view.created_ms(name) for name in parted))
+    async def made_ms(self, found: Tombstone) -> int:
+        times = [await self._broker.topics.created_ms(name) for name in await self._names(found)]
+        view = self._broker.view
+        parted = view.partitioned(found.topic) if found.whole else [found.topic]
+        return max(0, *times, *(view.created_ms(name) for name in parted))
 
-    async def forget(found: Tombstone) -> None:
+    async def purge(self, found: Tombstone) -> bool:
+        topics = self._broker.topics
+        for name in await self._owned(found):
+            if await topics.exists(name):
+                await topics.purge(name)
+        return not any([await topics.exists(name) for name in await self._names(found)])
+
+    async def forget(self, found: Tombstone) -> None:
+        broker = self._broker
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng)
         await Switching(broker.config, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
         if found.whole:
@@ -93,18 +105,10 @@ def tombstones_of(broker: BrokerParts) -> Tombstones:
         except NotFound:
             pass  # it was plain, or somebody was faster
 
-    async def back(found: Tombstone) -> None:
-        for name in await owned(found):
-            await broker.topics.get(name, create=False)
+    async def back(self, found: Tombstone) -> None:
+        for name in await self._owned(found):
+            await self._broker.topics.get(name, create=False)
 
-    return Tombstones(
-        broker.config,
-        region=broker.settings.region,
-        clock=broker.runtime.clock,
-        unload=broker.topics.unload_deleted,
-        purge=purge,
-        forget=forget,
-        back=back,
-        made_ms=made_ms,
-        offsets_ms=lambda: [region.clock_offset_ms for region in broker.links.incoming.regions.values()],
-    )
+
+def tombstones_of(broker: BrokerParts) -> Tombstones:
+    return Tombstones(broker.config, BrokerDeletions(broker), region=broker.settings.region, clock=broker.expiry)

@@ -82,11 +82,14 @@ class Heard:
 
 @dataclass(slots=True)
 class IncomingRegion:
-    """One source region, as this broker hears it. clock_offset_ms: its clock is so far ahead of ours."""
+    """One source region, as this broker hears it. clock_offset_ms: its clock is so far ahead of ours; clock_ahead_ms:
+    of our monotonic one, None while it was not heard.
+    """
 
     latency: IncomingLatency = field(default_factory=IncomingLatency)
     rtt_ms: float = 0.0
     clock_offset_ms: float = 0.0
+    clock_ahead_ms: float | None = None
     on: list[Heard] = field(default_factory=list)
     """Its connections that have, or had, a stream here."""
     ended: Heard | None = None
@@ -168,6 +171,10 @@ class IncomingStats:
 
     def __init__(self) -> None:
         self.regions: dict[str, IncomingRegion] = {}
+
+    def clocks(self) -> dict[str, float]:
+        """Region -> how many ms its clock is ahead of our monotonic one, of those that were heard since the start."""
+        return {name: ahead for name, found in self.regions.items() if (ahead := found.clock_ahead_ms) is not None}
 
     def region(self, name: str) -> IncomingRegion:
         found = self.regions.get(name)

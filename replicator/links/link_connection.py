@@ -158,7 +158,7 @@ class LinkConnection:
     def _on_beat(self, beat: LinkHeartbeat) -> None:
         now = self._clock.wall_ms()
         self._echo_ms, self._echo_at = beat.wall_ms, self._clock.monotonic()
-        self.way.heard(beat, now)
+        self.way.heard(beat, now, self._echo_at)
         for told in beat.streams:
             if (stream := self.streams.get(told.stream)) is not None:
                 stream.on_beat(told.vectors)

@@ -2,9 +2,10 @@
 
 Is: since when each of them is away, kept in the cursor's properties; whose time is over. Isn't: deleting the cursor
 (`replicator.manager.link_manager`).
-Invariants: what a region that left had not got is kept for the grace period from then on, through moves of the topic; a
-region that the configuration has had, and does not have any more, is not waited for, since whatever comes under its
-name begins anew. One that it never heard of is waited for: it may be younger than the copy that is read here.
+Invariants: what a region that left had not got is kept for the grace period from then on, through moves of the topic,
+and one wrong clock does not shorten it; a region that the configuration has had, and does not have any more, is not
+waited for, since whatever comes under its name begins anew. One that it never heard of is waited for: it may be younger
+than the copy that is read here.
 Source: docs/protocols/links.md, "Regions that leave".
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import CautiousClock
 
 PROPERTY = "heliograph.left_ms"
 
@@ -31,7 +32,7 @@ class Leaving:
     """
 
     def __init__(
-        self, clock: Clock, grace_s: float, known: Callable[[str], bool], over: Callable[[str, str], None]
+        self, clock: CautiousClock, grace_s: float, known: Callable[[str], bool], over: Callable[[str, str], None]
     ) -> None:
         self._clock, self._grace_ms, self._known, self._over = clock, int(grace_s * 1000), known, over
         self._left: dict[str, dict[str, int]] = {}
@@ -43,7 +44,7 @@ class Leaving:
         """It gets the topic no more, since now or since the cursor says."""
         since = cursor.properties.get(PROPERTY, "")
         if not since.isdecimal():
-            since = str(self._clock.wall_ms())
+            since = str(self._clock.latest_ms())
             cursor.set_properties({**cursor.properties, PROPERTY: since})
         until_ms = self._left.setdefault(topic, {})[region] = int(since) + self._grace_ms
         self._next_ms = min(self._next_ms, until_ms)

@@ -25,7 +25,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.backoff import Backoff
-from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.clock import CautiousClock, Clock, Rng
 from heliograph.runtime.task_set import TaskSet, cancel_all
 from heliograph.wire.links.link_commands import FEATURE_LEVEL
 from replicator.audit.audit_settings import AuditLimits, AuditSettings
@@ -142,9 +142,13 @@ class LinkManager:
         settings: LinkSettings | None = None,
         appends: Appends | None = None,
         brokers: Callable[[], int] = lambda: 1,
+        expiry: CautiousClock | None = None,
     ) -> None:
-        """appends: all of this broker. brokers: how many of this region live, this one among them."""
+        """appends: all of this broker. brokers: how many of this region live, this one among them. expiry: by it goes
+        what goes by time.
+        """
         self.region, self.clock, self.settings = region, clock, settings or LinkSettings()
+        self.expiry = expiry or CautiousClock(clock)
         self._view, self._rng = view, rng
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop)
@@ -188,7 +192,7 @@ class LinkManager:
         self._rounds = SubscriptionRounds(self)
         self._owners = Owners(region, view, clock, self.settings, connect, self.spawn, self.soon, self._reached)
         self._waits = ReceiptWaits(clock, self.timers, self.spawn)
-        self._leaving = Leaving(clock, self.settings.left_grace_s, self._known, self._left_for_good)
+        self._leaving = Leaving(self.expiry, self.settings.left_grace_s, self._known, self._left_for_good)
         self._reads: deque[Link | PulsarLink] = deque()
         self._reading = 0
         self._tasks = TaskSet("a link's work failed")

@@ -336,10 +336,11 @@ class LinkReceiver:
             for region, vector in told.vectors.items():
                 if region != self._region:
                     log.learn(region, vector, now, stream.source)
-        self._way.heard(beat, now)
+        self._way.heard(beat, now, self._clock.monotonic())
         if beat.echo_ms:
             for source in self._sources.values():
                 source.rtt_ms, source.clock_offset_ms = self._way.rtt_ms, self._way.offset_ms
+                source.clock_ahead_ms = self._way.ahead_ms
         grown, self._grown = self._grown, {}
         for stream in grown.values():
             log = stream.log

@@ -14,6 +14,7 @@ from typing import Any
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import HeliographError, NotOwner, PeerError
+from heliograph.runtime.clock import CautiousClock
 from heliograph.wire.pulsar.frame_cutter import FRAME_BYTES_MAX, FrameCutter, Private
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 from heliograph.wire.pulsar.server_frames import frame
@@ -143,7 +144,9 @@ class Broker:
         self.machine.start(self.serve)
 
     async def serve(self, machine: Any) -> None:
+        self.expiry = CautiousClock(self.clock, lambda: self.links.incoming.clocks().values())
         self.links = LinkManager(
+            expiry=self.expiry,
             region=self.region.name,
             view=self.region.instance.view,
             clock=machine.clock,

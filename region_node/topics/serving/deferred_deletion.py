@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone, tombstone
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.task_set import TaskSet
 
 log = logging.getLogger("region_node.dr")
@@ -35,41 +36,45 @@ class TombstoneSettings:
     sweep_s: float = 5.0
 
 
+class DeletionHost(Protocol):
+    """What a broker does of a deletion. Every call raises HeliographError: it is tried again."""
+
+    async def unload(self, topic: str) -> None:
+        """topic: as the tombstone names it."""
+        ...
+
+    async def made_ms(self, found: Tombstone) -> int:
+        """When the newest thing was made that has the name here, by the wall clock; 0: there is none."""
+        ...
+
+    async def purge(self, found: Tombstone) -> bool:
+        """Deletes what this broker owns of it, and says whether this region has nothing of it any more."""
+        ...
+
+    async def forget(self, found: Tombstone) -> None:
+        """What the configuration has of it beside the tombstone goes: no region has anything."""
+        ...
+
+    async def back(self, found: Tombstone) -> None:
+        """What was deleted can be used again."""
+        ...
+
+
 class Tombstones:
-    """One broker's. `unload(topic)`, `purge(topic)`: of a full name, partitions one by one; purge says whether this
-    region has nothing of it any more.
-    """
+    """The deletions that one broker knows of, and its part in each."""
 
     def __init__(
         self,
         store: MetadataStore,
+        host: DeletionHost,
         *,
         region: str,
-        clock: Clock,
-        unload: Callable[[str], Awaitable[None]],
-        purge: Callable[[Tombstone], Awaitable[bool]],
-        forget: Callable[[Tombstone], Awaitable[None]],
-        back: Callable[[Tombstone], Awaitable[None]],
-        made_ms: Callable[[Tombstone], Awaitable[int]],
-        offsets_ms: Callable[[], Iterable[float]] = tuple,
+        clock: CautiousClock,
         settings: TombstoneSettings | None = None,
     ) -> None:
-        """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back:
-        it was undeleted. made_ms: when the newest thing was made that has the name here, by the wall clock; 0: there is
-        none.
-        offsets_ms: how far the clocks of other regions are ahead of this one's, as far as they are known.
-        """
         self.settings = settings or TombstoneSettings()
         self.known: dict[str, tuple[Tombstone, int]] = {}
-        self._store, self._region, self._clock, self._unload, self._purge, self._forget = (
-            store,
-            region,
-            clock,
-            unload,
-            purge,
-            forget,
-        )
-        self._back, self._made_ms, self._offsets_ms = back, made_ms, offsets_ms
+        self._store, self._host, self._region, self._clock = store, host, region, clock
         self._made_at: dict[str, float] = {}
         """Topic -> this broker's monotonic time when it heard of its tombstone; of those that were made since it
         started.
@@ -129,14 +134,14 @@ class Tombstones:
                 if found.asks:
                     continue
                 try:
-                    await self._unload(topic)
+                    await self._host.unload(topic)
                     await self.settle(found, version)
                 except HeliographError as error:  # the next sweep tries again
                     log.info("tombstone.waits", extra={"topic": topic, "error": str(error)})
             returned, self._returned = self._returned, []
             for found in returned:
                 try:
-                    await self._back(found)
+                    await self._host.back(found)
                 except HeliographError as error:  # whoever uses it loads it
                     log.info("tombstone.not_loaded", extra={"topic": found.topic, "error": str(error)})
             self._changed.clear()
@@ -155,11 +160,11 @@ class Tombstones:
                 return
             if self._region not in found.purging:  # said first: whoever brings it back sees that, or this fails
                 await self._put(replace(found, purging=(*found.purging, self._region)), version)
-            elif await self._purge(found):
+            elif await self._host.purge(found):
                 log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
                 await self._put(replace(found, purged=(*found.purged, self._region)), version)
         elif set(found.purged) >= set(found.regions) and not await self._asked(found, version):
-            await self._forget(found)
+            await self._host.forget(found)
             try:
                 await self._store.delete(tombstone(found.topic), expected=version)
             except VersionConflict:
@@ -167,7 +172,7 @@ class Tombstones:
 
     async def _asked(self, found: Tombstone, version: int) -> bool:
         """Whether it asks from now on, because something was made here under its name behind it."""
-        if found.sure or await self._made_ms(found) <= found.since_ms:
+        if found.sure or await self._host.made_ms(found) <= found.since_ms:
             return False
         log.warning("tombstone.asks", extra={"topic": found.topic, "region": self._region})
         why = f"something of that name in {self._region} was made after it was deleted"
@@ -176,7 +181,7 @@ class Tombstones:
 
     def _over(self, found: Tombstone) -> bool:
         """Its grace period; a clock that is wrong makes it longer, never shorter."""
-        if self._clock.wall_ms() + min(0.0, *self._offsets_ms(), 0.0) < found.until_ms:
+        if self._clock.wall_ms() < found.until_ms:
             return False
         made = self._made_at.get(found.topic)
         return made is None or (self._clock.monotonic() - made) * 1000 >= found.until_ms - found.since_ms

@@ -112,11 +112,12 @@ class TopicService(NamedTopics):
         filters: FilterBook | None = None,
         bundles: Callable[[str], BundleTable | None] | None = None,
         yielding: YieldingPort | None = None,
+        expiry: Clock | None = None,
     ) -> None:
         """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made,
         where nobody splits any.
 
-        yielding: to whom subscriptions give way that catch up; None: to nobody.
+        yielding: to whom subscriptions give way that catch up; None: to nobody. expiry: by it messages expire.
         """
         self.settings = settings or TopicSettings()
         self.loaded = Loaded()
@@ -169,7 +170,7 @@ class TopicService(NamedTopics):
         self._reads = BoundedReads(self.tasks, self.settings.reads_max, yielding)
         self.take_left_to_read = self._reads.take_left
         self._maintenance = PolicyMaintenance(
-            self._reads, clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
+            self._reads, expiry or clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
         )
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._load_slots = asyncio.Semaphore(self.settings.loads_max)

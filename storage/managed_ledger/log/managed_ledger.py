@@ -166,7 +166,7 @@ class ManagedLedger(LogRepair):
             self._parts.touch(self.topic)
             settings = self._parts.settings
             self._retention = LedgerRetention(
-                self, self._catalog, self._parts.context, self._parts.clock, int(settings.ledger_age_max_s * 1000)
+                self, self._catalog, self._parts.context, self._parts.expiry, int(settings.ledger_age_max_s * 1000)
             )
         return self._retention
 

@@ -93,8 +93,11 @@ class ManagedLedgerFactory:
         sealing: Sealing | None = None,
         page_ledgers: int = PAGE_LEDGERS,
         cursor_settings: CursorSettings = CURSOR_SETTINGS,
+        expiry: Clock | None = None,
     ) -> None:
-        """page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata."""
+        """page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata. expiry: by it
+        retention ends.
+        """
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
         self.context = LedgerContext(
@@ -113,6 +116,7 @@ class ManagedLedgerFactory:
             ahead=self.ahead,
             settings=self.settings,
             clock=clock,
+            expiry=expiry or clock,
             on_closed=self._closed,
             touch=self._restless.touch,
             mending=Throttle(self.settings.mend_bytes_per_s),

@@ -37,7 +37,7 @@ class SharedParts:
     ledgers. page_ledgers: how many of them a page takes.
 
     on_closed: called with each log that ends. touch: called with a topic that `ManagedLedger.rest` has something to do
-    for.
+    for. expiry: by it retention ends.
     mending: what in-place repairs read and write.
     """
 
@@ -47,6 +47,7 @@ class SharedParts:
     ahead: ReadAhead
     settings: ManagedLedgerSettings
     clock: Clock
+    expiry: Clock
     on_closed: Callable[[ManagedLedger], None]
     touch: Callable[[str], None]
     mending: Throttle

@@ -153,6 +153,31 @@ def test_what_outlived_its_time_for_replication_is_named_expired_and_not_sent() 
     play(scenario)
 
 
+def test_a_wrong_clock_gives_up_nothing_that_is_held_up() -> None:
+    """replicationTTL measures by the earliest clock: of the source, which may be set anew, and of the regions that it
+    hears.
+    """
+
+    async def scenario(instance: Instance) -> None:
+        us, eu = instance.regions.values()
+        broker = us.brokers[0]
+        broker.machine.run(broker.links.obey, us.log, {"replicationTTL": 3600})
+        us.publish(4)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "eu")
+        for _ in range(10):
+            us.publish(5)
+            await asyncio.sleep(2)
+        broker.machine.clock.offset_ms = 86_400_000
+        us.publish(5)
+        await asyncio.sleep(20)
+        instance.sim.network.heal("us", "eu")
+        await asyncio.sleep(20)
+        assert eu.bodies() == us.bodies() and not eu.log.vector.missing(us.log.origin)
+
+    play(scenario)
+
+
 def test_what_a_receipt_waits_for_does_not_outlive_its_time() -> None:
     """Else a publisher would hear that eu has what was given up on the way there."""
 

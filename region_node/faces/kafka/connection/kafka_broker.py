@@ -85,7 +85,9 @@ class KafkaBroker:
         region_number: Callable[[], int],
         clock: Clock,
         rng: Rng,
+        expiry: Clock | None = None,
     ) -> None:
+        """expiry: by it messages and offsets expire."""
         self.topics, self.cluster, self.config, self.meta, self.security, self.usage = (
             topics,
             cluster,
@@ -101,6 +103,7 @@ class KafkaBroker:
             region,
             f"heliograph-{region}",
         )
+        self.expiry = expiry or clock
         self.number = -1
         self.counts = KafkaCounts()
         self.connections: Callable[[], int] = lambda: 0
@@ -264,7 +267,7 @@ class KafkaBroker:
 
     async def keep(self) -> None:
         """Retention, of all that are loaded."""
-        now = self.clock.wall_ms()
+        now = self.expiry.wall_ms()
         for log in self.logs():
             retention_ms = self.configs.number(log.name, "retention.ms")
             await log.keep(

@@ -190,7 +190,7 @@ class GroupCoordinator:
 
     def tick(self) -> None:
         """Groups that are another broker's by now, and offsets that nobody has committed for long."""
-        settings, now_ms = self._broker.settings, self._broker.clock.wall_ms()
+        settings, now_ms = self._broker.settings, self._broker.expiry.wall_ms()
         for name, held in list(self._held.items()):
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)

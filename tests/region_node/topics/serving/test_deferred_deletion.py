@@ -14,6 +14,7 @@ from heliograph.model.configuration.leadership import leadership
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.clock import CautiousClock
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -49,42 +50,8 @@ class World:
 
     async def start(self, region: str, ahead_ms: int = 0) -> None:
         """ahead_ms: its clock is, and it hears the others'."""
-
-        async def unload(topic: str) -> None: ...
-
-        async def purge(found: Tombstone) -> bool:
-            await asyncio.sleep(self.rng.uniform(0, 2))
-            if self.rng.random() < 0.3:
-                raise MetadataUnavailable("not now")
-            truth = await self.store.get(tombstone(TOPIC))
-            said = truth is not None and region in Tombstone.decode(truth[0]).purging
-            self.early += Clock().wall_ms() < found.until_ms or not said
-            self.copies.discard(region)
-            return True
-
-        async def forget(found: Tombstone) -> None:
-            self.early += bool(self.copies)
-            self.forgotten += 1
-
-        async def back(found: Tombstone) -> None:
-            self.back.add(region)
-
-        async def made_ms(found: Tombstone) -> int:
-            return self.made_ms[region] if region in self.copies else 0
-
-        offsets = [0.0, -float(ahead_ms)]
-        clock = Clock(ahead_ms)
-        part = Tombstones(
-            self.store,
-            region=region,
-            clock=clock,
-            unload=unload,
-            purge=purge,
-            forget=forget,
-            back=back,
-            made_ms=made_ms,
-            offsets_ms=lambda: offsets,
-        )
+        clock = CautiousClock(Clock(ahead_ms), lambda: [0.0, float(ahead_ms)])
+        part = Tombstones(self.store, Copy(self, region), region=region, clock=clock)
         await part.start()
         part.run()
         self.parts[region] = part
@@ -107,6 +74,36 @@ class World:
 
     def dead(self, region: str) -> bool:
         return self.parts[region].of(TopicName.parse(TOPIC)) is not None
+
+
+class Copy:
+    """One region's copy, as its broker sees it."""
+
+    def __init__(self, world: World, region: str) -> None:
+        self._world, self._region = world, region
+
+    async def unload(self, topic: str) -> None: ...
+
+    async def made_ms(self, found: Tombstone) -> int:
+        return self._world.made_ms[self._region] if self._region in self._world.copies else 0
+
+    async def purge(self, found: Tombstone) -> bool:
+        world = self._world
+        await asyncio.sleep(world.rng.uniform(0, 2))
+        if world.rng.random() < 0.3:
+            raise MetadataUnavailable("not now")
+        truth = await world.store.get(tombstone(TOPIC))
+        said = truth is not None and self._region in Tombstone.decode(truth[0]).purging
+        world.early += Clock().wall_ms() < found.until_ms or not said
+        world.copies.discard(self._region)
+        return True
+
+    async def forget(self, found: Tombstone) -> None:
+        self._world.early += bool(self._world.copies)
+        self._world.forgotten += 1
+
+    async def back(self, found: Tombstone) -> None:
+        self._world.back.add(self._region)
 
 
 def test_it_is_brought_back_whole_or_goes_everywhere() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
+from heliograph.runtime.clock import CautiousClock
 from local_meta import keys
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.retention.ledger_retention import LedgerRetention
 from storage.managed_ledger.retention.trim_rule import Retention, trim_count
+from tests.heliograph.runtime.wrong_clock import DAY_MS, Machine, ahead
 
 LAST_KEPT_MS = 60_000
 BOOKIES = ("b0", "b1")
@@ -239,3 +242,19 @@ def test_time_alone_lets_nothing_go_before_it_is_told_when(seed: int) -> None:
         topic.now_ms += int(wait_s * 1000)
         topic.trim()
     assert wait_s == math.inf and not goes(topic.now_ms + 10**9)
+
+
+@pytest.mark.parametrize("hears", (True, False))
+def test_a_wrong_wall_clock_ends_no_retention(hears: bool) -> None:
+    topic, machine = Topic([*closed(0, 1), LedgerInfo(2, 5, 100)], Retention(minutes=60, mb=-1)), Machine()
+    clock = CautiousClock(machine, lambda: [ahead()] if hears else [])
+    topic.catalog = Catalog(
+        [replace(info, closed_ms=machine.truth_ms) for info in closed(0, 1)] + [LedgerInfo(2, 5, 100)]
+    )
+    topic.made = LedgerRetention(topic, topic.catalog, topic.made._context, clock, LAST_KEPT_MS)
+    machine.wrong_ms = DAY_MS
+    assert topic.trim() == [] and topic.made.again_s() == 3600
+    machine.passed_s = 3599
+    assert topic.trim() == []
+    machine.passed_s = 3600
+    assert topic.trim() == [0, 1], "its time has passed, whatever the wall clock says"
