@@ -14,7 +14,7 @@ from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
 from geo_tests.sim.pulsar_client import Address
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
-from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
 from region_node.dr.leadership.write_leases import LeaseSettings
@@ -48,10 +48,11 @@ TUNED: dict[type, object] = {
         replace(QUICK_LEDGER, lost_after_s=1.5),
         replace(SMALL_LEDGERS, pending_timeout_s=1.5),
         LeaseSettings(ttl_ms=2000, renew_s=0.5),
+        ClientSettings(range_limit=3),
     )
 }
-"""Small segments and ledgers, so that few messages meet all the seams. A frame must hold the largest run that a link
-makes of the world's messages.
+"""Small segments, ledgers, and ranges of metadata, so that few messages meet all the seams. A frame must hold the
+largest run that a link makes of the world's messages.
 """
 
 
