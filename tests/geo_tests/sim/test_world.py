@@ -20,6 +20,7 @@ from region_node.topics.topic import Topic
 from replicator.audit import audit_pass, audit_repair
 from replicator.audit.bookie_copies import BookieCopies
 from replicator.dedup import producer_dedup, version_vector
+from replicator.health.incoming_stats import IncomingLink
 from replicator.links import link, start_position
 from replicator.receiving import link_receiver
 from replicator.sending import link_sender
@@ -268,6 +269,12 @@ def what_is_lost_is_not_appended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(audit_repair.Repairer, "_append", append)
 
 
+def silence_is_taken_for_health(patch: pytest.MonkeyPatch) -> None:
+    """What a region told last is true as long as its connection stands."""
+    real = IncomingLink.untold_s
+    patch.setattr(IncomingLink, "untold_s", lambda self, now: 0.0 if self.open else real(self, now))
+
+
 Mutant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
@@ -290,11 +297,13 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     audits_leave_out_the_newest_ledger: CALM,
     what_an_audit_finds_is_told_only: CALM,
     what_is_lost_is_not_appended: CALM,
+    silence_is_taken_for_health: replace(WILD, messages=120, kinds=("cut_region_off", "cut_wan")),
 }
 FOUND_BY: dict[Mutant, int] = {
     what_is_above_the_prefix_is_accepted: 5,
     links_need_the_whole_instance: 16,
     what_is_lost_is_not_appended: 2 * EVERY,
+    silence_is_taken_for_health: 6,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
