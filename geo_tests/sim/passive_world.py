@@ -231,6 +231,10 @@ class PassiveWorld(World):
         made.on_receipt = on_receipt
         return made
 
+    def _shown(self, name: str) -> str:
+        """One region at a time publishes: one name is one producer."""
+        return name
+
     async def _converge(self) -> None:
         self._operating = False
         await self._until("the operator has finished", lambda: self._operator.done(), 90.0)

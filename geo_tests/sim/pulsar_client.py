@@ -33,6 +33,8 @@ ASK_TIMEOUT_S = 6.0
 PING_S = 1.5
 SILENCE_S = 4.0
 RETRY_S = (0.05, 0.5)
+SHARED = "shared-"
+"""So begin names that producers of several regions have: what tells them apart is how their payloads begin."""
 
 Address = tuple[str, int]
 
@@ -266,10 +268,21 @@ class Producer(_Staying):
     """A named producer: sends in order, keeps what has no receipt, sends all of it again after a reconnect."""
 
     def __init__(
-        self, client: Client, topic: str, name: str, on_receipt: Callable[[int, int, int], None], window: int = 100
+        self,
+        client: Client,
+        topic: str,
+        name: str,
+        on_receipt: Callable[[int, int, int], None],
+        window: int = 100,
+        *,
+        shown: str = "",
     ) -> None:
+        """name: of this one alone, with which its payloads begin. shown: what brokers hear, and others may be called,
+        too; "": the same.
+        """
         super().__init__(client, topic)
         self.name, self.on_receipt, self.window = name, on_receipt, window
+        self.shown = shown or name
         self.pending: deque[Pending] = deque()
         self._unsent = 0
         """How many at the end of `pending` were not sent on this connection."""
@@ -278,7 +291,7 @@ class Producer(_Staying):
         """False where the window is full."""
         if len(self.pending) >= self.window:
             return False
-        self.pending.append(Pending(sequence, payload, encode_entry(self.name, sequence, payload, 1)))
+        self.pending.append(Pending(sequence, payload, encode_entry(self.shown, sequence, payload, 1)))
         self._unsent += 1
         if self._connection is not None:
             self._flush()
@@ -292,7 +305,7 @@ class Producer(_Staying):
             part.topic, part.producer_id, part.producer_name, part.user_provided_producer_name = (
                 self.topic,
                 1,
-                self.name,
+                self.shown,
                 True,
             )
             ended: list[BaseCommand] = []
@@ -300,7 +313,7 @@ class Producer(_Staying):
             answer = await connection.ask(command, part)
             if ended:  # right behind the answer, before this task went on: kept back by the same cut, say
                 raise Refused("the producer was closed at once")
-            assert answer.producer_success.producer_name == self.name
+            assert answer.producer_success.producer_name == self.shown
             self._connection = connection
             connection.on_producer = self._on_command
             connection.on_lost.append(self._changed.set)
@@ -497,7 +510,10 @@ class Reader:
 def _delivered(command: BaseCommand, payload: bytes) -> Delivered:
     metadata, body = decode_entry(payload)
     ledger, entry = _id(command.message.message_id)
-    return Delivered(ledger, entry, metadata.producer_name, metadata.sequence_id, metadata.replicated_from, body)
+    name = metadata.producer_name
+    if name.startswith(SHARED):
+        name = body.partition(b":")[0].decode()
+    return Delivered(ledger, entry, name, metadata.sequence_id, metadata.replicated_from, body)
 
 
 def _id(message: Any) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.faults import Faults
 from geo_tests.sim.loop import collect
 from geo_tests.sim.probes import Probes
-from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, Reader
+from geo_tests.sim.pulsar_client import SHARED, Client, Consumer, Delivered, Producer, Reader
 from geo_tests.sim.reconfiguration import Reconfiguration
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
@@ -235,7 +235,12 @@ class World:
             self.faults.served(name.split("-")[0])
             self.trace(f"receipt {name} {sequence} at {ledger}:{entry}")
 
-        return Producer(client, topic, name, on_receipt)
+        return Producer(client, topic, name, on_receipt, shown=self._shown(name))
+
+    def _shown(self, name: str) -> str:
+        """Half of the producers have the name that those of the other regions have: one program, deployed in each."""
+        shared = SHARED + name.partition("-")[2]
+        return shared if self.sim.rng(shared).random() < 0.5 else name
 
     def _consumer(self, client: Client, topic: str, region: str, history: History) -> Consumer:
         def on_message(delivered: Delivered) -> None:

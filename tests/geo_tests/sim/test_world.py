@@ -275,6 +275,10 @@ def silence_is_taken_for_health(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncomingLink, "untold_s", lambda self, now: 0.0 if self.open else real(self, now))
 
 
+def another_regions_sequences_answer_a_producer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(producer_dedup.Producers, "_follows", lambda self, run: True)
+
+
 Mutant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
@@ -298,6 +302,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_an_audit_finds_is_told_only: CALM,
     what_is_lost_is_not_appended: CALM,
     silence_is_taken_for_health: replace(WILD, messages=120, kinds=("cut_region_off", "cut_wan")),
+    another_regions_sequences_answer_a_producer: CALM,
 }
 FOUND_BY: dict[Mutant, int] = {
     what_is_above_the_prefix_is_accepted: 5,
