@@ -136,7 +136,7 @@ def the_link_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def producers_are_not_deduplicated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(producer_dedup.Producers, "submit", lambda self, run: None)
+    patch.setattr(producer_dedup.Producers, "submit", lambda *_: None)
 
 
 def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
