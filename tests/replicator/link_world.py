@@ -26,6 +26,7 @@ from replicator.bandwidth.compression import LEVEL, RunPacker
 from replicator.bandwidth.compression_settings import CompressionSettings
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.dedup.version_vector import Intake
+from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion
 from replicator.log.deletion import note_removed, past_removed
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
@@ -108,7 +109,14 @@ class Connection:
 
         source, owner = self.link.source, self.target.owner
         return world.stream_class(
-            1, source.name, source.number, owner, lambda f: self.send(self.back, f), dirty, region=self.target.name
+            1,
+            source.name,
+            source.number,
+            owner,
+            lambda f: self.send(self.back, f),
+            dirty,
+            region=self.target.name,
+            incoming=IncomingLink(IncomingRegion(), Heard(lambda: 0.0)),
         )
 
     def send(self, queue: list[bytes], buffers: Any) -> None:
@@ -352,7 +360,7 @@ class World:
 
     def late_frame(self, connection: Connection) -> None:
         """A frame of a connection that is gone, at whoever owns the target now."""
-        connection.stream.end()
+        connection.stream.end(Heard(lambda: 0.0))
         connection.stream = connection.make_stream(self)
         if connection.wire:
             connection.deliver()

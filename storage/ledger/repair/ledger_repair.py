@@ -113,6 +113,9 @@ class LedgerRepair:
         silent = [b for b in lacking if b in found.silent or not pool.registered(b)]
         if silent:
             raise BookieUnavailable(f"ledger {ledger}: {', '.join(silent)} may lack entries of it, and cannot be asked")
+        if found.nowhere:  # the mark stays: somebody may just be bringing them from elsewhere, under this very mark
+            first, last = found.nowhere[0]
+            raise NotEnoughBookies(f"ledger {ledger}: no bookie has the entries {first} to {last}")
         return True
 
     async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:

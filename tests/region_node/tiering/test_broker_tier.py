@@ -95,7 +95,7 @@ def test_a_restored_topic_goes_on_under_an_origin_of_its_own(whole: bool, number
             and state.origin_at((5, 3)) == state.origin
             and state.vector.prefix(state.origin) == (5, 10)
         )
-    assert state.producers.last_sequence("p") == 59
+    assert state.producers.last_sequence("p", 0) == 59
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ def test_no_epoch_of_a_namespace_comes_twice() -> None:
             assert record.began == record.epoch
             seen.append(record.epoch)
             await switching.change(NAME, lambda old: closing(old, "ap", DRAINING, 0))
-            moved, waits = await switching.flip(NAME, "ap")
+            moved, waits = await switching.flip(NAME, "ap", regions=())
             assert moved is not None and not waits and moved.began == record.began
             seen.append(moved.epoch)
             assert (await switching.begin(NAME, "ap", {"rpo_s": 5.0})).began == record.began, (
