@@ -21,7 +21,7 @@ from heliograph.kv.machine_commands import CommandKind, command, txn_fields
 from heliograph.kv.metadata_store import ABSENT, Put
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
-from heliograph.kv.server.metadata_service import Founding, ServiceSettings
+from heliograph.kv.server.metadata_service import NewTable, ServiceSettings
 from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import Clock, Rng
@@ -90,7 +90,7 @@ class LocalMetaNode(GroupNode):
         )
 
 
-def founding(clock: Clock, rng: Rng) -> Founding:
+def founding(clock: Clock, rng: Rng) -> NewTable:
     """What a metadata node gives a table that has no id: the floor of its ledger ids, then the id."""
 
     def commands() -> list[bytes]:
@@ -100,4 +100,4 @@ def founding(clock: Clock, rng: Rng) -> Founding:
             command(CommandKind.TXN, txn_fields([named])),
         ]
 
-    return Founding(key=keys.INSTANCE, commands=commands)
+    return NewTable(key=keys.INSTANCE, commands=commands)

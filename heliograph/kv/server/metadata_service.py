@@ -82,7 +82,7 @@ class Forwarder(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Founding:
+class NewTable:
     """What a new table holds before any client's command. `key`: where it is there, the table is founded. `commands`:
     makes what is applied where it is not; the last one puts the key, only where it is absent.
     """
@@ -97,7 +97,7 @@ class ServiceSettings:
     forward_timeout_s: float = 2.0
     """Bounds one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
-    founding: Founding | None = None
+    founding: NewTable | None = None
 
     def __post_init__(self) -> None:
         assert 0 < self.forward_timeout_s <= self.request_timeout_s <= 60

@@ -36,7 +36,7 @@ async def stored(premises: Premises, topics: list[str], host: str = "first") -> 
 
 async def audited(owner: Owner, *, marks_max: int = 1000, name: str = "auditor") -> AutoRecovery:
     # the daily walk over all ledgers has just been here: it finds nothing before tomorrow
-    await owner.context.meta.put(keys.COPIES_CHECKED, pack([1 << 40]))
+    await owner.context.meta.put(keys.COPIES_CHECKED, pack([1 << 60]))
     recovery = AutoRecovery(
         owner.context, name, replace(Premises.settings.auto_recovery, marks_max=marks_max, lost_after_s=1e6)
     )
