@@ -254,6 +254,6 @@ def test_objects_of_other_topics_than_an_unreadable_one_go() -> None:
         await broker.meta.put(keys.managed_ledger(TOPIC), UNREADABLE)
         for _ in range(2):
             await collector.sweep()
-        assert set(store.objects) == kept
+        assert {key for key in store.objects if "/seen/" not in key} == kept
 
     simulated(work)

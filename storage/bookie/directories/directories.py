@@ -213,13 +213,13 @@ class Directories(ABC):
         for one in self.dirs:
             one.watched = {}
         for ledger in ledgers:
-            self._home(ledger).watched[ledger] = None
+            self.home(ledger).watched[ledger] = None
 
     def forget(self, ledger: int) -> bool:
         """Gives up what is held of a watched ledger; False, and nothing is done, where something of it has come
         since.
         """
-        home = self._home(ledger)
+        home = self.home(ledger)
         if ledger not in home.watched or home.gone:
             return False
         del home.watched[ledger]
@@ -322,8 +322,5 @@ class Directories(ABC):
         """Returns the directory that a ledger lies in. The answer never changes: it follows from the id and the number
         of directories.
         """
-        return self._home(ledger)
-
-    def _home(self, ledger: int) -> LedgerDir:
         dirs = self.dirs
         return dirs[0] if len(dirs) == 1 else dirs[home_of(ledger, len(dirs))]

@@ -90,7 +90,7 @@ class Bookie(Directories):
         try:
             for end in ends:
                 _, _, kind, number, ledger, entry, value, request = HEAD.unpack_from(view, start)
-                home = self._home(ledger)
+                home = self.home(ledger)
                 if home.journal is not into:
                     into.keep(view[kept:start])
                     kept, into = start, home.journal
@@ -277,7 +277,7 @@ class Bookie(Directories):
         """As a read in parts of these [first, last], ascending and apart, of which `peer` gets the blocks without what
         lies between them; up to a hole.
         """
-        home = self._home(ledger)
+        home = self.home(ledger)
         pieces: list[Piece] = []
         first, behind, left = -1, 0, max_bytes
         for start, last in ranges if ledger in home.table.last else ():
