@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator", "region_node")
-OF_NO_PACKAGE = ("docs", "guide", "known_faults", "packaging", "system")
+OF_NO_PACKAGE = ("docs", "guide", "packaging", "system")
 """Folders of tests that ask about all of the product, or about what surrounds it."""
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical"}
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "base"}

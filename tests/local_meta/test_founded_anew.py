@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.known_faults.storage_worlds import Premises, on_premises
+from geo_tests.sim.premises import Premises, on_premises
 
 OLD, NEW = "persistent://closed/ns/old", "persistent://public/default/new"
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from geo_tests.sim.region import NAMESPACE
-from tests.known_faults.region_stories import Story, given
+from geo_tests.sim.region_stories import Story, given
 
 OLD = [f"persistent://{NAMESPACE}/old-{number}" for number in range(4)]
 NEW = [f"persistent://{NAMESPACE}/new-{number}" for number in range(4)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from geo_tests.sim.region_stories import TOPIC, Story, given
 from region_node.dr.operations import namespace_facts
-from tests.known_faults.region_stories import TOPIC, Story, given
 
 CUT_S = 15.0
 """From the cut to the question: three times what a link takes for a lost connection."""

@@ -11,6 +11,7 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
+from geo_tests.sim.region_stories import TOPIC, Story
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
@@ -18,7 +19,6 @@ from heliograph.model.positions import BEFORE_ALL
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.groups.consumer_group import EMPTY
 from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
-from tests.known_faults.region_stories import TOPIC, Story
 
 DAY_MS = 86_400_000
 REGIONS = ("us", "eu")

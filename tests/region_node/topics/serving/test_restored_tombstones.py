@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.region import CONFIG_PORT
+from geo_tests.sim.region_stories import TOPIC, Story
 from geo_tests.sim.simulation import Machine
 from global_config.backup import restored_rows
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
-from tests.known_faults.region_stories import TOPIC, Story
 
 DAY_MS = 86_400_000
 REGIONS = ("us", "eu")

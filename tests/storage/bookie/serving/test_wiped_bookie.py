@@ -13,12 +13,12 @@ import pytest
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import collect
+from geo_tests.sim.premises import Owner, Premises, on_premises, promised
 from geo_tests.sim.simulation import Machine
 from heliograph.model.errors import BookieUnavailable, HeliographError
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.autorecovery import AutoRecovery
-from tests.known_faults.storage_worlds import Owner, Premises, on_premises, promised
 
 ENTRIES = list("abcdef")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from geo_tests.sim.premises import Owner, Premises, on_premises
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import BookieUnavailable, NotAllowed
 from heliograph.model.ledger_metadata import LedgerState, pack
@@ -16,7 +17,6 @@ from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.autorecovery import AutoRecovery
 from storage.ledger.repair.new_lives import NewLife
-from tests.known_faults.storage_worlds import Owner, Premises, on_premises
 
 ENTRIES = list("abcdef")
 TOPICS = [f"persistent://sim/ns/topic-{number}" for number in range(7)]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from geo_tests.sim.premises import Premises, on_premises
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
@@ -14,7 +15,6 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.in_place_repair import refill
-from tests.known_faults.storage_worlds import Premises, on_premises
 
 
 class FarRegion:

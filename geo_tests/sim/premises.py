@@ -1,5 +1,5 @@
-"""What the cases of storage share: how they fail, and a region whose bookies and metadata are composed as in
-production, on virtual time.
+"""Premises: a region whose bookies and metadata are composed as in production, on virtual time, for stories of lost
+disks.
 
 Is: a region without brokers, whose machines lose power and disks, and the storage of a broker that comes and goes.
 Isn't: a fake of anything but the machines: bookies, their cookies and registration, and the metadata are the real ones.

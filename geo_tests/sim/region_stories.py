@@ -1,5 +1,4 @@
-"""Stories of whole regions for tests of known faults: production's composition on virtual time, and a script in place
-of faults and clients.
+"""Stories of whole regions: production's composition on virtual time, and a script in place of faults and clients.
 
 Is: the start of the regions, publishing with receipts, reading, processes that are begun anew; and `given`, which tells
 what a test presupposes from what it is about. Isn't: an expectation of any test.
