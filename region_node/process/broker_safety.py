@@ -84,7 +84,7 @@ class BrokerDeletions:
         times = [await self._broker.topics.created_ms(name) for name in await self._names(found)]
         view = self._broker.view
         parted = view.partitioned(found.topic) if found.whole else [found.topic]
-        return max(0, *times, *(view.created_ms(name) for name in parted))
+        return max([0, *times, *(view.created_ms(name) for name in parted)])
 
     async def purge(self, found: Tombstone) -> bool:
         topics = self._broker.topics

@@ -1,0 +1,42 @@
+"""When the newest thing was made that has the name of what was deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heliograph.model.configuration.tombstones import Tombstone
+from region_node.process.broker_safety import BrokerDeletions
+
+
+def deletions(stored: dict[str, int], parted: dict[str, int]) -> BrokerDeletions:
+    """Name of a topic -> when it was made, in ms."""
+
+    async def names(namespace: str) -> list[str]:
+        return sorted(stored)
+
+    async def created_ms(name: str) -> int:
+        return stored.get(name, 0)
+
+    view = SimpleNamespace(partitioned=lambda namespace: sorted(parted), created_ms=lambda name: parted.get(name, 0))
+    broker: Any = SimpleNamespace(topics=SimpleNamespace(stored=names, created_ms=created_ms), view=view)
+    return BrokerDeletions(broker)
+
+
+@pytest.mark.parametrize(
+    ("stored", "parted", "newest"),
+    [({}, {}, 0), ({"t": 5}, {}, 5), ({}, {"p": 7}, 7), ({"t": 5, "u": 9}, {"p": 7}, 9)],
+)
+def test_a_namespace_of_which_nothing_is_left_was_never_made_again(
+    stored: dict[str, int], parted: dict[str, int], newest: int
+) -> None:
+    found = Tombstone(topic="t/n", regions=("us",), since_ms=6, until_ms=8)
+    assert asyncio.run(deletions(stored, parted).made_ms(found)) == newest
+
+
+def test_a_topic_that_is_gone_was_never_made_again() -> None:
+    found = Tombstone(topic="persistent://t/n/x", regions=("us",), since_ms=6, until_ms=8)
+    assert asyncio.run(deletions({}, {}).made_ms(found)) == 0
