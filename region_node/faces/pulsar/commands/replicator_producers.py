@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.pulsar")
 
-_ENTRY_BITS = 28
-_LEDGER_MAX = (1 << 63 - _ENTRY_BITS) - 1
+_SMALL_ENTRY_BITS, _SMALL_LEDGER_MAX = 28, (1 << 34) - 1
+"""Of ledgers that are counted from 0, as a Pulsar cluster does."""
+_ENTRY_BITS, _LEDGER_MAX = 20, (1 << 42) - 1
+"""Of ledgers whose ids begin at the wall clock, as those of another Heliograph: until the year 2109."""
 
 
 class ClusterPort(Protocol):
@@ -43,6 +45,15 @@ class ClusterPort(Protocol):
     async def marker(self, topic: str, cluster: str, kind: int, payload: Buffer) -> None:
         """A marker came; everything before it is durable. Raises HeliographError, CorruptData."""
         ...
+
+
+def _number_of(ledger: int, entry: int) -> int:
+    """A number for the position, below 1 << 63; they are in the order of the positions. Raises CorruptData."""
+    if ledger <= _SMALL_LEDGER_MAX and not entry >> _SMALL_ENTRY_BITS:
+        return ledger << _SMALL_ENTRY_BITS | entry
+    if not _SMALL_LEDGER_MAX < ledger <= _LEDGER_MAX or entry >> _ENTRY_BITS:
+        raise CorruptData(f"position {ledger}:{entry} is beyond what can be told apart here")
+    return 1 << 62 | ledger << _ENTRY_BITS | entry
 
 
 def cluster_of(connection: PulsarConnection, producer: str) -> str:
@@ -148,10 +159,7 @@ class Replicated:
     ) -> tuple[Position, tuple[str, int, int]]:
         """(what its receipt names, what deduplication goes by). Raises CorruptData."""
         if position is not None:
-            ledger, entry = position
-            if ledger > _LEDGER_MAX or entry >> _ENTRY_BITS:
-                raise CorruptData(f"position {ledger}:{entry} is beyond what can be told apart here")
-            number = ledger << _ENTRY_BITS | entry
+            number = _number_of(*position)
             return position, (producer, number, number)
         metadata: MessageMetadata = event.metadata
         first = metadata.sequence_id

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
+from region_node.faces.pulsar.commands import replicator_producers
 from region_node.faces.pulsar.commands.replicator_producers import cluster_of
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.security_service import open_security
@@ -212,3 +215,17 @@ def test_only_the_role_of_the_cluster_may_replicate() -> None:
         broker.listener.security = open_security()
 
     with_broker(run)
+
+
+def test_positions_of_any_ledger_have_numbers_in_their_order() -> None:
+    """Ledgers of a Pulsar cluster are counted from 0, those of another Heliograph begin at the wall clock, in ms."""
+    small, today, late = (1 << 34) - 1, 1_795_566_790_744, (1 << 42) - 1
+    positions = [
+        *((0, 0), (0, 1), (0, (1 << 28) - 1), (1, 0), (small, 0), (small, (1 << 28) - 1)),
+        *((small + 1, 0), (today, 0), (today, 1), (today, (1 << 20) - 1), (today + 1, 0), (late, (1 << 20) - 1)),
+    ]
+    numbers = [replicator_producers._number_of(*position) for position in positions]
+    assert numbers == sorted(set(numbers)) and numbers[0] == 0 and numbers[-1] < 1 << 63
+    for position in ((0, 1 << 28), (today, 1 << 20), (late + 1, 0)):
+        with pytest.raises(CorruptData, match="beyond what can be told apart"):
+            replicator_producers._number_of(*position)
