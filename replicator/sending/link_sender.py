@@ -63,6 +63,8 @@ class LinkSender(Losses):
         self._filtered: dict[Origin, tuple[Position, float]] = {}
         self._passed: tuple[Position, Totals] | None = None
         """How far the mark could be, but for what is unsure."""
+        self._oldest = 0, 0
+        """(entries done with, time in ms of the oldest one behind them), as they were told last."""
 
     @property
     def in_flight_bytes(self) -> int:
@@ -446,4 +448,11 @@ class LinkSender(Losses):
         """
         now, done = self.state.outbox.totals, self.done
         left = (max(0, now[0] - done[0]), max(0, now[1] - done[1]), max(0, now[2] - done[2]))
-        return left, self.state.outbox.oldest_ms(done) if left[0] else 0
+        if not left[0]:
+            return left, 0
+        # Points of what was published are joined as they grow old; what was known of this very beginning stays true.
+        oldest_ms = self.state.outbox.oldest_ms(done)
+        if self._oldest[0] == done[0]:
+            oldest_ms = max(oldest_ms, self._oldest[1])
+        self._oldest = done[0], oldest_ms
+        return left, oldest_ms

@@ -203,3 +203,21 @@ def test_whatever_is_lost_the_target_gets_all_once_in_order_and_the_mark_passes_
         if prefix > BEFORE_ALL:
             link.receipt(topic.origin, prefix)
     assert held == meant
+
+
+def test_the_age_of_the_oldest_stays_exact_while_the_backlog_grows() -> None:
+    """What was published shares fewer and fewer points; the first of what is not there keeps the time that it has."""
+    topic = PublishedTopic()
+    for _ in range(40):
+        topic.publish(1, 1)
+    link = sender(topic)
+    link.opened(topic.vector(), WINDOW_BYTES)
+    take_all(topic, link)
+    link.receipt(topic.origin, topic.positions[-1])
+    assert link.backlog() == ((0, 0, 0), 0)
+    topic.publish(1, 1)
+    oldest_ms = topic.runs[-1][2].time_ms
+    for count in range(1, 3000):
+        left, told_ms = link.backlog()
+        assert left[0] == count and told_ms == oldest_ms, count
+        topic.publish(1, 1)
