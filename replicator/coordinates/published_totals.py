@@ -18,7 +18,8 @@ from typing import Any
 
 from heliograph.model.positions import BEFORE_ALL, Position
 
-POINTS_MAX = 64
+POINTS_MAX = 1024
+"""With 64 the age of what is at risk was told up to three seconds too old where a link is made anew under load."""
 REST_MAX = 16
 """A point takes about 0.4 KB, and there may be tens of thousands of topics."""
 
