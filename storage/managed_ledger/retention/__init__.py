@@ -1,1 +1,1 @@
-"""What of a topic may be freed, and when. What frees it is the log."""
+"""What of a topic may be freed, when, and how it goes: from the rule to the deletion on bookies."""
