@@ -34,6 +34,7 @@ from heliograph.client.block_reader import BlockReader
 from heliograph.client.broker_connections import Brokers
 from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.producer_names import EVERYWHERE
 from heliograph.model.topic_names import TopicName
 from heliograph.spark.portable import by_content, placed
 from heliograph.spark.scan.source_options import KNOWN, RegionAccess
@@ -313,7 +314,7 @@ def write_rows(
     batches = placed(batches) if options.portable else by_content(batches) if options.order == "content" else batches
     number, generation = task.partitionId() if task is not None else 0, batch >> _BATCHES_BITS
     first = (batch & (1 << _BATCHES_BITS) - 1) << _BATCH_ROWS_BITS
-    producer = f"{name}-{number}" + (f"-turn-{generation}" if generation else "")
+    producer = f"{EVERYWHERE}{name}-{number}" + (f"-turn-{generation}" if generation else "")
     return asyncio.run(_write(options, settings, producer, number, first, batches))
 
 

@@ -7,7 +7,8 @@ grows. Entries of other regions never raise either: their sequences are exact ra
 after a failover, and nothing else. Exact ranges are of one leadership, the newest that was heard of: there one region
 at a time publishes, so that one name is one producer, and whatever another region published lies under an epoch that
 has ended, or ends the one before it. What was published while every region took messages is in none of them, and is
-judged by none: one name in two regions may be two programs.
+judged by none: one name in two regions may be two programs. But for names that say of themselves that they are one
+producer everywhere (`heliograph.model.producer_names`).
 Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was
 forgotten is counted. Of what is stored also
 bytes: names may be long, and a state that no metadata takes would be the end of the topic.
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.empty_dict import NOTHING, own
+from heliograph.model.producer_names import EVERYWHERE
 from heliograph.wire.run import ProducerSegment, Run
 
 
@@ -121,7 +123,7 @@ class Producers:
 
     def last_sequence(self, name: str, leadership: int) -> int:
         """The highest sequence stored here that was first published here, or wherever under `leadership`; -1."""
-        ranges = self._ranges.get(name) if leadership == self.leadership else None
+        ranges = self._ranges.get(name) if self._compares(name, leadership) else None
         return max(self._durable.get(name, -1), ranges[-1][1] if ranges else -1)
 
     def durable(self, name: str) -> int:
@@ -149,7 +151,7 @@ class Producers:
             high = self._submitted.get(name)
             if high is None:
                 high = self._durable.get(name, -1)
-            if first <= high or (name in self._ranges and run.leadership == self.leadership):
+            if first <= high or (name in self._ranges and self._compares(name, run.leadership)):
                 return self._submit_each(run)
             if pairs is None:
                 high = first + count - 1
@@ -190,7 +192,7 @@ class Producers:
         """Whether the sequences low..high were all first published in another region under the leadership of `run`, and
         are stored here.
         """
-        return run.leadership == self.leadership and _within(self._ranges.get(name, ()), low, high)
+        return self._compares(name, run.leadership) and _within(self._ranges.get(name, ()), low, high)
 
     def answered(self, run: Run) -> bool:
         """Whether every entry of `run` (judged a duplicate before) is stored by now."""
@@ -232,14 +234,21 @@ class Producers:
 
     def confirm_replicated(self, run: Run) -> None:
         """A run of another region is durable: remembers its sequences exactly, where they may be needed."""
-        if not self._follows(run):
-            return
+        exactly = self._follows(run)
         for name, count, first, pairs in run.producers:
+            if not (exactly or name.startswith(EVERYWHERE)):
+                continue
             if pairs is None:
                 self._add_range(name, first, first + count - 1)
             else:
                 for sequence, highest in pairs:
                     self._add_range(name, sequence, max(sequence, highest))
+
+    def _compares(self, name: str, leadership: int) -> bool:
+        """Whether what is remembered of that producer's sequences in other regions says something of a message that is
+        published here under `leadership`.
+        """
+        return leadership == self.leadership or name.startswith(EVERYWHERE)
 
     def _follows(self, run: Run) -> bool:
         """Whether the sequences of `run` are to be remembered exactly. With the first one of a newer leadership what is
@@ -247,7 +256,8 @@ class Producers:
         """
         if run.leadership > self.leadership:
             self.leadership = run.leadership
-            self._ranges, self._range_count = NOTHING, 0
+            kept = {name: ranges for name, ranges in self._ranges.items() if name.startswith(EVERYWHERE)}
+            self._ranges, self._range_count = kept or NOTHING, sum(map(len, kept.values()))
             self._local, self._local_count = None, 0
         return bool(run.leadership) and run.leadership == self.leadership
 

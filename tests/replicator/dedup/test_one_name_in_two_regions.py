@@ -14,8 +14,9 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError, NotEnoughBookies
+from heliograph.model.producer_names import EVERYWHERE
 from heliograph.wire.run import Run
-from replicator.dedup.producer_dedup import Producers
+from replicator.dedup.producer_dedup import DedupSettings, Producers
 from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.dedup.alias_world import Gate, Region, World
 from tests.replicator.link_instance import Instance, TestRegion, play
@@ -234,3 +235,33 @@ def _no_ranges(patch: pytest.MonkeyPatch) -> None:
 def test_each_rule_is_needed(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     assert any(found_wrong(seed) for seed in range(150))
+
+
+def test_a_name_that_is_one_producer_everywhere_is_compared_also_where_every_region_takes_messages() -> None:
+    """As of a job that is cut off in one region and goes on in another; of other names nothing is known elsewhere."""
+    name = f"{EVERYWHERE}job-0"
+    for one, known in ((name, True), ("orders", False)):
+        producers = Producers(DedupSettings())
+        there = Run([b"x"] * 3, [1] * 3, producers=[(one, 3, 10, None)], origin=(2, 1, 7))
+        producers.confirm_replicated(there)
+        again = Run([b"x"] * 5, [1] * 5, producers=[(one, 5, 9, None)])
+        assert producers.submit(again) == ([True, False, False, False, True] if known else None)
+        assert producers.last_sequence(one, 0) == (12 if known else -1)
+        loaded = Producers(DedupSettings())
+        loaded.load(producers.dump())
+        assert loaded.last_sequence(one, 0) == (12 if known else -1)
+
+
+def test_a_newer_leadership_forgets_other_names_alone() -> None:
+    name = f"{EVERYWHERE}job-0"
+    producers = Producers(DedupSettings())
+    for one in (name, "orders"):
+        run = Run([b"x"], [1], producers=[(one, 1, 4, None)], origin=(2, 1, 7))
+        run.leadership = 3
+        producers.confirm_replicated(run)
+    assert producers.last_sequence("orders", 3) == producers.last_sequence(name, 3) == 4
+    run = Run([b"x"], [1], producers=[("other", 1, 0, None)], origin=(2, 1, 7))
+    run.leadership = 5
+    producers.confirm_replicated(run)
+    assert producers.last_sequence("orders", 3) == producers.last_sequence("orders", 5) == -1
+    assert producers.last_sequence(name, 5) == producers.last_sequence(name, 0) == 4
