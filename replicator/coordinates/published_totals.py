@@ -20,6 +20,8 @@ from heliograph.model.positions import BEFORE_ALL, Position
 
 POINTS_MAX = 1024
 """With 64 the age of what is at risk was told up to three seconds too old where a link is made anew under load."""
+DUMPED_MAX = 64
+"""What is stored of it with the topic's state."""
 REST_MAX = 16
 """A point takes about 0.4 KB, and there may be tens of thousands of topics."""
 
@@ -55,8 +57,7 @@ class PublishedTotals:
 
     def rest(self) -> None:
         """Nobody has anything of it to send."""
-        while self.fine:
-            self._points = _thin(self._points, min(POINTS_MAX, len(self._points)))
+        self._points = _thinned(self._points, REST_MAX)
 
     def add(self, ledger: int, first: int, count: int, messages: int, size_bytes: int, time_ms: int) -> None:
         """A local run is durable at (ledger, first)."""
@@ -91,7 +92,7 @@ class PublishedTotals:
         return self._points[index][3] if index < len(self._points) else 0
 
     def dump(self) -> list[Any]:
-        return [self.totals, self._points]
+        return [self.totals, _thinned(self._points, DUMPED_MAX)]
 
     def load(self, dumped: list[Any]) -> None:
         totals, points = dumped
@@ -101,6 +102,13 @@ class PublishedTotals:
 
 def _last(point: Point) -> Position:
     return point[1]
+
+
+def _thinned(points: list[Point], count_max: int) -> list[Point]:
+    """At most so many."""
+    while len(points) > count_max:
+        points = _thin(points, len(points))
+    return points
 
 
 def _thin(points: list[Point], count_max: int) -> list[Point]:

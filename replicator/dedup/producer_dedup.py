@@ -119,7 +119,9 @@ class Producers:
         self._local_count = 0
         self.forgotten = 0
         self.leadership = 0
-        """That the exact ranges are of, as `Run.leadership`; 0: there are none."""
+        """That the exact ranges are of, as `Run.leadership`, but for names that are one producer everywhere; 0: there are
+        no others.
+        """
 
     def last_sequence(self, name: str, leadership: int) -> int:
         """The highest sequence stored here that was first published here, or wherever under `leadership`; -1."""
@@ -189,8 +191,8 @@ class Producers:
         return None if all(new) else new
 
     def _elsewhere(self, run: Run, name: str, low: int, high: int) -> bool:
-        """Whether the sequences low..high were all first published in another region under the leadership of `run`, and
-        are stored here.
+        """Whether the sequences low..high were all first published in another region, so that they say something of
+        `run`, and are stored here.
         """
         return self._compares(name, run.leadership) and _within(self._ranges.get(name, ()), low, high)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from heliograph.model.positions import BEFORE_ALL
-from replicator.coordinates.published_totals import POINTS_MAX, REST_MAX, PublishedTotals
+from replicator.coordinates.published_totals import DUMPED_MAX, POINTS_MAX, REST_MAX, PublishedTotals
 
 
 def test_newest_runs_are_exact_older_ones_err_to_the_safe_side_and_a_dump_stays_small() -> None:
@@ -26,7 +26,7 @@ def test_newest_runs_are_exact_older_ones_err_to_the_safe_side_and_a_dump_stays_
         assert outbox.totals == totals and len(outbox._points) <= POINTS_MAX
         again = PublishedTotals()
         again.load(outbox.dump())
-        assert again.totals == totals and len(again._points) <= POINTS_MAX
+        assert again.totals == totals and len(again._points) <= DUMPED_MAX
         resting = PublishedTotals()
         resting.load(outbox.dump())
         resting.rest()
