@@ -105,7 +105,7 @@ def _last(point: Point) -> Position:
 
 
 def _thinned(points: list[Point], count_max: int) -> list[Point]:
-    """At most so many."""
+    """Returns them with the older ones joined, until there are at most `count_max`."""
     while len(points) > count_max:
         points = _thin(points, len(points))
     return points

@@ -119,9 +119,8 @@ class Producers:
         self._local_count = 0
         self.forgotten = 0
         self.leadership = 0
-        """That the exact ranges are of, as `Run.leadership`, but for names that are one producer everywhere; 0: there are
-        no others.
-        """
+        """That the exact ranges are of, as `Run.leadership`, but for names that are one producer everywhere; 0: of none
+        so far."""
 
     def last_sequence(self, name: str, leadership: int) -> int:
         """The highest sequence stored here that was first published here, or wherever under `leadership`; -1."""

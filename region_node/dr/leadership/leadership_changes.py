@@ -206,11 +206,9 @@ class Switching:
             old, version = await self.get(name)
             marked = {*old.gone, region} if gone else {*old.gone} - {region}
             if gone and marked.issuperset(regions):
-                try:
-                    await self._store.txn([Delete(leadership(name), version)])
-                except VersionConflict:
-                    continue
-                return
+                if await self._txn([Delete(leadership(name), version)]):
+                    return
+                continue
             new = replace(old, gone=tuple(sorted(marked)))
             if new == old or await self._put(name, new, version):
                 return

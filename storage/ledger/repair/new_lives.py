@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from heliograph.kv.metadata_store import pages_under
-from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
+from heliograph.kv.unreadable_records import readable
+from heliograph.model.errors import NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
 from storage.ledger.bookies.bookie_cookie import BookieCookie
@@ -69,11 +70,8 @@ class NewLives:
         """The watch on `/bookie-cookies/` calls it."""
         bookie = keys.id_of(key)
         self._cookies.pop(bookie, None)
-        if value is not None:
-            try:
-                self._cookies[bookie] = BookieCookie.decode(value), version
-            except CorruptData as error:
-                log.warning("bookie.cookie_unreadable", extra={"bookie": bookie, "error": str(error)})
+        if value is not None and (cookie := readable(BookieCookie.decode, key, value)) is not None:
+            self._cookies[bookie] = cookie, version
 
     def forgot(self, bookie: str, ledger: int) -> bool:
         """Whether the bookie may have lost what it had of a ledger, and nobody has marked that yet."""
@@ -150,12 +148,8 @@ class NewLives:
         """The ledgers that name it where they have, or may have, an entry."""
         async for page in pages_under(self._context.meta, keys.LEDGERS):
             for key, blob, _ in page:
-                try:
-                    metadata = LedgerMetadata.decode(blob)
-                except CorruptData as error:
-                    log.warning("ledger.unreadable", extra={"ledger": keys.ledger_of(key), "error": str(error)})
-                    continue
-                if any(bookie in ensemble for _, ensemble in _held(metadata)):
+                metadata = readable(LedgerMetadata.decode, key, blob)
+                if metadata is not None and any(bookie in ensemble for _, ensemble in _held(metadata)):
                     yield metadata
 
     def _lacks(self, bookie: str, metadata: LedgerMetadata) -> bool:
@@ -209,21 +203,21 @@ class NewLives:
             self._look_again_at = now + again_s
             for bookie, ledgers in list(self._open.items()):
                 for ledger in list(ledgers):
-                    found = await self._context.meta.get(keys.ledger(ledger))
+                    key = keys.ledger(ledger)
+                    found = await self._context.meta.get(key)
+                    metadata = None if found is None else readable(LedgerMetadata.decode, key, found[0])
+                    if found is not None and metadata is None:
+                        continue  # it names this bookie, perhaps: whoever can read it marks it
                     with contextlib.suppress(VersionConflict):
-                        if found is None or await self._mark_one(bookie, LedgerMetadata.decode(found[0])):
+                        if metadata is None or await self._mark_one(bookie, metadata):
                             del ledgers[ledger]
 
     async def _mark_some(self, bookie: str, cookie: BookieCookie, version: int, room: int) -> None:
         meta = self._context.meta
         rows = await meta.range(keys.ledger(cookie.marked), keys.ledger(cookie.floor), limit=min(_PAGE, room))
         for key, blob, _ in rows:
-            try:
-                metadata = LedgerMetadata.decode(blob)
-            except CorruptData as error:
-                log.warning("ledger.unreadable", extra={"ledger": keys.ledger_of(key), "error": str(error)})
-                continue
-            if not await self._mark_one(bookie, metadata):
+            metadata = readable(LedgerMetadata.decode, key, blob)
+            if metadata is not None and not await self._mark_one(bookie, metadata):
                 self._open.setdefault(bookie, {})[metadata.ledger] = None
         marked = keys.ledger_of(rows[-1][0]) + 1 if len(rows) == min(_PAGE, room) else cookie.floor
         further = replace(cookie, marked=marked)
