@@ -21,7 +21,7 @@ from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Disk
 from storage.bookie.journal.checkpoint import NEW, read_small, write_small
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 
 JOURNAL, LEDGER = "journal", "ledger"
 _COOKIE, _DROPPED = "cookie", "dropped"
@@ -135,7 +135,7 @@ class _Claiming:
             except ConfigError as error:
                 wrong[where] = error
             except OSError as error:
-                if passes(error) or not self._spared(where):
+                if is_transient(error) or not self._spared(where):
                     raise
                 self.dropped[where] = f"it cannot be read: {error}"
         for where in [where for where, cookie in cookies.items() if cookie is not None]:

@@ -26,7 +26,7 @@ from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.journal.checkpoint import KnownMetadata, save_known_metadata
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 
 
 class Directories(ABC):
@@ -234,9 +234,9 @@ class Directories(ABC):
         def saved(one: LedgerDir, _result: None, error: BaseException | None) -> None:
             nonlocal left, refused
             left -= 1
-            if error is not None and not passes(error):
+            if error is not None and not is_transient(error):
                 one.fail(error)
-            if error is not None and (passes(error) or all(other.failure for other in self.dirs)):
+            if error is not None and (is_transient(error) or all(other.failure for other in self.dirs)):
                 refused = error
             if not left:
                 if refused is None:
@@ -302,7 +302,7 @@ class Directories(ABC):
                 if kind == LEDGER and not self.dirs[at].let_go:
                     self.dirs[at].let_go = True
                     self.dirs[at].journal.recycle()
-        elif passes(error):
+        elif is_transient(error):
             self._said = ()  # again at the next tick
         else:
             one.fail(error)

@@ -23,7 +23,7 @@ def why_full(place: DirectoryPlace, settings: BookieSettings, before: str) -> st
 
 
 def none_now(error: BaseException, what: str, place: DirectoryPlace) -> str:
-    """Why there can be no other `what` just now, of an error that `passes`, and what to do."""
+    """Why there can be no other `what` just now, of a transient error, and what to do."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many open files for another {what}{on(place)}: raise the limit (LimitNOFILE=, ulimit -n)"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

@@ -20,7 +20,7 @@ from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.disk_space import none_now, on, why_full
-from storage.bookie.journal.journal import Journal, JournalReplay, passes
+from storage.bookie.journal.journal import Journal, JournalReplay, is_transient
 
 Answer = Callable[[BaseException | None], None]
 _Writer = tuple[Peer, int, int]
@@ -133,7 +133,7 @@ class JournalDir:
             try:
                 self.full = why_full(self.place, self._settings, self.full)
             except OSError as error:
-                if not passes(error):
+                if not is_transient(error):
                     self.fail(error)
 
     def fail(self, error: BaseException) -> None:
@@ -207,7 +207,7 @@ class JournalDir:
 
     def _on_error(self, error: BaseException) -> None:
         assert self.journal is not None
-        if self.journal.failure is None and passes(error):
+        if self.journal.failure is None and is_transient(error):
             self.full = none_now(error, "journal segment", self.place)
             self._changed()
         else:

@@ -25,7 +25,7 @@ from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.scrub import Scrubber
 from storage.bookie.entry_log.write_cache import CacheGeneration
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 
 _CONTROL_BYTES = 64
 """What a fence or a deletion counts in the write cache, so that they too are flushed in the end."""
@@ -123,7 +123,7 @@ class LedgerDir:
             try:
                 self.full = why_full(self.place, self._settings, self.full)
             except OSError as error:
-                if not passes(error):
+                if not is_transient(error):
                     self.fail(error)
 
     def fail(self, error: BaseException) -> None:
@@ -238,7 +238,7 @@ class LedgerDir:
             self.journal.recycle()
             self._room()
             return
-        if passes(error):
+        if is_transient(error):
             self._flush_failed = True  # the generation stays in memory and in the journal; `tick` tries again
         self._on_error(error, "entry log")
 
@@ -249,7 +249,7 @@ class LedgerDir:
             self._on_error(error, "checkpoint")
 
     def _on_error(self, error: BaseException, what: str) -> None:
-        if passes(error):
+        if is_transient(error):
             self.full = none_now(error, what, self.place)
             self._changed()
         else:

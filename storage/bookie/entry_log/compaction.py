@@ -22,7 +22,7 @@ from storage.bookie.entry_log.block_cutting import Covered, cut_block
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter
 from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.open_logs import OpenLogs
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 
 _JOB_BYTES = 1 << 20
 """Copied at once; reads of clients come between."""
@@ -242,7 +242,7 @@ class EntryLogCompactor:
             self.compacted_logs += len(self._sources)
             self.reclaimed_bytes += self._source_bytes - self._ready.block_bytes
             self._end()
-        elif not passes(error):  # on a full disk the next tick tries again: which checkpoint is there is not sure
+        elif not is_transient(error):  # on a full disk the next tick tries again: which checkpoint is there is not sure
             self._failed(error)
         self._changed()
 
@@ -252,7 +252,7 @@ class EntryLogCompactor:
         self._logs.reads.submit(writer.abandon, lambda _result, _error: None)
         if isinstance(error, _BadSource):
             self.bad[error.number] = str(error)
-        elif passes(error):
+        elif is_transient(error):
             self._live_max = 0.0  # a later round
         else:
             self._failed(error)
@@ -287,7 +287,7 @@ def _copy_steps(files: OpenLogs, writer: LogWriter, steps: Sequence[_Step]) -> N
         try:
             view = memoryview(files.read(log, offset, size))
         except OSError as error:
-            if passes(error):
+            if is_transient(error):
                 raise
             raise _BadSource(log.number, f"entry log {log.number} at {offset}: {error}") from error
         for _, at, block_bytes, first, count, low, high in blocks:

@@ -18,7 +18,7 @@ from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.open_logs import OpenLogs
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 
 _JOB_BYTES = 1 << 20
 _FIRST_ROUND_S = 600.0
@@ -171,7 +171,7 @@ def verify(files: OpenLogs, log: EntryLog, blocks: Sequence[Block]) -> list[Find
         try:
             entry_log.load(files.disk, number)
         except (OSError, CorruptData) as error:
-            if passes(error):
+            if is_transient(error):
                 raise
             return [(number, -1, -1, str(error))]
         return []
@@ -179,7 +179,7 @@ def verify(files: OpenLogs, log: EntryLog, blocks: Sequence[Block]) -> list[Find
     try:
         view = memoryview(files.read(log, start, sum(block[1] for block in blocks)))
     except OSError as error:
-        if passes(error):
+        if is_transient(error):
             raise
         if len(blocks) == 1:
             return [(number, *blocks[0][2:4], f"cannot be read: {error}")]

@@ -122,7 +122,7 @@ class Journal:
             try:
                 self._free.append(self._make(self._take_name()))
             except OSError as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise
 
     @property
@@ -265,7 +265,7 @@ class Journal:
             self._write_waiting()
             return
         assert error is not None
-        if not passes(error):
+        if not is_transient(error):
             self.failure = self.failure or error
         waiting, self._waiting = self._waiting, deque()
         for _, size_bytes, done in waiting:
@@ -302,7 +302,7 @@ class Journal:
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """No space, no memory, or no descriptor, for a file that is to be made or opened: nothing was lost, and it may
     pass.
     """

@@ -28,7 +28,7 @@ from storage.bookie.directories.directories import Directories
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.block_reads import Piece, choose, held
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.lac_waits import LacWaits
 
 __all__ = ["Bookie", "BookieSettings", "DirectoryPlace", "Peer"]
@@ -336,7 +336,7 @@ class Bookie(Directories):
         error: BaseException | None,
     ) -> None:
         self._reading -= 1
-        if read < len(pieces) and not (error is not None and passes(error)):
+        if read < len(pieces) and not (error is not None and is_transient(error)):
             bad = pieces[read]
             if isinstance(bad, tuple):
                 home.met_bad(bad[0], ledger, bad[1])

@@ -15,7 +15,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+import msgpack
+
 from heliograph.kv.metadata_store import MetadataStore, pages_under
+from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData, MetadataError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
@@ -134,16 +137,19 @@ class Enrolment:
             self._bookie.judge(why)
 
     async def _is_named(self) -> bool:
-        """Whether any ledger of the region counts on this bookie. One that cannot be read may do so."""
+        """Whether any ledger of the region counts on this bookie. One whose record cannot be read does where that has
+        the bookie's name in it.
+        """
         if self._named:
             return True
         name = self._bookie.bookie_id
+        packed: bytes = msgpack.packb(name)
         async for page in pages_under(self._meta, keys.LEDGERS):
-            for _, blob, _ in page:
-                try:
-                    self._named = any(name in ensemble for _, ensemble in LedgerMetadata.decode(blob).fragments)
-                except CorruptData:
-                    continue
+            for key, blob, _ in page:
+                metadata = readable(LedgerMetadata.decode, key, blob)
+                self._named = (
+                    packed in blob if metadata is None else any(name in ensemble for _, ensemble in metadata.fragments)
+                )
                 if self._named:
                     return True
         return False

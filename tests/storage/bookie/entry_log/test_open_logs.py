@@ -15,7 +15,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError
 from heliograph.wire.bookie_frames import BookieCode, Kind
 from storage.bookie.directories.disk_space import none_now
-from storage.bookie.journal.journal import passes
+from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.bookie import Bookie
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import SMALL, add, content, send
@@ -187,7 +187,7 @@ def test_a_log_that_a_checkpoint_may_name_is_not_written_again() -> None:
     ],
 )
 def test_what_passes(error: Exception, says: str) -> None:
-    assert passes(error) == bool(says)
+    assert is_transient(error) == bool(says)
     if says:
         with Simulation(1) as sim:
             assert says in none_now(error, "entry log", Box(sim).bookie.dirs[0].place)

@@ -338,3 +338,20 @@ def test_a_conflict_is_asked_about_again() -> None:
         assert not life.bookie.limbo
 
     scenario(body)
+
+
+def test_a_record_that_cannot_be_read_names_whoever_stands_in_it() -> None:
+    """Of a later version, say: a bookie that stands in it and comes empty is not enrolled; any other one is."""
+
+    async def body(premises: Premises) -> None:
+        await premises.name(5)
+        found = await premises.store.get(keys.ledger(5))
+        assert found is not None
+        await premises.store.put(keys.ledger(5), b"\xff" + found[0])
+        life = await premises.start()
+        assert life.bookie.in_doubt and "ledgers name it" in life.bookie.limbo
+        await life.end()
+        await premises.store.put(keys.ledger(5), b"\xff" + found[0].replace(b"\xa2b0", b"\xa2b9"))
+        assert not (await premises.start()).bookie.limbo
+
+    scenario(body)
