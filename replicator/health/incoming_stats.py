@@ -50,7 +50,7 @@ class IncomingLatency:
 
 
 class Heard:
-    """When a connection was heard last, by any frame. Shared by all links that come on it: the idle ones cost nothing.
+    """When a connection was heard last, by any byte. Shared by all links that come on it: the idle ones cost nothing.
 
     at: seconds of the monotonic clock here, which no jump of a wall clock makes older or younger.
     """
@@ -66,7 +66,7 @@ class Heard:
         """The clock that `at` is of."""
         return self._monotonic()
 
-    def frame(self) -> None:
+    def bytes(self) -> None:
         """Notes that something came just now."""
         self.at = self._monotonic()
 

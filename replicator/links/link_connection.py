@@ -144,7 +144,13 @@ class LinkConnection:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`."""
+        """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`.
+
+        A target is heard also in the middle of a large frame: that is looked up here.
+        """
+        if self._client.heard:
+            self._client.heard = False
+            self.heard.bytes()
         streams = []
         changed, self._changed = self._changed, {}
         for number in changed:
@@ -166,7 +172,7 @@ class LinkConnection:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def _on_frame(self, number: int, content: memoryview, payload: memoryview) -> None:
-        self.heard.frame()
+        self.heard.bytes()
         kind, fields = wire.parse(number, content)
         if kind is LinkFrameKind.TELL:
             self._tell(fields, payload)

@@ -106,9 +106,14 @@ class LinkReceiver:
         self._budget = budget or inflight_budget()
         self._held_timer: asyncio.TimerHandle | None = None
 
+    def on_bytes(self) -> None:
+        """Something came on the connection: its source is heard, also in the middle of a frame that takes a minute on a
+        narrow way.
+        """
+        self._heard.bytes()
+
     def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
         """A private command: its type, the content of its field, what follows it. Raises PeerError."""
-        self._heard.frame()
         number, fields = wire.parse(kind, command)
         if number is LinkFrameKind.RUN:
             stream, attempt, previous, run = wire.read_run(fields, payload)

@@ -100,6 +100,7 @@ class Listener(asyncio.Protocol):
         self.receiver.connection_lost()
 
     def data_received(self, data: bytes) -> None:
+        self.receiver.on_bytes()
         try:
             for event in self.cutter.feed(data):
                 if isinstance(event, Private):

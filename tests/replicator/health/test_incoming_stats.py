@@ -45,7 +45,7 @@ def test_a_silent_connection_is_told_with_its_age_and_from_five_seconds_on_is_no
     told = link.status(WALL_MS)
     assert told["connected"] is (silent_s < LOST_S)
     assert told["silent_s"] == told["age_s_max"] == link.at_risk_s(WALL_MS, now.at) == pytest.approx(silent_s)
-    heard.frame()
+    heard.bytes()
     assert link.connected and link.at_risk_s(WALL_MS, now.at) == 0.0, "one word, and all is known again"
 
 
@@ -69,7 +69,7 @@ def test_a_stream_that_ended_is_silent_although_its_connection_goes_on() -> None
     heard, link = linked(now)
     link.open, link.heard = False, heard.stopped()
     now.at += 1
-    heard.frame()
+    heard.bytes()
     assert not link.connected and link.untold_s(now.at) == 1.0, "an end is told at once"
     now.at += 9
     assert link.status(WALL_MS)["silent_s"] == 10.0

@@ -124,6 +124,8 @@ class PulsarConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
+        if self._link_frames is not None:
+            self._link_frames.on_bytes()
         if self.closed:
             return
         if self.admission.header is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -75,6 +76,35 @@ def test_http_learns_where_the_admin_port_is() -> None:
         assert kinds(await link.do(b"GET / HTTP/1.1\r\n\r\n")) == [K.ERROR]
         late = await broker.client()
         assert kinds(await late.do(b"GET / HTTP/1.1\r\n\r\n")) == [K.ERROR]
+
+    with_broker(test)
+
+
+def test_the_source_of_a_link_is_heard_in_the_middle_of_a_frame() -> None:
+    """A frame of megabytes takes longer on a narrow way than a region may be silent."""
+
+    class Frames:
+        hold: Callable[[bool], None] | None = None
+        came = 0
+
+        def on_bytes(self) -> None:
+            self.came += 1
+
+        def on_frame(self, kind: int, command: memoryview, payload: memoryview) -> None:
+            raise AssertionError("no frame has come whole")
+
+        def connection_lost(self) -> None: ...
+
+    async def test(broker: Broker) -> None:
+        frames = Frames()
+        broker.listener.link_receivers = lambda write, peer: frames
+        link = Client(broker.listener, link=True)
+        await link.connect()
+        assert frames.came == 0
+        run = struct.pack(">II", 1 << 20, 10) + bytes(100)
+        for part in (run[:3], run[3:12], run[12:]):
+            link.raw(part)
+        assert frames.came == 3 and not link.transport.closing
 
     with_broker(test)
 
