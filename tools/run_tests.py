@@ -1,5 +1,5 @@
 """Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly
-wait, two files at a time.
+wait, three files at a time, the long ones first.
 
 `--system` runs what needs a real peer or a long build instead; `--oracle` what a real Pulsar must answer as we do;
 anything else is handed to pytest.
@@ -62,7 +62,16 @@ def main() -> int:
         *arguments,
     )
     second = pytest(
-        "real processes", "-n", "2", "--dist", "loadfile", "-m", "wan and not system", "--durations=10", *arguments
+        "real processes",
+        "-n",
+        "3",
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        "-m",
+        "wan and not system",
+        "--durations=10",
+        *(arguments or ("geo_tests", "tests")),
     )
     return first or second
 
