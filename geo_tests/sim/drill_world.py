@@ -258,6 +258,7 @@ def _admin(broker: BrokerRole) -> Admin:
         view=broker.view,
         config=ConfigAdmin(broker.config, broker.deferred),
         clock=broker.runtime.clock,
+        audit=broker.audit,
         version="sim",
         config_status=broker.config.status,
         leases=broker.leases,

@@ -68,7 +68,7 @@ def test_who_may_and_who_may_not(region: Region) -> None:
     with pytest.raises(ck.KafkaException) as caught:
         for future in ann.create_topics([admin_module.NewTopic("hers", 1, 1)]).values():
             future.result(DEADLINE_S)
-    assert caught.value.args[0].code() == ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert caught.value.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_acls_are_grants(region: Region) -> None:

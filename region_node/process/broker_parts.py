@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from region_node.process.role_runtime import Announcement, Runtime
 from region_node.process.settings import ProcessSettings
+from region_node.security.audit_log import AuditLog
 from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class BrokerParts:
         """None where no Kafka port is set."""
         self.security: Security
         self.usage = Usage()
+        self.audit = AuditLog(runtime.clock)
         self.stored: StoredBytes
         self.pool: BookiePool
         self.recovery: AutoRecovery

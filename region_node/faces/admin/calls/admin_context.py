@@ -25,7 +25,6 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
-from region_node.faces.admin.calls.audit_log import AuditLog
 from region_node.metrics import storage_metrics
 from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.metrics.topic_metrics import TopicMetrics
@@ -35,6 +34,7 @@ from region_node.placement.ownership.ownership_service import Ownership
 from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.allowed_urls import UrlList
+from region_node.security.audit_log import AuditLog
 from region_node.security.authorization.security_service import Security, open_security
 from region_node.usage.stored_bytes import StoredBytes
 from region_node.usage.tenant_usage import Usage
@@ -111,6 +111,7 @@ class Admin:
     view: ConfigView
     config: ConfigAdmin
     clock: Clock
+    audit: AuditLog
     version: str
     config_status: Callable[[], Awaitable[Mapping[str, Any]]]
     """What the region's configuration node knows: leader, term, stale_s."""
@@ -171,12 +172,10 @@ class Admin:
     """
     end: Callable[[], None] | None = None
     """Has this broker drained, and its process ended; None: it is ended otherwise."""
-    audit: AuditLog = field(init=False)
     topic_metrics: TopicMetrics = field(init=False)
     _session: ClientSession | None = field(default=None)
 
     def __post_init__(self) -> None:
-        self.audit = AuditLog(self.clock)
         self.topic_metrics = TopicMetrics(
             lambda: self.topics.loaded.values(),
             self.links.each,

@@ -139,6 +139,9 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
 """The first that fits; what is left is retryable or another broker's to answer."""
 
 _BODY_BYTES_MAX = 1 << 20
+_READS = ("GET", "HEAD", "OPTIONS")
+_MESSAGES = "/topics/"
+"""Publishing by REST: messages are not for a log."""
 NAME = "request_id"
 
 
@@ -200,8 +203,26 @@ class AdminServer:
                         "error": reason or "",
                     },
                 )
-            self._admin.audit.record(request, answer.status, reason or "")
+            self._record(request, answer.status, reason or "")
         return answer
+
+    def _record(self, request: web.Request, status: int, reason: str) -> None:
+        """Writes a change down. Reads, and what another broker or region answers, are passed over."""
+        if request.method in _READS or status == 307 or request.get("passed_on"):
+            return
+        more: dict[str, Any] = {"reason": reason} if reason else {}
+        if "change" in request:
+            more["before"], more["after"] = request["change"]
+        elif "given" in request and not request.path.startswith(_MESSAGES):
+            more["given"] = request["given"]
+        self._admin.audit.change(
+            role=getattr(request.get("principal"), "role", ""),
+            address=request.remote or "",
+            method=request.method,
+            path=str(request.rel_url),
+            status=status,
+            **more,
+        )
 
     def _wrapped(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from global_config.admin import PARTITIONS_MAX
 from heliograph.model.errors import AlreadyExists, HeliographError
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.administration.metadata_requests import ensure_ids
 from region_node.faces.kafka.cluster.kafka_configs import LISTS, check, kind_of
@@ -28,9 +29,9 @@ _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def _check(connection: KafkaConnection) -> None:
+def _administered(connection: KafkaConnection, kafka: str) -> TopicName:
     assert connection.login.principal is not None
-    connection.broker.check_cluster(connection.login.principal)
+    return connection.broker.administered(connection.login.principal, kafka)
 
 
 async def create_topics(connection: KafkaConnection, request: Request) -> Fields:
@@ -59,8 +60,7 @@ async def create_topics(connection: KafkaConnection, request: Request) -> Fields
 
 async def _create(connection: KafkaConnection, request: Request, topic: Fields) -> tuple[int, dict[str, str]]:
     broker, validate_only = connection.broker, request.fields.get("validate_only", False)
-    _check(connection)
-    name, count = broker.name(topic["name"]), topic["num_partitions"]
+    name, count = _administered(connection, topic["name"]), topic["num_partitions"]
     if topic["assignments"]:
         if count != -1 or topic["replication_factor"] != -1:
             raise Refused(Code.INVALID_REQUEST, "give partitions and replicas, or assignments, not both")
@@ -94,21 +94,22 @@ async def delete_topics(connection: KafkaConnection, request: Request) -> Fields
         row: Fields = {"name": topic["name"], "error_code": 0}
         rows.append(row)
         try:
-            _check(connection)
             if topic["name"] is None:
                 row["topic_id"] = topic["topic_id"]
-                row["name"] = connection.broker.of_id(topic["topic_id"])
+                kafka = connection.broker.of_id(topic["topic_id"])
+                name = _administered(connection, kafka)
+                row["name"] = kafka
             else:
-                row["topic_id"] = connection.broker.ids.known(connection.broker.name(topic["name"]))
-            await _delete(connection, request, row["name"])
+                name = _administered(connection, topic["name"])
+                row["topic_id"] = connection.broker.ids.known(name)
+            await _delete(connection, request, row["name"], name)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"responses": rows}
 
 
-async def _delete(connection: KafkaConnection, request: Request, kafka: str) -> None:
+async def _delete(connection: KafkaConnection, request: Request, kafka: str, name: TopicName) -> None:
     broker = connection.broker
-    name = broker.name(kafka)
     count = await broker.cluster.partitions(name)
     if not count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -124,8 +125,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
         row: Fields = {"name": topic["name"], "error_code": 0, "error_message": None}
         rows.append(row)
         try:
-            _check(connection)
-            name = connection.broker.name(topic["name"])
+            name = _administered(connection, topic["name"])
             present = await connection.broker.cluster.partitions(name)
             if not present:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist")
@@ -187,14 +187,17 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
 
 async def _values(connection: KafkaConnection, kind: int, resource: str) -> tuple[dict[str, str], dict[str, str], int]:
     """(what holds, what was set, where from)."""
-    broker = connection.broker
+    broker, principal = connection.broker, connection.login.principal
+    assert principal is not None
     if kind == TOPIC:
         name = broker.name(resource)
+        broker.security.rights.check_look_up(principal, name)
         if not await broker.cluster.partitions(name):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         own = broker.configs.of(str(name))
         return {**broker.configs.defaults(), **own}, own, _OF_TOPIC
     if kind == BROKER:
+        broker.check_cluster(principal)
         if resource and resource not in {str(node.number) for node in broker.cluster.nodes(connection.tls)}:
             raise Refused(Code.INVALID_REQUEST, f"there is no broker {resource}")
         values = broker.configs.broker(int(resource or broker.number))
@@ -230,10 +233,9 @@ async def _altered(connection: KafkaConnection, resource: Fields, validate_only:
     }
     broker = connection.broker
     try:
-        _check(connection)
         if resource["resource_type"] != TOPIC:
             raise Refused(Code.INVALID_REQUEST, "a broker's settings are in its settings file")
-        name = broker.name(resource["resource_name"])
+        name = _administered(connection, resource["resource_name"])
         if not await broker.cluster.partitions(name):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         values = {} if whole else dict(broker.configs.of(str(name)))

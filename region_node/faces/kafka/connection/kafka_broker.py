@@ -32,6 +32,7 @@ from region_node.faces.kafka.security.scram import ScramUsers
 from region_node.faces.kafka.transactions.producer_ids import ProducerIds
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
+from region_node.security.audit_log import AuditLog
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
@@ -79,6 +80,7 @@ class KafkaBroker:
         config: ConfigAdmin,
         meta: MetadataStore,
         security: Security,
+        audit: AuditLog,
         usage: Usage,
         settings: KafkaSettings,
         region: str,
@@ -103,7 +105,7 @@ class KafkaBroker:
             region,
             f"heliograph-{region}",
         )
-        self.expiry = expiry or clock
+        self.audit, self.expiry = audit, expiry or clock
         self.number = -1
         self.counts = KafkaCounts()
         self.connections: Callable[[], int] = lambda: 0
@@ -205,8 +207,19 @@ class KafkaBroker:
         """Raises Unauthorized where the principal may not do that, Refused where `kafka` is no topic's name."""
         self.security.rights.check(principal, action, self.name(kafka))
 
+    def administered(self, principal: Principal, kafka: str) -> TopicName:
+        """Returns the topic, for whoever administers its own tenant, which may be another than the listener's. Raises
+        Refused, also where there is no such topic: who may not change it does not learn that.
+        """
+        name = self.name(kafka)
+        if not self.security.rights.administers(principal, name.tenant):
+            raise Refused(
+                Code.TOPIC_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {name.tenant}"
+            )
+        return name
+
     def check_cluster(self, principal: Principal) -> None:
-        """Who may change topics, groups, and settings of the listener's tenant. Raises Refused."""
+        """Who may change groups of the listener, and what is of its whole namespace. Raises Refused."""
         tenant = self.settings.namespace.partition("/")[0]
         if not self.security.rights.administers(principal, tenant):
             raise Refused(

@@ -19,7 +19,8 @@ from heliograph.model.errors import HeliographError, PeerError
 from heliograph.wire.kafka.message_codec import Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.connection.refusals import refused
-from region_node.faces.kafka.connection.request_table import HANDLERS, refuse_version
+from region_node.faces.kafka.connection.request_table import CHANGES, HANDLERS, refuse_version
+from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
 from region_node.faces.kafka.quotas.client_quotas import ClientLimits, Shared
 from region_node.faces.kafka.quotas.request_time import Worked
@@ -353,7 +354,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return []
         if request.api.name != "produce":  # its batches say it themselves
             self.note_refusal(request, answer)
+        if request.api.name in CHANGES:
+            self._record(request, answer)
         return self.encode(request, answer)
+
+    def _record(self, request: Request, answer: Fields) -> None:
+        """Writes a change down, with the first of the codes that say no as its status, or 0."""
+        assert self.login.principal is not None
+        code, text, _ = refused(answer) or (Code.NONE, "", 0)
+        self.broker.audit.change(
+            role=self.login.principal.role,
+            address=self.address,
+            method="KAFKA",
+            path=request.api.name,
+            status=int(code),
+            given=request.fields,
+            **({"reason": text} if text else {}),
+        )
 
     def note_refusal(self, request: Request, answer: Fields) -> None:
         """One line in the log for each request that is refused, in whole or in part, whatever answers it."""

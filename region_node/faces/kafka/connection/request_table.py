@@ -69,6 +69,16 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
+CHANGES = frozenset(
+    {
+        *("create_topics", "delete_topics", "create_partitions", "delete_records"),
+        *("alter_configs", "incremental_alter_configs", "create_acls", "delete_acls"),
+        *("alter_user_scram_credentials", "alter_client_quotas", "delete_groups", "offset_delete"),
+    }
+)
+"""Requests of an administrator's: each is in the audit log, also where it was refused."""
+
+
 def refuse_version(request: Request) -> list[Buffer]:
     """Only ApiVersions may come in a version that is not known: it is answered in the layout of version 0, which every
     client reads. Raises PeerError.

@@ -100,7 +100,7 @@ async def delete_records(connection: KafkaConnection, request: Request) -> Field
             parts.append(row)
             try:
                 assert connection.login.principal is not None
-                connection.broker.check_cluster(connection.login.principal)
+                connection.broker.administered(connection.login.principal, topic["name"])
                 log = await _log(connection, topic["name"], part["partition_index"], Action.PRODUCE)
                 if log.only_compacts:
                     raise Refused(Code.POLICY_VIOLATION, "records of a topic that is only compacted go with their keys")

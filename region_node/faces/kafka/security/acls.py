@@ -58,11 +58,22 @@ class Acl(NamedTuple):
         }
 
 
-def _check(connection: KafkaConnection) -> None:
-    assert connection.login.principal is not None
+def _check_enabled(connection: KafkaConnection) -> None:
     if not connection.broker.security.rights.enabled:
         raise Refused(Code.SECURITY_DISABLED, "nothing is authorized here: set security.authorization")
-    connection.broker.check_cluster(connection.login.principal)
+
+
+def _check(connection: KafkaConnection, topic: TopicName | None = None) -> None:
+    """Whether the client may see and change grants of that topic; None: of the listener's namespace."""
+    rights, principal = connection.broker.security.rights, connection.login.principal
+    assert principal is not None
+    _check_enabled(connection)
+    if topic is None:
+        connection.broker.check_cluster(principal)
+    elif not rights.administers(principal, topic.tenant):
+        raise Refused(
+            Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {topic.tenant}"
+        )
 
 
 def _acls(broker: KafkaBroker) -> Iterator[Acl]:
@@ -117,8 +128,9 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
         row: Fields = {"error_code": 0, "error_message": None}
         rows.append(row)
         try:
-            _check(connection)
+            _check_enabled(connection)
             topic, role, actions = _meant(connection.broker, wanted)
+            _check(connection, topic)
             if actions:
                 await _change(
                     connection.broker,

@@ -28,7 +28,11 @@ from region_node.faces.kafka.connection.kafka_listener import KafkaListener
 from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.placement.ownership.broker_records import BrokerRecord
-from region_node.security.authorization.security_service import open_security
+from region_node.security.audit_log import AuditLog
+from region_node.security.authentication.authentication_service import Authentication
+from region_node.security.authorization.authorization_service import Authorization
+from region_node.security.authorization.security_service import Security
+from region_node.security.settings import SecuritySettings
 from region_node.topics.serving.topic_ids import TopicIds
 from region_node.topics.serving.topic_service import TopicService
 from region_node.usage.tenant_usage import Usage
@@ -136,7 +140,8 @@ def request(name: str, version: int, fields: dict[str, Any], correlation: int = 
 class Face:
     """`listener`: of the broker; its ticks are the loop's."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, security: SecuritySettings | None = None, **settings: Any) -> None:
+        """security: by it roles may do things or not; None: everybody may do everything."""
         self.clock, self.factory, rng = FakeClock(), KafkaFactory(), random.Random(1)
         self.meta, self.config = EmbeddedStore(), EmbeddedStore()
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
@@ -152,6 +157,7 @@ class Face:
             clock=self.clock,
             rng=rng,
         )
+        self.audit, rights = AuditLog(self.clock), security or SecuritySettings()
         self.broker = KafkaBroker(
             topics=self.topics,
             cluster=Cluster(
@@ -159,7 +165,8 @@ class Face:
             ),  # type: ignore[arg-type]
             config=self.admin,
             meta=self.meta,
-            security=open_security(),
+            security=Security(Authentication(rights, {}), Authorization(rights, self.view)),
+            audit=self.audit,
             usage=Usage(),
             settings=own,
             region="us",

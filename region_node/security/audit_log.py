@@ -1,7 +1,7 @@
-"""AuditLog: every change that somebody made, or tried to make, through the admin interface of this broker.
+"""AuditLog: every change that somebody made, or tried to make, through any face of this broker.
 
 Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them
-(`Admin.changed`), else what the body gave, the beginning of it where it is long, and never a message that is published.
+(`Admin.changed`), else what was given, the beginning of it where it is long, and never a message that is published.
 Each goes to the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay here to be
 asked for. Isn't: a log of reads.
 Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its
@@ -15,8 +15,6 @@ import logging
 from collections import deque
 from typing import Any
 
-from aiohttp import web
-
 from heliograph.runtime.clock import Clock
 from region_node.runtime.rate_meter import iso_time
 from region_node.runtime.redaction import without_secrets
@@ -25,8 +23,6 @@ from region_node.runtime.request_ids import current
 log = logging.getLogger("region_node.audit")
 
 KEPT = 1000
-_READS = ("GET", "HEAD", "OPTIONS")
-_MESSAGES = "/topics/"
 _GIVEN_CHARS_MAX = 2000
 
 
@@ -35,31 +31,29 @@ class AuditLog:
         self._clock = clock
         self._newest: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
-    def record(self, request: web.Request, status: int, reason: str = "") -> None:
-        """Records a request that was answered. Reads, and what another broker or region answers, are passed over."""
-        if request.method in _READS or status == 307 or request.get("passed_on"):
-            return
-        principal = request.get("principal")
+    def change(
+        self, *, role: str, address: str, method: str, path: str, status: int, given: Any = None, **more: Any
+    ) -> None:
+        """Records one that was answered with `status`. given: what the client said; None: what it said is in `more`, as
+        values before and after, or is not for a log.
+        """
         entry: dict[str, Any] = {
             "time": iso_time(self._clock.wall_ms()),
-            "role": getattr(principal, "role", "") or "anonymous",
-            "address": request.remote or "",
-            "method": request.method,
-            "path": str(request.rel_url),
+            "role": role or "anonymous",
+            "address": address,
+            "method": method,
+            "path": path,
             "status": status,
             "request": current(),
         }
-        if "change" in request:
-            entry["before"], entry["after"] = (without_secrets(part) for part in request["change"])
-        elif "given" in request and not request.path.startswith(_MESSAGES):
-            entry["given"] = _short(without_secrets(request["given"]))
-        if reason:
-            entry["reason"] = reason
+        if given is not None:
+            entry["given"] = _short(without_secrets(given))
+        entry.update((name, without_secrets(value)) for name, value in more.items())
         self._newest.append(entry)
         log.info("admin.change", extra={"change": json.dumps(entry, default=str)})
 
     def note(self, event: dict[str, Any]) -> None:
-        """Records what nobody did through this interface: a promise that was broken, or is kept again."""
+        """Records what nobody did through a face: a promise that was broken, or is kept again."""
         who = {"time": iso_time(self._clock.wall_ms()), "role": "broker", "address": ""}
         self._newest.append({**who, "method": "EVENT", "path": event["event"], "status": 0, "after": event})
 
