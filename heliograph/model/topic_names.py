@@ -13,7 +13,9 @@ from sys import intern
 
 from heliograph.model.errors import NotAllowed
 
-_PART = re.compile(r"[-=:.\w]+\Z")
+_PART = re.compile(r"(?!\.\.?\Z)[-=:.\w]+\Z")
+"""Neither `.` nor `..`: a name stands in paths, where these lead elsewhere."""
+_WRONG = "may hold only letters, digits, and -=:._, and is neither . nor .."
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PARTITION = "-partition-"
 
@@ -43,7 +45,9 @@ class TopicName:
         tenant, namespace, local = intern(parts[0]), intern(parts[1]), parts[2]  # of very many topics they are the same
         for part in (tenant, namespace):
             if not _PART.match(part):
-                raise NotAllowed(f"topic {text!r}: {part!r} may hold only letters, digits, and -=:._")
+                raise NotAllowed(f"topic {text!r}: {part!r} {_WRONG}")
+        if local in (".", ".."):
+            raise NotAllowed(f"topic {text!r}: {local!r} is no name")
         if _CONTROL.search(local) or len(text) > 4096:
             raise NotAllowed(f"topic {text!r}: control characters or more than 4096 characters in the name")
         return cls(intern(domain), tenant, namespace, local)
@@ -80,7 +84,7 @@ class TopicName:
 def check_name(kind: str, text: str) -> str:
     """Returns `text` where it may name a tenant, namespace, region, or subscription part. Raises NotAllowed."""
     if not _PART.match(text):
-        raise NotAllowed(f"{kind} name {text!r} may hold only letters, digits, and -=:._")
+        raise NotAllowed(f"{kind} name {text!r} {_WRONG}")
     return text
 
 

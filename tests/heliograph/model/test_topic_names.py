@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.topic_names import TopicName, bundle_of, bundle_range
+from heliograph.model.topic_names import TopicName, bundle_of, bundle_range, check_name
 
 
 def test_short_and_full_names_are_the_same() -> None:
@@ -34,11 +34,23 @@ def test_partitions_know_their_topic() -> None:
         "persistent://a b/c/d",
         "persistent://a/b/\x01",
         "persistent://a/b/",
+        "persistent://./b/c",
+        "persistent://a/../c",
+        "persistent://a/b/..",
+        "persistent://a/b/.",
     ],
 )
 def test_wrong_names_are_refused_with_a_reason(text: str) -> None:
     with pytest.raises(NotAllowed, match="topic"):
         TopicName.parse(text)
+
+
+def test_dots_within_a_name_are_no_path() -> None:
+    for name in ("...", "a.b", "..a", ".a"):
+        assert check_name("tenant", name) == TopicName.parse(f"persistent://{name}/{name}/{name}").local == name
+    for name in (".", ".."):
+        with pytest.raises(NotAllowed, match="neither"):
+            check_name("tenant", name)
 
 
 @pytest.mark.parametrize("bundles", [1, 3, 4, 64])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from yarl import URL
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
@@ -313,8 +314,9 @@ class Admin:
         )  # a broker without TLS inside is not asked by one with it
         try:
             headers = {**self.security.authentication.own_header(), **request_ids.header()}
+            url = URL(base.rstrip("/") + path, encoded=True)  # as it was checked: nothing is resolved on the way
             async with self._session.request(
-                method, base.rstrip("/") + path, headers=headers, json=body, ssl=self.inside or True
+                method, url, headers=headers, json=body, ssl=self.inside or True
             ) as answer:
                 text = await answer.text()
         except (ClientError, TimeoutError) as error:

@@ -41,6 +41,8 @@ def guard(
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
+        if any(_leads_elsewhere(value) for value in request.match_info.values()):
+            return refuse(412, "no part of a path may be . or ..")
         if security.authentication.open or resource is None:  # no such path: the router says so
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
@@ -66,6 +68,11 @@ def guard(
         return await handler(request)
 
     return check
+
+
+def _leads_elsewhere(value: str) -> bool:
+    """Whether a part of a path, decoded, would lead out of it where it stands in another path."""
+    return any(part in (".", "..") for part in value.split("/"))
 
 
 async def _identify(security: Security, request: web.Request) -> Principal:
