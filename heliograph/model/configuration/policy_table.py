@@ -50,6 +50,8 @@ class Policy:
     """What a namespace says where it is not set; None: an empty answer."""
     shown_topic: Any = None
     """The same of a topic."""
+    by_super: bool = False
+    """Only a super user sets it: it is about what tenants share."""
     empty: int = 200
     """Status of an empty answer, as Pulsar has it: of a topic, or of a namespace where topics do not have it."""
 
@@ -100,7 +102,7 @@ POLICIES: tuple[Policy, ...] = (
     _row("messageTTL", v.whole(), "message_ttl_in_seconds", 0, broker="ttlDurationDefaultInSeconds"),
     _row("backlogQuota", v.quotas, "backlog_quota_map", {}, namespace="", topic=""),
     _row("persistence", v.PERSISTENCE, "persistence", v.PERSISTENCE("", {})),
-    _row("bookieAffinity", v.AFFINITY, namespace="persistence/bookieAffinity", topic="", empty=204),
+    _row("bookieAffinity", v.AFFINITY, namespace="persistence/bookieAffinity", topic="", by_super=True, empty=204),
     _row("dispatchRate", v.RATE, "topicDispatchRate", _NO_RATE, by_region=True),
     _row("subscriptionDispatchRate", v.RATE, "subscriptionDispatchRate", _NO_RATE, by_region=True),
     _row("dispatchRateOfSubscriptions", v.mapped(v.RATE), default={}, namespace="", topic=""),
@@ -240,8 +242,8 @@ POLICIES: tuple[Policy, ...] = (
         broker="subscriptionKeySharedUseConsistentHashing",
     ),
     _row("subscriptionAuthMode", v.choice("None", "Prefix"), "subscription_auth_mode", "None", topic="", shown="None"),
-    _row("antiAffinity", v.text, "antiAffinityGroup", topic="", empty=204),
-    _row("resourceGroup", v.text, "resource_group_name", namespace="", topic=""),
+    _row("antiAffinity", v.text, "antiAffinityGroup", topic="", by_super=True, empty=204),
+    _row("resourceGroup", v.text, "resource_group_name", namespace="", topic="", by_super=True),
     _row("properties", v.mapped(v.text), "properties", topic="", put=True, shown={}),
     _row("shadowTopics", v.listed(v.text), namespace="", topic=""),
     _row("replication", v.listed(v.text), namespace=""),

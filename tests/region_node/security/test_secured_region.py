@@ -206,6 +206,38 @@ def test_a_cluster_names_no_address_that_is_not_listed(region: Secured) -> None:
     assert region.rest("POST", "/admin/v2/clusters/us", urls, auth=bearer("root"))[0] == 204
 
 
+def test_no_path_leads_to_another_by_dots(region: Secured) -> None:
+    """A broker that asks another in its own name must ask for no more than was checked."""
+    boss, reader, topic = bearer("boss"), bearer("dots"), f"{TOPICS}/dotted"
+    assert region.rest("PUT", f"{topic}/partitions", 8, auth=boss)[0] == 204
+    until(lambda: region.rest("GET", f"{topic}/partitions", auth=boss, broker=1)[1].get("partitions") == 8)
+    grant(region, "dots", "consume")
+    assert region.rest("PUT", f"{topic}/properties", {"a": "b"}, auth=reader)[0] == 403
+    for dots in ("%2e%2e", "..", ".%2E", "x%2F..%2F.."):
+        for broker in (0, 1):
+            path = f"{topic}/subscription/{dots}/properties"
+            assert region.rest("PUT", path, {"a": "b"}, auth=reader, broker=broker)[0] in (403, 404, 412), dots
+    assert region.rest("GET", f"{topic}/properties", auth=boss)[1] == {}
+    assert region.rest("DELETE", f"{GRANTS}/dots", auth=boss)[0] == 204
+    assert region.rest("DELETE", f"{topic}/partitions", auth=boss)[0] == 204
+
+
+def test_what_only_a_super_user_sets_is_in_no_body_of_an_admin(region: Secured) -> None:
+    boss, root, path = bearer("boss"), bearer("root"), "/admin/v2/namespaces/public/with-policies"
+    assert region.rest("PUT", "/admin/v2/resourcegroups/shared", {}, auth=root)[0] in (200, 204)
+    until(lambda: "shared" in region.rest("GET", "/admin/v2/resourcegroups", auth=root)[1])
+    for fields in ({"antiAffinityGroup": "g"}, {"resource_group_name": "shared"}):
+        status, text = region.rest("PUT", path, fields, auth=boss)
+        assert status == 403 and b"super user" in text, (fields, text)
+        assert region.rest("GET", path, auth=boss)[0] == 404
+        assert region.rest("PUT", path, fields, auth=root)[0] == 204
+        until(lambda: region.rest("GET", path, auth=root)[0] == 200)
+        assert region.rest("GET", path, auth=root)[1].items() >= fields.items()
+        assert region.rest("DELETE", path, auth=root)[0] == 204
+    assert region.rest("PUT", path, {"resource_group_name": "absent"}, auth=root)[0] == 412
+    assert region.rest("DELETE", "/admin/v2/resourcegroups/shared", auth=root)[0] == 204
+
+
 def test_grants_over_rest(region: Secured) -> None:
     boss = bearer("boss")
     grant(region, "reader", "consume")

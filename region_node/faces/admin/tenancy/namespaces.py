@@ -18,6 +18,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
+from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
     check_active_stays,
     check_nothing_buried,
@@ -52,7 +53,7 @@ async def create(admin: Admin, request: web.Request) -> Any:
     namespace = admin.namespace(request)
     if admin.view.tenant(admin.tenant(request)) is None:
         raise web.HTTPNotFound(reason=f"Tenant {admin.tenant(request)} does not exist")
-    policies = _policies(admin, await body(request))
+    policies = _policies(admin, request, await body(request))
     check_namespaces(admin, admin.tenant(request))
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
@@ -201,9 +202,9 @@ def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
     return {"boundaries": table.boundaries(), "numBundles": table.count}
 
 
-def _policies(admin: Admin, given: Any) -> NamespacePolicies:
+def _policies(admin: Admin, request: web.Request, given: Any) -> NamespacePolicies:
     """Policies of a new namespace; none given: this region alone, the defaults else. A list is taken as its
-    clusters.
+    clusters. Each is checked as if it were set by itself.
     """
     if isinstance(given, list):
         given = {"replication_clusters": given}
@@ -223,7 +224,8 @@ def _policies(admin: Admin, given: Any) -> NamespacePolicies:
         if policy.by_region and isinstance(value, dict):
             value = value.get(admin.region) or next(iter(value.values()), None)
         if value is not None and value != {}:
-            policies[policy.name] = policy.check(policy.name, value)
+            policies[policy.name] = checked = policy.check(policy.name, value)
+            check_value(admin, request, policy, checked, values["regions"])
     return NamespacePolicies(**values, policies=policies)
 
 

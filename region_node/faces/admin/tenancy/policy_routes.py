@@ -19,9 +19,10 @@ from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
 from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, quota, text
 from heliograph.model.configuration.replication_routes import check_members
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import NotAllowed, NotFound, Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number, text_body
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 Route = tuple[str, str, Handler]
@@ -133,6 +134,30 @@ def _get(level: Level, policy: Policy) -> Handler:
     return get
 
 
+def check_value(
+    admin: Admin, request: web.Request, policy: Policy, checked: Any, regions: tuple[str, ...] = ()
+) -> None:
+    """What a value of the right kind may still be refused for, by whichever call it comes. regions: that it is for.
+    Raises NotAllowed, Unauthorized.
+    """
+    principal = request[PRINCIPAL]
+    if policy.by_super and not admin.security.rights.is_super(principal):
+        raise Unauthorized(f"the role {principal.role!r} may not set {policy.field or policy.name}: a super user may")
+    if policy.name == "resourceGroup" and admin.view.resource_group(checked) is None:
+        raise NotAllowed(f"Resource group {checked} does not exist")
+    if policy.name == "encryptionAtRest" and checked is False:
+        tenant = admin.tenant(request)
+        if (found := admin.view.tenant(tenant)) is not None and found.encryption_at_rest:
+            raise NotAllowed(
+                f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys "
+                f"require --off {tenant}`)"
+            )
+    if policy.name == "replicationTopology":
+        check_members(checked, regions)
+    if policy.name == "entryFilters":
+        admin.topics.filters.check(checked["entryFilterNames"])
+
+
 def _set(level: Level, policy: Policy) -> Handler:
     async def set_(admin: Admin, request: web.Request) -> Any:
         value = await (text_body if policy.check is text else body)(request)
@@ -145,18 +170,10 @@ def _set(level: Level, policy: Policy) -> Handler:
             raise MalformedRequest(f"expected the value of {policy.name} in the body")
         if policy.name == "replication":
             admin.parted(value)
-        if policy.name == "encryptionAtRest" and value is False:
-            tenant = admin.tenant(request)
-            if (found := admin.view.tenant(tenant)) is not None and found.encryption_at_rest:
-                raise NotAllowed(
-                    f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys "
-                    f"require --off {tenant}`)"
-                )
-        if policy.name == "replicationTopology":
-            check_members(policy.check(policy.name, value), await level.regions(admin, request))
-        if policy.name == "entryFilters":
-            admin.topics.filters.check(policy.check(policy.name, value)["entryFilterNames"])
-        await level.write(admin, request, setting(policy.name, value))
+        checked = policy.check(policy.name, value)
+        regions = await level.regions(admin, request) if policy.name == "replicationTopology" else ()
+        check_value(admin, request, policy, checked, regions)
+        await level.write(admin, request, lambda policies: policies | {policy.name: checked})
 
     return set_
 
@@ -283,8 +300,7 @@ def _keyed(
 
 async def set_group(admin: Admin, request: web.Request) -> Any:
     group = request.match_info["group"]
-    if admin.view.resource_group(group) is None:
-        raise NotAllowed(f"Resource group {group} does not exist")
+    check_value(admin, request, BY_NAME["resourceGroup"], group)
     await NAMESPACE.write(admin, request, setting("resourceGroup", group))
 
 

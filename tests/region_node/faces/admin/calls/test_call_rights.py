@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from heliograph.model.configuration.policy_table import POLICIES
 from region_node.faces.admin.calls.call_rights import ROWS, CallAccess, access_of
 from region_node.faces.admin.server.admin_server import ROUTES
 from region_node.faces.admin.topics import bulk_reads
@@ -130,4 +131,18 @@ def test_where_a_body_names_topics_the_handler_checks_each() -> None:
     """
     assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is CallAccess.EACH} == {
         path for _, path, _ in bulk_reads.ROUTES
+    }
+
+
+def test_a_policy_that_wants_a_super_user_says_so_wherever_it_is_set() -> None:
+    """By a path of its own, or in the body of a new namespace, which goes by the row."""
+    for policy in POLICIES:
+        if policy.namespace:
+            wanted = access_of("PUT" if policy.put else "POST", f"{NS}/{policy.namespace}")
+            assert (wanted is CallAccess.SUPER) == policy.by_super, policy.name
+    assert access_of("POST", f"{NS}/resourcegroup/{{group}}") is CallAccess.SUPER
+    assert {policy.name for policy in POLICIES if policy.by_super} == {
+        "antiAffinity",
+        "bookieAffinity",
+        "resourceGroup",
     }
