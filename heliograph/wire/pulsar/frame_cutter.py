@@ -306,7 +306,7 @@ class FrameCutter:
         sound = known is None or verify_entry(view[entry:end])
         if not sound:
             reason = "the checksum of the message is wrong"
-        elif known is not None and not self._private and _replicated(view[entry:end]):
+        elif known is not None and _replicated(view[entry:end]):
             reason = "only a replication link may say where a message was replicated from"
         if known is None or reason:
             if sends.lengths:

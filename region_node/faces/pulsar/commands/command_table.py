@@ -186,3 +186,6 @@ HANDLERS: dict[int, Handler] = {
     Kind.END_TXN_ON_PARTITION: transaction_commands.on_transaction,
     Kind.END_TXN_ON_SUBSCRIPTION: transaction_commands.on_transaction,
 }
+
+OF_LINKS = frozenset((Kind.CONNECT, Kind.PING, Kind.PONG, Kind.AUTH_RESPONSE, Kind.LOOKUP, Kind.PARTITIONED_METADATA))
+"""All of Pulsar's commands that a link listener answers: a region's certificate opens links, and nothing else."""

@@ -29,7 +29,7 @@ from heliograph.wire.pulsar.frame_cutter import (
 )
 from heliograph.wire.pulsar.server_frames import frame, messages, with_broker_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
-from region_node.faces.pulsar.commands.command_table import HANDLERS
+from region_node.faces.pulsar.commands.command_table import HANDLERS, OF_LINKS
 from region_node.faces.pulsar.commands.consumer_commands import Consuming
 from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
 from region_node.faces.pulsar.commands.producer_commands import send_producer_success
@@ -189,6 +189,8 @@ class PulsarConnection(asyncio.Protocol):
             if not self.connected and event.type != pb.BaseCommand.CONNECT:
                 raise PeerError("the first command must be CONNECT")
             handler = HANDLERS.get(event.type)
+            if self.link and event.type not in OF_LINKS:
+                raise PeerError(f"{pb.BaseCommand.Type.Name(event.type)} is none of the commands of a link")
             if handler is None:
                 raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
             handler(self, event)

@@ -202,7 +202,6 @@ def test_what_is_not_stored() -> None:
     assert isinstance(cut(cutter(), forged)[0], BadSend)
     assert [type(e) for e in cut(cutter(), good + good + forged)] == [SendRun, BadSend]
     assert isinstance(cut(cutter(), send(1, 5, entry(b"x", producer="***")))[0], SendRun)
-    assert isinstance(cut(cutter(private=True), forged)[0], SendRun)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.faces.pulsar.commands.command_table import HANDLERS
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST
 from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
-from tests.region_node.faces.pulsar.codec import entry, frame, send
+from tests.region_node.faces.pulsar.codec import FIELDS, entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
 
 
@@ -78,6 +80,45 @@ def test_http_learns_where_the_admin_port_is() -> None:
         assert kinds(await late.do(b"GET / HTTP/1.1\r\n\r\n")) == [K.ERROR]
 
     with_broker(test)
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+def test_a_link_listener_answers_links_and_nothing_else(kind: int) -> None:
+    """A region's certificate, which whoever holds one of its machines has, reads and writes no topic."""
+
+    async def test(broker: Broker) -> None:
+        link = Client(broker.listener, link=True)
+        assert kinds(await link.do(frame(K.CONNECT, client_version="link", protocol_version=21))) == [K.CONNECTED]
+        if kind in (K.PING, K.PONG, K.LOOKUP, K.PARTITIONED_METADATA):
+            await link.do(_least(kind))
+            assert not link.transport.closing
+        elif kind not in (K.CONNECT, K.AUTH_RESPONSE):
+            assert K.ERROR in kinds(await link.do(_least(kind))) and link.transport.closing
+
+    with_broker(test)
+
+
+def _least(kind: int) -> bytes:
+    """A command with its required fields alone, each as small as its type allows."""
+
+    def filled(message: Any) -> None:
+        for field in message.DESCRIPTOR.fields:
+            if field.is_required:
+                if field.message_type is not None:
+                    filled(getattr(message, field.name))
+                    getattr(message, field.name).SetInParent()
+                elif field.enum_type is not None:
+                    setattr(message, field.name, field.enum_type.values[0].number)
+                else:
+                    least = {field.TYPE_STRING: TOPIC, field.TYPE_BYTES: b""}.get(field.type, 1)
+                    setattr(message, field.name, least)
+
+    made = pb.BaseCommand(type=kind)
+    field = FIELDS[kind]
+    getattr(made, field).SetInParent()
+    filled(getattr(made, field))
+    body = made.SerializeToString()
+    return struct.pack(">II", len(body) + 4, len(body)) + body
 
 
 def test_the_source_of_a_link_is_heard_in_the_middle_of_a_frame() -> None:
