@@ -242,6 +242,7 @@ class BrokerFaces:
             stored=broker.stored,
             usage_store=broker.meta,
             urls=UrlList(broker.settings.security.allowed_urls),
+            hosts=UrlList(broker.settings.security.allowed_hosts),
             entry_cache=broker.entry_cache,
             appends=broker.appends,
             lookups=broker.listener.lookups,

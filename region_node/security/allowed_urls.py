@@ -61,6 +61,10 @@ class UrlList:
         if not self._any and not self._listed(host.rstrip(".").lower()):
             raise NotAllowed(f"{url!r}: the host is not in security.allowed_urls of the brokers' settings")
 
+    def names(self, host: str) -> bool:
+        """Whether an entry is of that host; no entries name none."""
+        return self._listed(host.rstrip(".").lower())
+
     def _listed(self, host: str) -> bool:
         try:
             address = ipaddress.ip_address(host)

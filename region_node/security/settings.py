@@ -148,6 +148,10 @@ class SecuritySettings:
     authenticate_metrics: bool = False
     allowed_urls: tuple[str, ...] = ()
     """Hosts, *.domains, or address ranges that a region's URL may name; empty: any."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts and *.domains by which the admin interface may be asked where nobody is authenticated, beside addresses,
+    names of this network alone, and those that the region publishes.
+    """
     proxy_protocol: bool = False
     """Each connection to the plain Pulsar ports begins with a PROXY protocol header, version 2: only where a load
     balancer is all that reaches them.

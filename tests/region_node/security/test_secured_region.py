@@ -95,6 +95,7 @@ class Secured(Region):
             method=method,
             data=None if body is None else json.dumps(body).encode(),
         )
+        request.add_header("Content-Type", "application/json")
         if auth:
             request.add_header("Authorization", auth)
         try:

@@ -13,8 +13,9 @@ import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
@@ -140,6 +141,8 @@ class Admin:
     authenticate_metrics: bool = False
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""
+    hosts: UrlList = field(default_factory=lambda: UrlList(()))
+    """Further names of hosts by which this interface may be asked."""
     entry_cache: EntryCache | None = None
     appends: Appends | None = None
     lookups: LookupCounts = field(default_factory=LookupCounts)
@@ -260,6 +263,14 @@ class Admin:
         """The same of one of several things that a request changes: partitions, subscriptions."""
         was, now = request.get("change", ({}, {}))
         request["change"] = {**was, what: before}, {**now, what: after}
+
+    def goes_by(self, host: str) -> bool:
+        """Whether the region is published, or may be asked, by that name of a host."""
+        region = self.view.region(self.region)
+        urls = [url for record in self.ownership.brokers() for url in (record.admin_url, record.admin_url_tls)]
+        if region is not None:
+            urls += [region.admin_url]
+        return host == gethostname().lower() or self.hosts.names(host) or host in {urlsplit(u).hostname for u in urls}
 
     # -- ownership ----------------------------------------------------------------------------------------------------
 

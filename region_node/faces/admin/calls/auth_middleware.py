@@ -15,6 +15,7 @@ from aiohttp.typedefs import Middleware
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
 from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls import foreign_pages
 from region_node.faces.admin.calls.call_rights import CallAccess, access_of
 from region_node.security.authentication.principal import NOBODY, Principal
 from region_node.security.authorization.authorization_service import Action
@@ -33,9 +34,10 @@ def guard(
     metrics_open: bool,
     refuse: Callable[[int, str], web.Response],
     is_tenant: Callable[[str], bool] = lambda _: True,
+    is_own_name: Callable[[str], bool] = lambda _: True,
 ) -> Middleware:
-    """The middleware. is_tenant: whether there is such a tenant: who may do nothing in one that is not there hears
-    that, as from Pulsar.
+    """The middleware. is_own_name: whether the region goes by that name of a host. is_tenant: whether there is such a
+    tenant: who may do nothing in one that is not there hears that, as from Pulsar.
     """
 
     @web.middleware
@@ -43,11 +45,22 @@ def guard(
         resource = request.match_info.route.resource
         if any(_leads_elsewhere(value) for value in request.match_info.values()):
             return refuse(412, "no part of a path may be . or ..")
-        if security.authentication.open or resource is None:  # no such path: the router says so
+        if (found := foreign_pages.refusal(request.method, request.headers)) is not None:
+            return refuse(*found)
+        # of a path that there is not the router says so
+        access = CallAccess.PUBLIC if resource is None else access_of(request.method, resource.canonical)
+        if access is CallAccess.PUBLIC or (
+            access is CallAccess.METRICS and metrics_open
+        ):  # no path: the router says so
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
-        access = access_of(request.method, resource.canonical)
-        if access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open):
+        if security.authentication.open:
+            if foreign_pages.is_foreign_name(request.host, is_own_name):
+                return refuse(
+                    403,
+                    f"nobody is authenticated here, and {request.host[:200]} is no name of this region: ask it by its "
+                    "address, or list the name in security.allowed_hosts",
+                )
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
         try:

@@ -155,6 +155,7 @@ class AdminServer:
             metrics_open=not admin.authenticate_metrics,
             refuse=_refusal,
             is_tenant=lambda tenant: admin.view.tenant(tenant) is not None,
+            is_own_name=admin.goes_by,
         )
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         for method, path, handler in ROUTES:

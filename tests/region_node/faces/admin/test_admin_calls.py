@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -53,6 +54,28 @@ def make(namespace: str, rest: Rest, other: Rest, **fields: Any) -> None:
     """Made by one broker, and known to the other."""
     assert rest("PUT", f"{NAMESPACES}/{namespace}", fields)[0] == 204
     until(lambda: other("GET", f"{NAMESPACES}/{namespace}")[0] == 200)
+
+
+def test_pages_of_other_sites_change_nothing(region: Either) -> None:
+    """Nobody is authenticated here, as in a test's or a laptop's standalone: a browser may ask whatever a page says."""
+    path, body = f"{region.admin_url()}/admin/v2/tenants/taken", b'{"adminRoles":["mallory"],"allowedClusters":["us"]}'
+
+    def asked(method: str, data: bytes | None, **headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            request = urllib.request.Request(path, data, named, method=method)
+            return int(urllib.request.urlopen(request, timeout=60).status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    json_body = {"Content_Type": "application/json"}
+    assert asked("PUT", body, Content_Type="text/plain") == 415
+    assert asked("PUT", body, **json_body, Origin="http://evil.example") == 403
+    assert asked("PUT", body, **json_body, Host="evil.example:8080", Origin="http://evil.example:8080") == 403
+    assert asked("GET", None, Host="evil.example:8080") == 403
+    assert asked("GET", None) == 404, "nothing was done"
+    assert asked("PUT", body, **json_body, Origin=region.admin_url()) == 204
+    assert asked("DELETE", None, Origin=region.admin_url()) == 204
 
 
 @pytest.mark.either

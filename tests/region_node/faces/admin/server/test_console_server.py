@@ -145,7 +145,7 @@ def test_the_page_is_served_with_a_policy(two: Any) -> None:
         console_server.POLICY.split("; ")
     )
     assert _get(f"{two.admin_url()}/console")[0] == 200
-    assert _get(f"{two.admin_url()}/console/..%2f..%2f__init__.py")[0] == 404
+    assert _get(f"{two.admin_url()}/console/..%2f..%2f__init__.py")[0] == 412
     assert _get(f"{two.admin_url()}/console/tomorrow.js")[0] == 404
 
 
