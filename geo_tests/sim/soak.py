@@ -1,10 +1,13 @@
-"""Soak: thousands of simulated worlds, on all cores, with a line of progress.
+"""Soak: thousands of simulated worlds, on all cores, with a line of progress, and a record by which it goes on.
 
-    python -m geo_tests.sim.soak --seeds 5000 [--first 0] [--jobs 2] [--passive]
+    python -m geo_tests.sim.soak --seeds 5000 [--first 0] [--jobs 2] [--passive] [--again]
 
---passive: the namespace is active-passive, and is moved and failed over all the time.
+--passive: the namespace is active-passive, and is moved and failed over all the time. --again: seeds that passed on
+this commit run again, too.
 
-Each failing seed is printed with the command that replays it. Ends with 1 where one failed.
+Each failing seed is printed with the command that replays it. In the end: how often each kind of fault happened, how
+often a report of the product was compared with the truth, the slowest seeds. Ends with 1 where a seed failed, or where
+of 500 worlds or more a kind of fault happened in less than 5 %.
 """
 
 from __future__ import annotations
@@ -17,18 +20,31 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
+from geo_tests.sim.faults import Faults
 from geo_tests.sim.passive_world import run_passive
-from geo_tests.sim.world import Verdict, run_seed
+from geo_tests.sim.soak_record import RARE, Ran, SoakRecord, rare_kinds, record_of
+from geo_tests.sim.world import World, run_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+_ERROR_CHARS_MAX = 2000
 
 
-def _run(task: tuple[int, bool]) -> tuple[int, Verdict | None, str]:
+def _run(task: tuple[int, bool]) -> Ran:
     seed, passive = task
     try:
-        return seed, run_passive(seed)[0] if passive else run_seed(seed), ""
+        verdict = run_passive(seed)[0] if passive else run_seed(seed)
     except Exception as error:
         text = "".join(traceback.format_exception_only(error)).strip()
-        return seed, None, text if len(text) < 2000 else text[:2000] + " ..."
+        return Ran(seed=seed, error=text if len(text) < _ERROR_CHARS_MAX else text[:_ERROR_CHARS_MAX] + " ...")
+    return Ran(
+        seed=seed,
+        messages=verdict.messages,
+        kinds=dict(Counter(verdict.kinds)),
+        reports=verdict.reports,
+        cpu_s=round(verdict.cpu_s, 3),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--passive", action="store_true")
+    parser.add_argument("--again", action="store_true", help="also seeds that passed on this commit")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -44,35 +61,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
             [sys.executable, "-m", "geo_tests.sim.soak", *(arguments or sys.argv[1:])],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
-    began, messages, failed = time.monotonic(), 0, []
-    faults: Counter[str] = Counter()
+    record = record_of("passive" if chosen.passive else "world", ROOT)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
-    with multiprocessing.get_context("spawn").Pool(chosen.jobs, maxtasksperchild=50) as pool:
-        for count, (seed, verdict, text) in enumerate(
-            pool.imap_unordered(_run, [(seed, chosen.passive) for seed in seeds]), 1
-        ):
-            if verdict is None:
-                failed.append(seed)
-                replay = f"python -m geo_tests.sim.world{' --passive' if chosen.passive else ''} --seed {seed} --trace"
-                print(f"\rseed {seed} failed: {text}\n    {replay}", flush=True)
-            else:
-                messages += verdict.messages
-                faults.update(verdict.kinds)
+    left = [seed for seed in seeds if chosen.again or seed not in record.passed]
+    if len(left) < len(seeds):
+        print(f"{len(seeds) - len(left)} of {len(seeds)} worlds passed on this commit before; --again runs them again")
+    try:
+        failed = _soak(left, record, passive=chosen.passive, jobs=chosen.jobs)
+    except KeyboardInterrupt:
+        print("\nended; the same command goes on")
+        return 130
+    ran = [record.passed[seed] for seed in seeds if seed in record.passed]
+    known = [] if chosen.passive else [kind.__name__ for _, kind in Faults(World(0)).kinds]
+    rare = rare_kinds(ran, [name.strip("_").replace("_", " ") for name in known])
+    for line in summary(ran, rare):
+        print(line)
+    if failed:
+        print(f"failed: {sorted(failed)}")
+    return 1 if failed or rare else 0
+
+
+def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) -> list[int]:
+    """Runs them; returns the seeds that failed."""
+    began, messages, faults, failed = time.monotonic(), 0, 0, list[int]()
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:
+        for count, ran in enumerate(pool.imap_unordered(_run, [(seed, passive) for seed in left]), 1):
+            record.add(ran)
+            if ran.error:
+                failed.append(ran.seed)
+                replay = f"python -m geo_tests.sim.world{' --passive' if passive else ''} --seed {ran.seed} --trace"
+                print(f"\rseed {ran.seed} failed: {ran.error}\n    {replay}", flush=True)
+            messages, faults = messages + ran.messages, faults + sum(ran.kinds.values())
             spent = time.monotonic() - began
             print(
-                f"\r{count} of {len(seeds)} worlds, {len(failed)} failed, {messages} messages, {faults.total()} "
-                "faults, "
-                f"{spent:.0f} s, {spent / count * chosen.jobs:.2f} s each, {(len(seeds) - count) * spent / count:.0f} "
-                "s left  ",
+                f"\r{count} of {len(left)} worlds, {len(failed)} failed, {messages} messages, {faults} faults, "
+                f"{spent:.0f} s, {spent / count * jobs:.2f} s each, {(len(left) - count) * spent / count:.0f} s left  ",
                 end="",
                 flush=True,
             )
     print()
-    for kind, count in sorted(faults.items()):
-        print(f"  {count:6} {kind}")
-    if failed:
-        print(f"failed: {sorted(failed)}")
-    return 1 if failed else 0
+    return failed
+
+
+def summary(ran: Sequence[Ran], rare: dict[str, float]) -> list[str]:
+    """What a soak says in the end, in lines: of all worlds that passed, of whichever run."""
+    happened, within = Counter[str](), Counter[str]()
+    for one in ran:
+        happened.update(one.kinds)
+        within.update(one.kinds.keys())
+    lines = [
+        f"{len(ran)} worlds passed, {sum(one.messages for one in ran)} messages, {happened.total()} faults, "
+        f"{sum(one.reports for one in ran)} reports compared with the truth"
+    ]
+    lines += [
+        f"  {happened[kind]:6} {kind}, in {within[kind] / len(ran):.0%} of the worlds" for kind in sorted(happened)
+    ]
+    slowest = sorted(ran, key=lambda one: -one.cpu_s)[:5]
+    lines.append("slowest: " + ", ".join(f"{one.seed} ({one.cpu_s:.1f} s)" for one in slowest))
+    lines += [f"too rare: {kind}, in {part:.1%} of the worlds; {RARE:.0%} are wanted" for kind, part in rare.items()]
+    return lines
 
 
 if __name__ == "__main__":

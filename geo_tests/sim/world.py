@@ -96,6 +96,8 @@ class Verdict:
     audited: int = 0
     """Topics and regions in which an audit looked at everything, and found nothing that nobody did."""
     callbacks: int = 0
+    reports: int = 0
+    """How often something that the product says of itself was compared with the truth."""
 
 
 class World:
