@@ -131,17 +131,21 @@ class World:
                 return True
         return False
 
+    def move(self) -> None:
+        """The client goes to some region."""
+        self.active = self.rng.randrange(3)
+
     def step(self) -> None:
         region = self.rng.choice(self.regions)
-        match self.rng.randrange(9):
+        match self.rng.randrange(10):
             case 0 | 1 | 2:
                 self.publish()
             case 3 | 4:
                 region.ledger.confirm(self.rng.randrange(1, 4))
             case 5 if self.rng.random() < 0.3:
                 region.ledger.fail(NotEnoughBookies("none"))
-            case 6 if self.rng.random() < 0.3:
-                self.active = self.rng.randrange(3)
+            case 6 if self.rng.random() < 0.4:
+                self.move()
             case 7 if self.rng.random() < 0.2:
                 region.ledger.confirm(1000)
                 region.load()

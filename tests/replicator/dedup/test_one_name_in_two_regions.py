@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import HeliographError, NotEnoughBookies
+from heliograph.model.errors import HeliographError
 from heliograph.model.producer_names import EVERYWHERE
 from heliograph.wire.run import Run
 from replicator.dedup.producer_dedup import DedupSettings, Producers
@@ -135,7 +135,7 @@ class Twice(World):
         program.pending += sequences
         self.send(program, sequences)
 
-    def lead(self) -> None:
+    def move(self) -> None:
         """`dr set`, a failover, or `dr unset`."""
         if self.leads is None:
             self.epoch += 1
@@ -148,25 +148,6 @@ class Twice(World):
         else:
             self.gate.leadership, program, self.leads = 0, self.leads, None
             self.connect(program, program.home)
-
-    def step(self) -> None:
-        region = self.rng.choice(self.regions)
-        match self.rng.randrange(10):
-            case 0 | 1 | 2:
-                self.publish()
-            case 3 | 4:
-                region.ledger.confirm(self.rng.randrange(1, 4))
-            case 5 if self.rng.random() < 0.3:
-                region.ledger.fail(NotEnoughBookies("none"))
-            case 6 if self.rng.random() < 0.4:
-                self.lead()
-            case 7 if self.rng.random() < 0.2:
-                region.ledger.confirm(1000)
-                region.load()
-            case _:
-                source = self.rng.choice(self.regions)
-                if source is not region and self.rng.random() < 0.5:
-                    self.deliver(source, region)
 
 
 def found_wrong(seed: int) -> str:

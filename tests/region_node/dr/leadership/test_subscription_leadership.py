@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from geo_tests.sim.leadership import Confirmed, SubscriptionWorld
-from geo_tests.sim.loop import SimLoop
-from geo_tests.sim.simulation import SimClock
+from geo_tests.sim.leadership import Confirmed, DriftingClock, SubscriptionWorld
+from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import (
     DRAINING,
@@ -122,7 +121,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         topics = served(["us", "eu"], policies)
         leases: Any = Leases("us", store)
         leadership = leases.leadership = SubscriptionLeadership(
-            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=SimClock(loop)
+            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
         )
         await leadership.start()
         leases.hold()
@@ -165,13 +164,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         assert leadership.taken_over == 1, "nobody asks here any more"
         await leadership.stop()
 
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    run_alone(main())
 
 
 def test_names_and_keys_fit_each_other() -> None:
@@ -190,7 +183,7 @@ def test_nobody_takes_over_from_a_region_that_may_not_have_heard_and_somebody_do
         topics = served(regions, SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: True)))
         leases: Any = Leases("us", store)
         taking = leases.leadership = SubscriptionLeadership(
-            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=SimClock(loop)
+            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
         )
         switching = taking.switching
         await switching.begin(NAME, "eu", {})
@@ -216,13 +209,7 @@ def test_nobody_takes_over_from_a_region_that_may_not_have_heard_and_somebody_do
         assert await wait(20) == "us" and taking.taken_over == 1
         await taking.stop()
 
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    run_alone(main())
 
 
 def test_a_leadership_ends_once_every_region_has_deleted_its_subscription() -> None:
@@ -241,7 +228,7 @@ def test_a_leadership_ends_once_every_region_has_deleted_its_subscription() -> N
             for key in partitions:
                 await metas[region].put(key, b"")
             taking = leases[region].leadership = SubscriptionLeadership(
-                leases[region], store, lambda: topics, meta=metas[region], region=region, clock=SimClock(loop)
+                leases[region], store, lambda: topics, meta=metas[region], region=region, clock=DriftingClock(1.0)
             )
             await taking.start()
             await store.put(writer(region, "b", 1), Writer(since=1000, beside=("b",)).encode())
@@ -278,10 +265,4 @@ def test_a_leadership_ends_once_every_region_has_deleted_its_subscription() -> N
         for region in regions:
             await leases[region].leadership.stop()
 
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    run_alone(main())
