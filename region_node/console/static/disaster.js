@@ -1,6 +1,6 @@
 // Disaster recovery: where each namespace is active, what would be lost, a dry run, a switchover step by step, drills and their reports.
 import { call } from "./api.js";
-import { bytes, confirmed, count, field, h, refusal, seconds, show, table, when } from "./dom.js";
+import { bytes, confirmed, count, field, h, refusal, seconds, show, silence, table, when } from "./dom.js";
 
 const PAUSE_MS = 1000;
 
@@ -91,7 +91,6 @@ function told(names, found, plan, stopped) {
 
 /** Of the side that answers: the region's own numbers, else what the target knows that it lacks. */
 const numbers = (row) => (row.source && !("unreachable" in row.source) ? row.source : row.target ?? {});
-const silence = (row) => (row.silent_s ? h("span", { class: "bad" }, seconds(row.silent_s)) : "");
 
 async function dry(names, to, plan) {
   try {

@@ -88,4 +88,7 @@ export function seconds(value) {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
+/** For how long the region of a row was not heard, where that is longer than beyond_s. */
+export const silence = (row, beyond_s = 0) => (row.silent_s > beyond_s ? h("span", { class: "bad" }, seconds(row.silent_s)) : "");
+
 export const when = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "");

@@ -1,6 +1,6 @@
 // Topics: of a tenant's namespaces; and one: who publishes and consumes, what waits, what each region holds, where a message lies everywhere.
 import { HERE, call } from "./api.js";
-import { bytes, confirmed, count, field, h, refusal, seconds, show, table, when } from "./dom.js";
+import { bytes, confirmed, count, field, h, refusal, seconds, show, silence, table, when } from "./dom.js";
 import { topicLink } from "./map.js";
 
 export function begin(main, rest) {
@@ -181,13 +181,13 @@ function held(vectors) {
 }
 
 /** A region that lives is heard each second. */
-const silence = (row) => (row.silent_s > 2 ? h("span", { class: "bad" }, seconds(row.silent_s)) : "");
+const HEARD_EACH_S = 2;
 
 function missing(risk) {
   const away = Object.entries(risk.not_yet_elsewhere).map(([region, row]) => [
-    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : row.cause), count(row.messages), bytes(row.bytes), seconds(row.age_s), silence(row), row.connected ? "" : row.remedy]);
+    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : row.cause), count(row.messages), bytes(row.bytes), seconds(row.age_s), silence(row, HEARD_EACH_S), row.connected ? "" : row.remedy]);
   const here = Object.entries(risk.not_yet_here).map(([region, row]) => [
-    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : "not heard"), row.messages === null ? "not told" : count(row.messages), bytes(row.bytes ?? 0), seconds(row.age_s_max), silence(row)]);
+    region, h("span", { class: row.connected ? "good" : "bad" }, row.connected ? "up" : "not heard"), row.messages === null ? "not told" : count(row.messages), bytes(row.bytes ?? 0), seconds(row.age_s_max), silence(row, HEARD_EACH_S)]);
   return [
     table("Published here and not yet there", [["Region"], ["Link"], ["Messages", 1], ["Bytes", 1], ["Oldest", 1], ["Not heard for", 1], ["What to do"]], away, "it is in no other region"),
     table("Published there and not yet here", [["Region"], ["Link"], ["Messages", 1], ["Bytes", 1], ["Oldest, at most", 1], ["Not heard for", 1]], here, "no other region has told of it since it was loaded here")];
