@@ -32,6 +32,7 @@ from replicator.health.incoming_stats import IncomingLink
 from replicator.log.region_durability import RegionWaits
 from replicator.log.topic_state import TopicState
 from replicator.log.write_order import Done, Failed, RunPieces, Segments, WaitingRun
+from replicator.subscriptions.ack_claims import ClaimSettings
 from replicator.subscriptions.subscription_state import PROPERTY
 from replicator.subscriptions.subscription_sync import SubscriptionHost, SubscriptionSync
 
@@ -57,6 +58,7 @@ class SyncOwner(Protocol):
     """Who has the subscriptions of this broker, and numbers regions."""
 
     subscriptions: SubscriptionHost | None
+    claims: ClaimSettings
 
     def region_number(self, region: str = "") -> int: ...
 

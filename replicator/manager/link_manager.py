@@ -52,6 +52,7 @@ from replicator.manager.topic_owners import Owners
 from replicator.pulsar.cluster_connections import ClusterConnections
 from replicator.pulsar.pulsar_link import ClusterHost, PulsarLink
 from replicator.sending.link_sender import SenderSettings
+from replicator.subscriptions.ack_claims import ClaimSettings
 from replicator.subscriptions.subscription_sync import SubscriptionHost
 from storage.managed_ledger.append_counts import Appends
 
@@ -120,6 +121,7 @@ class LinkSettings:
     that and the way there.
     """
     syncs_max: int = 8
+    claims: ClaimSettings = field(default_factory=ClaimSettings)
     left_grace_s: float = 86_400.0
     """So long what a region that left had not got is kept for it, should it come back."""
     feature_level: int = FEATURE_LEVEL
@@ -182,6 +184,7 @@ class LinkManager:
         self._links: dict[str, dict[str, Link | PulsarLink]] = {}
         self.logs: dict[str, ReplicatedLog] = {}
         self._planter = Planter(region, self.logs, self._regions_of)
+        self.claims = self.settings.claims
         self.subscriptions: SubscriptionHost | None = None
         """Who has the subscriptions of this broker; set before the first topic is attached."""
         self.schemas: SchemaHost | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.coordinates import Coordinate, Origin, Range
@@ -34,6 +35,19 @@ COUNTS_LEVEL = 4
 _COUNT_MAX = (1 << 31) - 1
 _PARTLY_BYTES = 40
 """What a partly acknowledged batch takes in a frame beside its bits, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSettings:
+    """Bounds what this region tells, and keeps of what others told. Whoever reads takes as many as RANGES_MAX."""
+
+    ranges_max: int = RANGES_MAX
+
+    def __post_init__(self) -> None:
+        assert 0 < self.ranges_max <= RANGES_MAX
+
+
+USUAL = ClaimSettings()
 
 
 def insert(ranges: list[Range], after: Position, through: Position) -> None:
@@ -105,14 +119,14 @@ class Claims:
         for coordinate, count in other.counts.items():
             self.add_count(coordinate, count)
 
-    def bound(self) -> bool:
-        """At most RANGES_MAX ranges and PARTLY_BYTES_MAX bytes of bits, so that a frame holds them: of what is left
-        out, messages come again.
+    def bound(self, settings: ClaimSettings = USUAL) -> bool:
+        """At most `settings.ranges_max` ranges and PARTLY_BYTES_MAX bytes of bits, so that a frame holds them: of what
+        is left out, messages come again.
 
         Left out is what lies highest, so that the same is left out every time; of each origin that has more than its
         share. Returns whether ranges were.
         """
-        before, left = sum(map(len, self.ranges.values())), RANGES_MAX
+        before, left = sum(map(len, self.ranges.values())), settings.ranges_max
         if before > left:
             for index, ranges in enumerate(sorted(self.ranges.values(), key=len)):
                 del ranges[left // (len(self.ranges) - index) :]
@@ -125,7 +139,7 @@ class Claims:
                 size -= _PARTLY_BYTES + self.partly.pop(coordinate).bit_length() // 8
         if len(self.counts) > COUNTS_MAX:
             self.counts = {coordinate: self.counts[coordinate] for coordinate in sorted(self.counts)[:COUNTS_MAX]}
-        return before > RANGES_MAX
+        return before > settings.ranges_max
 
     def forget_whole(self) -> None:
         """Batches that are claimed whole by now are no longer claimed in parts, and how often a message came again is

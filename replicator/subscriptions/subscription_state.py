@@ -22,7 +22,7 @@ from typing import NamedTuple
 from heliograph.model.coordinates import Coordinate, Origin, Range
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
-from replicator.subscriptions.ack_claims import CREATED, Base, Claims, Epoch, insert, subtract
+from replicator.subscriptions.ack_claims import CREATED, USUAL, Base, Claims, ClaimSettings, Epoch, insert, subtract
 
 PROPERTY = "heliograph.replicated"
 """A property of the cursor: epoch and beginning, stored in one piece with what is acknowledged. OFF: it was switched
@@ -66,9 +66,15 @@ class SubscriptionState:
     """`base` None: to be read off the cursor first, where `start` says."""
 
     def __init__(
-        self, number: int, epoch: Epoch = CREATED, base: Base | None = None, start: Position | None = None
+        self,
+        number: int,
+        epoch: Epoch = CREATED,
+        base: Base | None = None,
+        start: Position | None = None,
+        settings: ClaimSettings = USUAL,
     ) -> None:
         self.number, self.epoch, self.base = number, epoch, base
+        self._settings = settings
         self.start = start
         """The local mark-delete position at which it began here: what the cursor has at or below, nobody here was ever
         given as part of it.
@@ -97,7 +103,7 @@ class SubscriptionState:
         return json.dumps({"version": 1, "epoch": self.epoch, "base": base, "start": self.start}, separators=(",", ":"))
 
     @classmethod
-    def load(cls, number: int, text: str) -> SubscriptionState:
+    def load(cls, number: int, text: str, settings: ClaimSettings = USUAL) -> SubscriptionState:
         """Reads what `stored` made. number: of this region. Raises CorruptData, also for a version that is not
         known.
         """
@@ -114,6 +120,7 @@ class SubscriptionState:
                 (int(found["epoch"][0]), int(found["epoch"][1])),
                 base,
                 None if start is None else (int(start[0]), int(start[1])),
+                settings,
             )
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise CorruptData(f"replicated subscription: {error}") from error
@@ -158,7 +165,7 @@ class SubscriptionState:
             self.others[region] = known = Claims(self.epoch, {})
         known.merge(claims)
         known.forget_whole()
-        known.bound()
+        known.bound(self._settings)
         return True
 
     def claim(self, claims: Claims) -> bool:
@@ -169,7 +176,7 @@ class SubscriptionState:
         mine.merge(self.mine)
         mine.merge(claims)
         mine.forget_whole()
-        left_out = mine.bound()
+        left_out = mine.bound(self._settings)
         if (mine.ranges, mine.partly, mine.counts) != before:
             self.mine = mine
             self.version += 1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from heliograph.model.errors import CorruptData, HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.log.coordinate_lookup import vector_at
-from replicator.subscriptions.ack_claims import COUNTS_MAX, Claims
+from replicator.subscriptions.ack_claims import COUNTS_MAX, USUAL, Claims, ClaimSettings
 from replicator.subscriptions.subscription_cursor import SyncCursor, SyncedCursor
 from replicator.subscriptions.subscription_state import BEGAN, OFF, PROPERTY, SubscriptionState, read_began
 
@@ -100,7 +100,9 @@ class SubscriptionSync:
             text = cursor.properties.get(PROPERTY)
             if text is not None and text != OFF:
                 try:
-                    self._subscriptions[name] = self._new(name, SubscriptionState.load(log.state.origin[0], text))
+                    self._subscriptions[name] = self._new(
+                        name, SubscriptionState.load(log.state.origin[0], text, self._settings)
+                    )
                 except CorruptData as error:  # as if it were switched on now: messages may come again, none is left out
                     events.warning(
                         "subscription.state_bad", extra={"topic": log.topic, "subscription": name, "error": str(error)}
@@ -350,7 +352,9 @@ class SubscriptionSync:
         if cursor is None:
             raise CorruptData(f"subscription {found.name} of {self._log.topic} could not be made")
         if found.state.start is None and cursor.mark_delete == mark:
-            found.state = SubscriptionState(self._log.state.origin[0], claims.epoch, dict(claims.base), mark)
+            found.state = SubscriptionState(
+                self._log.state.origin[0], claims.epoch, dict(claims.base), mark, self._settings
+            )
         elif found.state.start is None:  # a client made it meanwhile, somewhere else
             found.state.start = self._began(cursor)
         found.store(cursor)
@@ -424,10 +428,14 @@ class SubscriptionSync:
                 found.told[region] = state.version
 
     def _new(self, name: str, state: SubscriptionState | None = None) -> SyncedCursor:
-        state = state or SubscriptionState(self._log.state.origin[0])
+        state = state or SubscriptionState(self._log.state.origin[0], settings=self._settings)
         if self._log.sync_by is not None:
             self._log.sync_by.keep_in_step(self._log)
         return SyncedCursor(self._log, name, state, lambda region: self.region_number(region))
+
+    @property
+    def _settings(self) -> ClaimSettings:
+        return USUAL if self._log.sync_by is None else self._log.sync_by.claims
 
     def _cursor(self, name: str) -> SyncCursor | None:
         found: SyncCursor | None = self._log.ledger.cursors.get(name)

@@ -19,9 +19,8 @@ from heliograph.model.errors import PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
-from replicator.subscriptions import ack_claims as claims_module
 from replicator.subscriptions import subscription_cursor
-from replicator.subscriptions.ack_claims import Claims
+from replicator.subscriptions.ack_claims import Claims, ClaimSettings
 from replicator.subscriptions.subscription_state import BEGAN, began
 from replicator.subscriptions.subscription_sync import SubscriptionSync
 from storage.managed_ledger.cursors import cursor_expiry
@@ -99,11 +98,11 @@ class Consumer:
 Scenario = Callable[[Instance, Simulation, dict[str, Consumer], set[int]], Coroutine[Any, Any, None]]
 
 
-def play(scenario: Scenario, *, seed: int = 1, brokers: int = 1) -> None:
+def play(scenario: Scenario, *, seed: int = 1, brokers: int = 1, settings: LinkSettings | None = None) -> None:
     with Simulation(seed) as sim:
 
         async def main() -> None:
-            instance = Instance(sim, ("us", "eu", "ap"), brokers, LinkSettings())
+            instance = Instance(sim, ("us", "eu", "ap"), brokers, settings or LinkSettings())
             for a, b in PAIRS:
                 sim.network.latency(a, b, 0.03, 0.08)
             await instance.load()
@@ -170,9 +169,7 @@ def test_regions_agree_and_nothing_is_lost(seed: int) -> None:
     play(scenario, seed=seed, brokers=2)
 
 
-def test_what_had_no_room_is_told_once_holes_have_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims_module, "RANGES_MAX", 10)
-
+def test_what_had_no_room_is_told_once_holes_have_closed() -> None:
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us, eu = consumers["us"], consumers["eu"]
         for consumer in (us, eu):
@@ -188,7 +185,7 @@ def test_what_had_no_room_is_told_once_holes_have_closed(monkeypatch: pytest.Mon
         await asyncio.sleep(20)
         assert len(eu.done()) == 59 and not us.sync.due(), "there is an end to it"
 
-    play(scenario)
+    play(scenario, settings=LinkSettings(claims=ClaimSettings(ranges_max=10)))
 
 
 async def expiry_and_consumers(
