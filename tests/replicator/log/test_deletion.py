@@ -12,9 +12,9 @@ import pytest
 
 from heliograph.model.errors import LedgerFenced
 from heliograph.model.ledger_metadata import pack
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links.link_commands import SkipReason
-from replicator.coordinates.skip_reasons import HERE, RANGES_MAX, Reasons
+from replicator.coordinates.skip_reasons import HERE
 from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
 from replicator.log.deletion import DEAD_MAX, REMOVED_MAX, note_removed, recall, remember, truncate
 from replicator.log.transaction_buffer import COMMIT, marker_run
@@ -343,33 +343,3 @@ def test_of_many_deletions_a_bounded_number_is_kept() -> None:
         assert len(state.removed) == REMOVED_MAX, "what was given up is not given up again"
 
     play(scenario)
-
-
-def test_reasons_are_told_where_they_are_known() -> None:
-    origin = (1, 1, 5)
-    reasons = Reasons()
-
-    def at(entry: int) -> Position:
-        return (3, entry)
-
-    reasons.note(HERE, origin, at(4), at(9), SkipReason.DELETED)
-    reasons.note(HERE, origin, at(4), at(9), SkipReason.DELETED)
-    reasons.note(HERE, origin, at(9), at(12), SkipReason.EXPIRED)
-    reasons.note(HERE, origin, at(12), at(14), SkipReason.EXPIRED)
-    missing = ((BEFORE_ALL, at(2)), (at(3), at(6)), (at(8), at(20)))
-    told = [
-        (BEFORE_ALL, at(2), None),
-        (at(3), at(4), None),
-        (at(4), at(6), SkipReason.DELETED),
-        (at(8), at(9), SkipReason.DELETED),
-        (at(9), at(14), SkipReason.EXPIRED),
-        (at(14), at(20), None),
-    ]
-    assert reasons.explain(HERE, origin, missing) == told
-    again = Reasons()
-    again.load(reasons.dump())
-    assert again.explain(HERE, origin, missing) == told and again.dump() == reasons.dump()
-    assert reasons.of(HERE, origin, at(4)) is None and reasons.of("eu", origin, at(5)) is None
-    for entry in range(20, 20 + 4 * RANGES_MAX, 2):
-        reasons.note(HERE, origin, at(entry), at(entry + 1), SkipReason.LOST)
-    assert len(reasons.dump()[0][-1]) == RANGES_MAX and reasons.of(HERE, origin, at(5)) is None

@@ -435,21 +435,6 @@ def test_reading_goes_on_when_nobody_holds_it_any_more() -> None:
     with_broker(test)
 
 
-def test_how_often_a_client_may_subscribe() -> None:
-    async def test(broker: Broker) -> None:
-        obey(broker, subscribeRate={"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 30})
-        topic = await broker.topics.get(TOPIC, create=True)
-        for _ in range(2):
-            topic.check_subscribe_rate("a")
-        with pytest.raises(NotAllowed, match="Subscribe limited"):
-            topic.check_subscribe_rate("a")
-        topic.check_subscribe_rate("b")
-        broker.clock.now += 30
-        topic.check_subscribe_rate("a")
-
-    with_broker(test)
-
-
 def test_a_change_reaches_every_topic_of_a_large_namespace_and_holds_the_loop_for_none() -> None:
     async def test(broker: Broker) -> None:
         topics = [await broker.topics.get(f"non-{TOPIC}-{n}", create=True) for n in range(700)]

@@ -20,7 +20,6 @@ from storage.tiered.objects.object_format import (
     cut_blocks,
     encode_head,
 )
-from storage.tiered.offload.topic_manifest import TopicManifest, merge_states
 from tests.storage.tiered.ledger_infos import ATTEMPT, infos
 
 TOPIC = "persistent://public/default/a topic/with ünusual=name"
@@ -115,37 +114,6 @@ def test_keys_lead_back_to_topic_ledger_and_attempt(topic: str) -> None:
         )
     for key in ("", "a/b/c", "h/a/b/c/ledger/x-y", "h/a/b/c/other/1-y", "h/a/b/c/ledger/1"):
         assert object_names.parse(key) is None
-
-
-def test_a_manifest_reads_back_and_notices_damage() -> None:
-    metadata = ManagedLedgerMetadata(
-        tuple(infos((1, 5, 10, OffloadState.STORED), (2, 5, 0, None))), b"", (2, 3), properties={"a": "b"}, next_index=9
-    )
-    manifest = TopicManifest(
-        TOPIC, 123, metadata, (((1, 3), b"x"), ((2, 3), b"y")), (("c", b"cursor"),), {"namespace": "{}"}, 4
-    )
-    blob = manifest.encode()
-    assert TopicManifest.decode(blob) == manifest and manifest.end == (1, 9)
-    for at in range(len(blob)):
-        bad = bytearray(blob)
-        bad[at] ^= 16
-        if 5 <= at < 8:
-            continue  # padding
-        with pytest.raises(CorruptData):
-            TopicManifest.decode(bytes(bad))
-        with pytest.raises(CorruptData):
-            TopicManifest.decode(blob[:at])
-
-
-def test_states_are_kept_until_what_is_stored_reaches_them() -> None:
-    states = merge_states((), ((3, 5), b"3:5"), (2, 9))
-    assert states == (((3, 5), b"3:5"),)
-    states = merge_states(states, ((4, 1), b"4:1"), (2, 9))
-    assert states == (((3, 5), b"3:5"),)
-    states = merge_states(states, ((6, 1), b"6:1"), (4, 9))
-    assert states == (((3, 5), b"3:5"), ((6, 1), b"6:1"))
-    states = merge_states(states, ((6, 4), b"6:4"), (6, 4))
-    assert states == (((6, 4), b"6:4"),)
 
 
 def test_metadata_from_before_there_were_tiers_is_read_and_records_read_back() -> None:
