@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 START_S = 1000.0
-CALLBACKS_AT_ONE_INSTANT_MAX = 1_000_000
 
 
 class SimFailure(AssertionError):
@@ -132,8 +131,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
     network: Network
 
-    def __init__(self) -> None:
+    def __init__(self, *, callbacks_max: int = 1_000_000) -> None:
+        """callbacks_max: at one instant; beyond it time stands still, and the run fails."""
         super().__init__()
+        self._callbacks_max = callbacks_max
         self.failures: list[tuple[str, BaseException | None]] = []
         self.callbacks_run = 0
         self._now = START_S
@@ -237,7 +238,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle = heapq.heappop(scheduled)[1]
                 handle._scheduled = False
                 ready.append(handle)
-        budget = CALLBACKS_AT_ONE_INSTANT_MAX
+        budget = self._callbacks_max
         while ready and not self._stopping:  # type: ignore[attr-defined]
             handle = ready.popleft()
             if handle._cancelled:
@@ -252,10 +253,10 @@ class SimLoop(asyncio.BaseEventLoop):
             budget -= 1
             if not budget:
                 self.fail(
-                    f"at {self._now - START_S:.3f} s: {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks and time stands still; "
+                    f"at {self._now - START_S:.3f} s: {self._callbacks_max} callbacks and time stands still; "
                     f"last {handle!r}{self._stacks(60)}"
                 )
-        self.callbacks_run += CALLBACKS_AT_ONE_INSTANT_MAX - budget
+        self.callbacks_run += self._callbacks_max - budget
         self._current = handle = None
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -129,19 +129,23 @@ def test_the_virtual_limit() -> None:
         sim.run(asyncio.sleep(100), limit_s=50)
 
 
-def test_time_that_stands_still_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geo_tests.sim.loop.CALLBACKS_AT_ONE_INSTANT_MAX", 1000)
-    with Simulation(1) as sim:
+def test_time_that_stands_still_fails_the_run() -> None:
+    loop = SimLoop(callbacks_max=1000)
 
-        def again() -> None:
-            sim.loop.call_soon(again)
+    def again() -> None:
+        loop.call_soon(again)
 
-        async def main() -> None:
-            again()
-            await asyncio.sleep(1)
+    async def main() -> None:
+        again()
+        await asyncio.sleep(1)
 
-        with pytest.raises(SimFailure, match="time stands still"):
-            sim.run(main())
+    asyncio.set_event_loop(loop)
+    try:
+        with pytest.raises(SimFailure, match="1000 callbacks and time stands still"):
+            loop.run(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def test_a_process_that_is_stopped_goes_on_where_it_was_and_its_clock_has_gone_on() -> None:

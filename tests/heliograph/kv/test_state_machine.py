@@ -227,11 +227,14 @@ def test_a_range_is_cut_by_count_and_by_bytes() -> None:
     assert driver.machine.range("/8", "/2") == ([], False)
 
 
+class SmallBlocks(SortedKeys):
+    BLOCK = 4
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_sorted_keys_are_a_sorted_set(seed: int) -> None:
     rng = random.Random(seed)
-    keys, model = SortedKeys(), set[str]()
-    keys.BLOCK = 4  # type: ignore[misc]
+    keys, model = SmallBlocks(), set[str]()
     for _ in range(600):
         key = f"{rng.randrange(200):03d}"
         if key in model and rng.random() < 0.5:
