@@ -500,7 +500,12 @@ def test_what_is_refused_closes_the_topic() -> None:
 
 @pytest.mark.parametrize("arrived", (True, False))
 def test_a_write_of_which_nobody_knows_is_settled_by_what_stands_there(arrived: bool) -> None:
+    """The one before said the same of the topic: what stands there does not tell by itself."""
+
     async def work(world: World, record: TopicRecord) -> None:
+        record.change()
+        await world.write()
+        world.host.stored.clear()
         record.change()
         cursor = world.cursor()
         record.change_cursor(cursor)
