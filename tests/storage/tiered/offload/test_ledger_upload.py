@@ -91,7 +91,7 @@ def test_what_is_returned_says_where_the_object_ends_and_reads_back() -> None:
         assert (index.ledger, index.entries, index.topic) == (world.info.ledger, 10, TOPIC)
         blocks = cut_blocks(blob[HEAD_BYTES : len(blob) - record.index_bytes], world.info.ledger, 0)
         assert [name for _, run in blocks for name in names_of(run)] == WANTED
-        assert len(world.took) >= 1 and all(ms > 0 for ms in world.took) and sum(world.took) < 1000, "in milliseconds"
+        assert world.took and 0.1 < sum(world.took) < 1000, "in milliseconds"
 
     play(work)
 
