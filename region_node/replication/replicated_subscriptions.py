@@ -56,8 +56,7 @@ class ReplicatedSubscriptions:
         await loaded.subscription(name, initial=mark_delete)
 
     def reset(self, topic: str, name: str, mark_delete: Position) -> bool:
-        loaded = self._loaded(topic)
-        found = None if loaded is None else loaded.subscriptions.get(name)
+        found = self._subscription(topic, name)
         if found is None:
             return False
         found.reset(mark_delete)
@@ -66,16 +65,14 @@ class ReplicatedSubscriptions:
     def begin_earlier(
         self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]
     ) -> bool:
-        loaded = self._loaded(topic)
-        found = None if loaded is None else loaded.subscriptions.get(name)
+        found = self._subscription(topic, name)
         if found is None:
             return False
         found.begin_earlier(mark_delete, start, never)
         return True
 
     def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
-        loaded = self._loaded(topic)
-        found = None if loaded is None else loaded.subscriptions.get(name)
+        found = self._subscription(topic, name)
         if found is not None:
             found.replicated, found.on_reset = True, on_reset
 

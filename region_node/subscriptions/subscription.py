@@ -248,8 +248,8 @@ class Subscription:
         self.messages_out += consumer.messages_out
         self.bytes_out += consumer.bytes_out
         self.messages_acked += consumer.messages_acked
-        self.messages_redelivered += consumer.messages_redelivered
         self.dispatcher.remove(consumer)
+        self.messages_redelivered += consumer.messages_redelivered  # what it had not acknowledged is among them
         if not self.dispatcher.consumers:
             self.dispatcher.rewind()  # a read that is still under way finds another generation
             self.dispatcher = self.cursor.reading = None
