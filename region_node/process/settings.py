@@ -402,7 +402,7 @@ def host_and_port(name: str, address: str) -> tuple[str, int]:
     ConfigError.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
         raise ConfigError(f"{name}: expected host:port, not {address!r}")
     return host.strip("[]"), int(port)
 

@@ -165,19 +165,24 @@ def consume(
         consumer = connection.subscribe(
             topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=10_000
         )
-        got = size = 0
-        begun = last = time.perf_counter()
-        while got < count:
-            try:
-                message = consumer.receive(timeout_millis=int(_QUIET_S * 1000))
-            except pulsar.Timeout:
-                break
-            if not got:
-                begun = time.perf_counter()
-            got, size, last = got + 1, size + len(message.data()), time.perf_counter()
-            if got % 1000 == 0 or got == count:
-                consumer.acknowledge_cumulative(message)
-        _throughput("consumed", got, size // max(got, 1), max(last - begun, 1e-9), json_output)
+        consume_all(consumer, pulsar, count, json_output=json_output)
+
+
+def consume_all(consumer: Any, pulsar: Any, count: int, *, json_output: bool) -> None:
+    """Takes so many messages, or all that come until nothing does; says what was taken, and how fast."""
+    got = size = 0
+    begun = last = time.perf_counter()
+    while got < count:
+        try:
+            message = consumer.receive(timeout_millis=int(_QUIET_S * 1000))
+        except pulsar.Timeout:
+            break
+        if not got:
+            begun = time.perf_counter()
+        got, size, last = got + 1, size + len(message.data()), time.perf_counter()
+        if got % 1000 == 0 or got == count:
+            consumer.acknowledge_cumulative(message)
+    _throughput("consumed", got, size // max(got, 1), max(last - begun, 1e-9), json_output)
 
 
 def _throughput(

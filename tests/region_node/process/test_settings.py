@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.process.settings import ProcessSettings, load
+from region_node.process.settings import ProcessSettings, host_and_port, load
 
 BROKER: dict[str, Any] = {
     "format": 1,
@@ -138,3 +138,11 @@ def test_a_missing_field_and_a_missing_or_broken_file(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ConfigError, match="is no JSON"):
         load(str(tmp_path / "broken.json"), {})
+
+
+def test_an_address_is_a_host_and_a_port() -> None:
+    for text, found in (("h:1", ("h", 1)), ("h:65535", ("h", 65535)), ("[::1]:80", ("::1", 80)), ("a.b:8", ("a.b", 8))):
+        assert host_and_port("bind", text) == found
+    for text in ("", "h", ":80", "h:", "h:0", "h:65536", "h:-1", "h:8o", "h:²", "80"):
+        with pytest.raises(ConfigError, match=r"bind: expected host:port"):
+            host_and_port("bind", text)

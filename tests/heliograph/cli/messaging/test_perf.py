@@ -1,4 +1,4 @@
-"""`heliograph perf produce` counts what is stored, not what was sent."""
+"""`heliograph perf` counts what is stored, not what was sent, and what came, not what was asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from heliograph.cli.messaging.perf import produce_all
+from heliograph.cli.messaging.perf import consume_all, produce_all
 
 OK, TOO_LARGE = "Ok", "MessageTooBig"
 
@@ -60,3 +60,52 @@ def test_what_is_refused_is_not_produced(produce: Callable[..., tuple[dict[str, 
 def test_what_is_never_answered_is_not_produced_either(produce: Callable[..., tuple[dict[str, Any], int]]) -> None:
     found, code = produce(Producer(0, silent=1))
     assert (found["messages"], found["failed"], code) == (99, 1, 1)
+
+
+class Quiet(Exception):
+    """Of the client: nothing has come."""
+
+
+class Consumer:
+    """Has so many messages of 10 bytes. `acknowledged`: through which number each time."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.taken = count, 0
+        self.acknowledged: list[int] = []
+
+    def receive(self, timeout_millis: int) -> Any:
+        if not self.left:
+            raise Quiet
+        self.left, self.taken = self.left - 1, self.taken + 1
+        number = self.taken
+        return SimpleNamespace(data=lambda: b"x" * 10, number=number)
+
+    def acknowledge_cumulative(self, message: Any) -> None:
+        self.acknowledged.append(message.number)
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "taken", "acknowledged"),
+    (
+        (2500, 2500, 2500, [1000, 2000, 2500]),
+        (2500, 2200, 2200, [1000, 2000, 2200]),
+        (2200, 2500, 2200, [1000, 2000]),
+        (2500, 1000, 1000, [1000]),
+        (0, 10, 0, []),
+    ),
+)
+def test_what_came_is_counted_and_acknowledged_now_and_then(
+    there: int, wanted: int, taken: int, acknowledged: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What waits is left to the subscription where fewer were asked for."""
+    consumer = Consumer(there)
+    consume_all(consumer, SimpleNamespace(Timeout=Quiet), wanted, json_output=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["messages"] == taken == consumer.taken and consumer.acknowledged == acknowledged
+    assert found["mb_per_s"] == pytest.approx(found["messages_per_s"] * 10 / 1e6, abs=0.01)
+
+
+def test_nothing_that_came_is_of_no_size(capsys: pytest.CaptureFixture[str]) -> None:
+    for there, said in ((0, "consumed 0 messages of 0 B"), (3, "consumed 3 messages of 10 B")):
+        consume_all(Consumer(there), SimpleNamespace(Timeout=Quiet), 5, json_output=False)
+        assert said in capsys.readouterr().out
