@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from global_config.transport import ConfigTransport
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
+    from heliograph.runtime.clock import Clock
     from local_meta.node import LocalMetaNode
     from local_meta.node_level import NodeLevel
     from region_node.bookie.http_access import BookieAccess
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Role", "Runtime", "build", "build_bookie", "build_broker", "build_config", "build_meta", "system_runtime"]
 
 
-def system_runtime() -> Runtime:
-    """Returns this machine: its clocks, its chance, its disks, LMDB for the tables of metadata nodes."""
-    from heliograph.runtime.clock import SystemClock, system_rng
+def system_runtime(clock: Clock) -> Runtime:
+    """Returns this machine: its chance, its disks, LMDB for the tables of metadata nodes; clock: its clocks."""
+    from heliograph.runtime.clock import system_rng
     from heliograph.runtime.system_disk import SystemDisk
 
     def table(path: str) -> TableStore:
@@ -49,7 +50,7 @@ def system_runtime() -> Runtime:
 
         return LmdbStore(SystemDisk(path), path, check=check_in_a_child)
 
-    return Runtime(SystemClock(), system_rng(), SystemDisk, os.getpid(), table)
+    return Runtime(clock, system_rng(), SystemDisk, os.getpid(), table)
 
 
 def build(role: str, settings: ProcessSettings, runtime: Runtime) -> Role:

@@ -32,6 +32,7 @@ from heliograph.runtime.every import every
 from region_node.process import settings as settings_module
 from region_node.process.composition import Role, Runtime, build, system_runtime
 from region_node.process.settings import ProcessSettings
+from region_node.process.shifted_clock import clock_of
 from region_node.runtime import logs
 
 log = logging.getLogger("region_node.process")
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if settings.disk_priority is not None:
             process_usage.disk_priority(settings.disk_priority)
         with _folder(settings), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runtime = system_runtime()
+            runtime = system_runtime(clock_of(settings, os.environ))
             code = runner.run(_logged(run(settings, runtime), handler, runtime, settings.log.window_s))
     except ConfigError as error:
         code = _refuse(str(error))
