@@ -1,8 +1,8 @@
 """ShiftedClock: the machine's wall clock made wrong for one process, so that tests of real processes see wrong clocks.
 
 Is: what HELIOGRAPH_TEST_CLOCKS does, which names a folder. A process reads its file there, of the name of its node:
-eight bytes, how many ms its wall clock is ahead (little-endian, signed); where there is none it makes one of 0. The file
-is mapped: who writes to it sets the clock of the running process at once. Isn't: a setting. A process that listens on
+eight bytes, how many ms its wall clock is ahead (little-endian, signed); where there is none it makes one of 0. It
+maps the file: who writes to it sets the clock of the running process at once. Isn't: a setting. A process that listens on
 other addresses than this machine's own refuses to start with it. The monotonic clock stays right, as with a time
 service that sets the wall clock.
 """
@@ -26,11 +26,12 @@ VARIABLE = "HELIOGRAPH_TEST_CLOCKS"
 _AHEAD_MS = struct.Struct("<q")
 
 
-class ShiftedClock(SystemClock):
+class ShiftedClock:
     """A `Clock` whose wall is ahead of the machine's by what stands in a file."""
 
     def __init__(self, path: Path) -> None:
         """Makes the file where it is not there. Raises OSError."""
+        self._machine = SystemClock()
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(file).st_size < _AHEAD_MS.size:
@@ -39,9 +40,12 @@ class ShiftedClock(SystemClock):
         finally:
             os.close(file)
 
+    def monotonic(self) -> float:
+        return self._machine.monotonic()
+
     def wall_ms(self) -> int:
         ahead_ms: int = _AHEAD_MS.unpack_from(self._map)[0]
-        return super().wall_ms() + ahead_ms
+        return self._machine.wall_ms() + ahead_ms
 
 
 def set_ahead(folder: Path, node: str, ahead_ms: int) -> None:
