@@ -94,8 +94,8 @@ soak: setup         ## thousands of simulated worlds, and of histories of storag
 	@$(BIN)/python -m geo_tests.sim.soak --passive --seeds $(or $(PASSIVE_SEEDS),5000)
 	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --check
 
-chaos: setup        ## five real regions, everything between and in them broken in turn under load, history checked; MINUTES=5 SEED=1
-	@$(BIN)/python -m geo_tests.wan.chaos --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1)
+chaos: setup        ## five real regions, everything between and in them broken in turn under load, history checked; MINUTES=5 SEED=1 KINDS=cut,wipe-bookie REPORT=PATH PATIENCE_S=120
+	@$(BIN)/python -m geo_tests.wan.chaos --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS)) $(if $(REPORT),--report $(REPORT)) $(if $(PATIENCE_S),--patience-s $(PATIENCE_S))
 
 bench-links: setup  ## a backlog drained over a link with and without a long way, and what that costs local publishing; MEGABYTES=1024 RTT_MS=100
 	@$(BIN)/python -m benchmarks.links --megabytes $(or $(MEGABYTES),1024) --rtt-ms $(or $(RTT_MS),100)

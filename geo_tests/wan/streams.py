@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from geo_tests.wan.instance import Instance, eventually
+from geo_tests.wan.instance import PATIENCE_S, Instance, eventually
 
 
 class Stream:
@@ -43,9 +43,9 @@ class Stream:
     def bodies(self) -> list[str]:
         return [f"{self.region}-{n}" for n in range(self.sent)]
 
-    def finish(self) -> None:
+    def finish(self, patience_s: float = PATIENCE_S) -> None:
         self._producer.flush()
-        eventually(lambda: self.acked == self.sent, f"{self.region}: all acknowledged")
+        eventually(lambda: self.acked == self.sent, f"{self.region}: all acknowledged", patience_s)
 
 
 def missing(stream: Stream, copy: list[str]) -> str:

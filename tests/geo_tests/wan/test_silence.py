@@ -1,0 +1,95 @@
+"""The probe of silences sees each lie that it is there for, and none where nothing is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from geo_tests.wan import silence
+from geo_tests.wan.silence import Silence
+
+BEGAN = 1000.0
+TOLD = {"connected": False, "silent_s": 10.0, "age_s_max": 10.0}
+
+
+@dataclass
+class Publisher:
+    acked: int = 0
+
+
+@dataclass
+class Regions:
+    """us is silent; what eu says of it, and what each has."""
+
+    here: dict[str, Any] = field(default_factory=lambda: dict(TOLD))
+    elsewhere: dict[str, Any] = field(default_factory=lambda: dict(TOLD))
+    arrived: int = 5
+
+    def admin(self, region: str) -> str:
+        return region
+
+    def read_all(self, region: str, topic: str) -> list[str]:
+        return [f"us-{n}" for n in range(self.arrived)]
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock of the probe."""
+    at = [BEGAN]
+    monkeypatch.setattr(silence.time, "monotonic", lambda: at[0])
+    return at
+
+
+def probe(regions: Regions, now: list[float], monkeypatch: pytest.MonkeyPatch, acked: int) -> list[str]:
+    """What it finds 10 s after the beginning; one message more was stored 1 s after it where `acked` is 6."""
+    publisher = Publisher(5)
+    found = Silence(regions, "persistent://t/n/x", {"us": publisher}, [("us", "eu")])  # type: ignore[arg-type,dict-item]
+
+    def rest(method: str, url: str) -> dict[str, Any]:
+        assert "/t/n/x/risk" in url
+        if url.startswith("us/"):
+            return {"not_yet_here": {}, "not_yet_elsewhere": {"eu": regions.elsewhere}}
+        return {"not_yet_here": {"us": regions.here}, "not_yet_elsewhere": {}}
+
+    monkeypatch.setattr(silence, "rest", rest)
+    publisher.acked, now[0] = acked, BEGAN + 1
+    found.sample()
+    found.said.clear()
+    now[0] = BEGAN + 10
+    found.sample()
+    wrong, compared = found.verdict()
+    assert compared == 5
+    return wrong
+
+
+def test_what_is_true_is_not_wrong(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe(Regions(), now, monkeypatch, acked=6) == []
+    assert probe(Regions(here={**TOLD, "age_s_max": 0.0}), now, monkeypatch, acked=5) == [], "nothing is missing"
+
+
+@pytest.mark.parametrize(
+    ("here", "what"),
+    [
+        ({"connected": True}, "is connected"),
+        ({"silent_s": 7.0}, "nothing was heard for 7.0 s"),
+        ({"silent_s": None}, "nothing was heard for 0.0 s"),
+        ({"age_s_max": 6.0}, "6.0 s old"),
+    ],
+)
+def test_each_lie_of_the_target_is_seen(
+    now: list[float], monkeypatch: pytest.MonkeyPatch, here: dict[str, Any], what: str
+) -> None:
+    (found,) = probe(Regions(here={**TOLD, **here}), now, monkeypatch, acked=6)
+    assert what in found and "eu says" in found
+
+
+def test_a_source_that_says_connected_is_seen(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = probe(Regions(elsewhere={**TOLD, "connected": True}), now, monkeypatch, acked=5)
+    assert "us says that it is connected" in found
+
+
+def test_a_probe_that_was_told_nothing_says_so(now: list[float]) -> None:
+    found = Silence(Regions(), "t", {"us": Publisher()}, [("us", "eu")])  # type: ignore[arg-type,dict-item]
+    assert found.verdict() == (["no region said anything of a silence"], 0)
