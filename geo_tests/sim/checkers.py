@@ -52,6 +52,10 @@ class History:
         self.check_known(region, delivered)
         self.consumed.setdefault(region, set()).add((delivered.producer, delivered.sequence))
 
+    def lacking(self, region: str) -> list[Message]:
+        """What was acknowledged anywhere, and not delivered there."""
+        return [message for message in self.acknowledged if message not in self.consumed.get(region, ())]
+
     # -- checks ---------------------------------------------------------------------------------------------------
 
     def check_known(self, region: str, found: Delivered) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
+from geo_tests.sim.life_faults import LifeFaults
 from geo_tests.sim.region import NAMESPACE
 from heliograph.model.errors import HeliographError
 
@@ -57,6 +58,7 @@ class Faults:
             (3, self._unload),
             (3, self._change_topology),
             (1, self._leave),
+            *LifeFaults(self).kinds(),
         ]
         if wanted := world.settings.kinds:
             self.kinds = [(weight, kind) for weight, kind in self.kinds if kind.__name__.strip("_") in wanted]

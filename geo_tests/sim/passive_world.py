@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from geo_tests.sim.checkers import History, Violation
@@ -85,7 +86,7 @@ class PassiveFaults(Faults):
 
 class PassiveWorld(World):
     def __init__(self, seed: int, settings: WorldSettings | None = None, trace: Any = None) -> None:
-        super().__init__(seed, settings, trace)
+        super().__init__(seed, replace(settings or WorldSettings(), trims=False), trace)
         self.histories = {topic: PassiveHistory(topic) for topic in self.topics}
         self.faults = PassiveFaults(self)
         self.counts: Counter[str] = Counter()

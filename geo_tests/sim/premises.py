@@ -41,6 +41,7 @@ def promised(holds: bool, found: str) -> None:
 
 class _Settings:
     auto_recovery = AutoRecoverySettings()
+    trims = False
 
 
 class Premises:

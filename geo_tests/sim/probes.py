@@ -64,6 +64,9 @@ class Probes:
             for origin in log.vector:
                 key, prefix = (topic, region, origin), log.vector.prefix(origin)
                 self._durable[key] = max(self._durable.get(key, prefix), prefix)
+        for region, topic, _, log in self.owners() if self.world.trimmings else ():
+            if topic in self.world.trimmings:
+                self.world.trimmings[topic].look(region, log)
         for region, topic, log in topics:
             self._look_at_subscription(region, topic, log)
             self._look_at_links(region, topic, log)
@@ -109,6 +112,7 @@ class Probes:
                     )
             return
         acked: set[Position] = set()
+        emptied = self._emptied(region, topic)
         for name, consumer in self.world.consumers:
             if name == region and consumer.topic == topic:
                 acked |= consumer.acked
@@ -117,15 +121,21 @@ class Probes:
                 history.submitted[message][0] == region
                 and (-1, -1) < position <= cursor.mark_delete
                 and position not in acked
+                and position > emptied
             ):
                 raise Violation(
                     f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which "
                     "nobody acknowledged"
                 )
 
+    def _emptied(self, region: str, topic: str) -> Position:
+        """Up to here an admin took everything away there."""
+        trimmed = self.world.trimmings.get(topic)
+        return (-1, -1) if trimmed is None else trimmed.emptied(region)
+
     def _look_at_links(self, region: str, topic: str, log: Any) -> None:
-        """A replication cursor never passes what is not durable in the other region. (No SKIP is expected in these
-        worlds.)
+        """A replication cursor never passes what is not durable in the other region, or named there by a SKIP, but for
+        what an admin took away.
 
         An owner there may have died between two looks, right after its receipt: so a suspicion must last, with a living
         owner there.
@@ -133,6 +143,7 @@ class Probes:
         history = self.world.histories.get(topic)
         if history is None:
             return
+        emptied = self._emptied(region, topic)
         for name, cursor in log.ledger.cursors.items():
             if not name.startswith(REPLICATION_CURSOR):
                 continue
@@ -141,7 +152,7 @@ class Probes:
             passed = [
                 p
                 for message, p in history.acknowledged.items()
-                if there < p <= cursor.mark_delete and history.submitted[message][0] == region
+                if max(there, emptied) < p <= cursor.mark_delete and history.submitted[message][0] == region
             ]
             owned = any(r == target and t == topic and other.ledger.failed is None for r, t, other in self._topics())
             if not passed:

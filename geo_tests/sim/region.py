@@ -41,6 +41,8 @@ META_PORT, CONFIG_PORT, RAFT_PORT, BOOKIE_PORT, BROKER_PORT, ADMIN_PORT, LINK_PO
     6700,
 )
 RESTART_S = 0.5
+LEFT_GRACE_S = 0.5
+"""Where nothing is kept, so long what a region has not got that leaves is."""
 TUNED: dict[type, object] = {
     type(value): value
     for value in (
@@ -171,7 +173,7 @@ class Region:
         names = tuple(info.name for info in infos)
         steps: list[Any] = [lambda info=info: admin.ensure_region(info) for info in infos]
         steps.append(lambda: admin.create_tenant(NAMESPACE.split("/")[0], TenantInfo(allowed_regions=names)))
-        kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        kept = dict.fromkeys(("retentionTimeInMinutes", "retentionSizeInMB"), 0 if self.world.settings.trims else -1)
         policies = NamespacePolicies(regions=names, bundles=2, policies={"deduplication": True, "retention": kept})
         steps.append(lambda: admin.create_namespace(NAMESPACE, policies))
         while steps:
@@ -201,6 +203,7 @@ class Region:
                 link_port=LINK_PORT,
                 advertised_host=name,
                 auto_recovery=self.world.settings.auto_recovery,
+                link_left_grace_s=LEFT_GRACE_S if self.world.settings.trims else 86_400.0,
                 listeners={
                     f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name
                 },

@@ -34,6 +34,7 @@ from geo_tests.sim.pulsar_client import SHARED, Client, Consumer, Delivered, Pro
 from geo_tests.sim.reconfiguration import Reconfiguration
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
+from geo_tests.sim.trimming import TrimmedHistory
 from replicator.log.coordinate_lookup import coordinate_of, position_of
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 
@@ -54,6 +55,8 @@ LATENCIES_S = {
     ("ap", "af"): 0.110,
     ("sa", "af"): 0.120,
 }
+TRIMS = 0.2
+"""The part of worlds that keep nothing, where their settings do not say which do."""
 COUNTS = (3, 3, 3, 3, 4, 4, 4, 5, 5, 5)
 """How many regions a world has whose settings do not say which: one of these, by its seed."""
 
@@ -79,6 +82,8 @@ class WorldSettings:
     """The subscription is replicated, and its consumers move from region to region: together they consume
     everything.
     """
+    trims: bool | None = None
+    """Retention is 0, and nothing is kept for a region that leaves. None: by the seed, where the regions are, too."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
 
@@ -111,7 +116,8 @@ class World:
         self.rng = self.sim.rng("world")
         self._trace = trace
         self.topics = [f"persistent://{NAMESPACE}/topic-{i}" for i in range(self.settings.topics)]
-        self.histories = {topic: History(topic) for topic in self.topics}
+        self.trimmings = {topic: TrimmedHistory(topic, self) for topic in self.topics if self.settings.trims}
+        self.histories = {topic: self.trimmings.get(topic) or History(topic) for topic in self.topics}
         self.regions: dict[str, Region] = {}
         self.producers: list[tuple[str, Producer]] = []
         self.consumers: list[tuple[str, Consumer]] = []
@@ -157,6 +163,8 @@ class World:
             if not self.settings.replicated:
                 history.check_consumed(found[topic])
             await self._check_coordinates(topic, found[topic])
+        for trimmed in self.trimmings.values():
+            await trimmed.check_lookups()
         await self.audits.run(found)
         probing.cancel()
         replicating.cancel()
@@ -311,12 +319,17 @@ class World:
         for message in self.sim.rng(f"coordinates {topic}").sample(messages, min(8, len(messages))):
             told = {}
             for region, (node, log) in logs.items():
-                told[region] = (await node.machine.ask(coordinate_of, log, places[region][message])).coordinate
+                coordinate = (await node.machine.ask(coordinate_of, log, places[region][message])).coordinate
+                if places[region][message] >= log.ledger.first_position():  # it was not trimmed meanwhile
+                    told[region] = coordinate
+            if not told:
+                continue
             if len(set(told.values())) != 1 or None in told.values():
                 raise Violation(f"{topic}: {message} has different coordinates: {told}")
-            for region, (node, log) in logs.items():
+            for region in told:
+                node, log = logs[region]
                 at = (await node.machine.ask(position_of, log, *next(iter(told.values())))).position
-                if at != places[region][message]:
+                if at != places[region][message] and places[region][message] >= log.ledger.first_position():
                     raise Violation(
                         f"{topic} in {region}: the coordinate of {message} leads to {at}, it lies at "
                         f"{places[region][message]}"
@@ -330,7 +343,7 @@ class World:
             return self._consumed_together()
         for topic, history in self.histories.items():
             for region in self.regions:
-                if lacking := [m for m in history.acknowledged if m not in history.consumed.get(region, ())]:
+                if lacking := history.lacking(region):
                     return f"{topic} in {region} lacks {len(lacking)}: {lacking[:5]}"
         return ""
 
@@ -371,7 +384,8 @@ def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
     if settings.regions:
         return settings
     count = rng.choice(COUNTS)
-    return replace(settings, regions=CITIES[:count], messages=max(1, settings.messages * 9 // count**2))
+    trims = rng.random() < TRIMS if settings.trims is None else settings.trims
+    return replace(settings, regions=CITIES[:count], messages=max(1, settings.messages * 9 // count**2), trims=trims)
 
 
 def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.wire.links.link_commands import SkipRecord
+from replicator.dedup import version_vector
 from storage.managed_ledger.cursors import cursor
 
 
@@ -19,3 +21,12 @@ def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
                 return
 
     patch.setattr(cursor.Cursor, "_advance", advance)
+
+
+def what_is_gone_is_not_named(patch: pytest.MonkeyPatch) -> None:
+    """A target goes on behind what its source does not have any more, and says that it lacks nothing."""
+
+    def confirm_skip(self: version_vector.Intake, record: SkipRecord) -> None:
+        self.confirm(record.origin, record.through)
+
+    patch.setattr(version_vector.Intake, "confirm_skip", confirm_skip)
