@@ -1,7 +1,7 @@
 """Probes: what the checkers look at inside living brokers, again and again while a world runs.
 
 Is: the invariants that no client can see from outside: cursors that pass what they must not, vectors that go back,
-queues beyond their bound, regions that say they lack nothing of another one and do.
+queues beyond their bound. What regions say of each other is compared by `reports`.
 Isn't: a wait for anything.
 
 A probe knows of each topic and region what was ever seen durable there (the vector of a living owner), and what the
@@ -11,11 +11,11 @@ subscription acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
+from geo_tests.sim.reports import Reports
 from heliograph.model.positions import Position
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 EVERY_S = 0.2
 REPLICATION_CURSOR = "pulsar.repl."
 SUSPICIONS_MAX = 3
-TOLD_S = 3.0
-"""What was confirmed so long ago is told of by the source's heartbeats, or the silence is, which is none up to 2 s."""
-UNTOLD_MAX = 5
-"""So many looks may find otherwise: what waited while a path was cut comes in one go, old heartbeats first."""
 CACHE_BYTES_MAX = 64 << 20
 BACKLOG_BYTES_MAX = 4 << 20
 WRITE_BUFFER_BYTES_MAX = 4 << 20
@@ -42,11 +38,7 @@ class Probes:
         self._durable: dict[tuple[str, str, tuple[int, int, int]], Position] = {}
         """(topic, region, origin) -> the furthest durable prefix that an owner there has shown."""
         self._suspicions: dict[tuple[str, str, str], int] = {}
-        self.reports = 0
-        """How often a region said that it lacks nothing of another one, and that was compared with the truth."""
-        self._confirmed: dict[tuple[str, str], deque[tuple[float, Position]]] = {}
-        """(topic, region) -> what was last confirmed there, and when that was first seen."""
-        self._untold: dict[tuple[str, str, str], int] = {}
+        self.reports = Reports(world)
 
     async def run(self) -> None:
         while True:
@@ -70,7 +62,7 @@ class Probes:
         for region, topic, log in topics:
             self._look_at_subscription(region, topic, log)
             self._look_at_links(region, topic, log)
-        self._look_at_reports({(region, topic): log.origin for region, topic, log in topics})
+        self.reports.look()
         self._look_at_bounds()
 
     def _topics(self) -> Iterator[tuple[str, str, Any]]:
@@ -165,42 +157,6 @@ class Probes:
                         f"{region} only through {there}: {passed[:3]}"
                     )
 
-    def _look_at_reports(self, origins: dict[tuple[str, str], Any]) -> None:
-        """Who says that nothing of another region is missing, and that it has heard so just now, has everything that
-        was confirmed there a while ago. origins: of the topics that are loaded.
-        """
-        now = self.world.sim.now()
-        for topic, history in self.world.histories.items():
-            newest: dict[str, Position] = {}
-            for message, position in history.acknowledged.items():
-                region = history.submitted[message][0]
-                newest[region] = max(newest.get(region, position), position)
-            for region, position in newest.items():
-                seen = self._confirmed.setdefault((topic, region), deque())
-                if not seen or seen[-1][1] < position:
-                    seen.append((now, position))
-                while len(seen) > 1 and seen[1][0] <= now - TOLD_S:
-                    seen.popleft()
-        for region, topic, _, log in self.owners():
-            for source, link in log.incoming.items():
-                known, origin = self._confirmed.get((topic, source)), origins.get((source, topic))
-                told, key = link.risk, (topic, region, source)
-                if not known or origin is None or known[0][0] > now - TOLD_S or log.state.trees:
-                    continue
-                if told is None or told.entries or link.untold_s(link.heard.now()):
-                    self._untold.pop(key, None)
-                    continue
-                self.reports += 1
-                if known[0][1] <= log.vector.prefix(origin):
-                    self._untold.pop(key, None)
-                    continue
-                count = self._untold[key] = self._untold.get(key, 0) + 1
-                if count > UNTOLD_MAX:
-                    raise Violation(
-                        f"{topic}: {region} says that it lacks nothing of {source}, which confirmed {known[0][1]} "
-                        f"{now - known[0][0]:.1f} s ago; it has that through {log.vector.prefix(origin)}"
-                    )
-
     def _look_at_bounds(self) -> None:
         """Every queue and cache keeps its bound."""
         for region in self.world.regions.values():
@@ -218,3 +174,4 @@ class Probes:
 
     async def final(self) -> None:
         self.look()
+        await self.world._until("every region says that nothing is missing", self.reports.nothing_missing)

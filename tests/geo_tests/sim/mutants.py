@@ -5,10 +5,13 @@ Is: patches. Isn't: the mutants of one world alone, which stand beside it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from heliograph.wire.links.link_commands import SkipRecord
 from replicator.dedup import version_vector
+from replicator.sending import link_sender
 from storage.managed_ledger.cursors import cursor
 
 
@@ -30,3 +33,14 @@ def what_is_gone_is_not_named(patch: pytest.MonkeyPatch) -> None:
         self.confirm(record.origin, record.through)
 
     patch.setattr(version_vector.Intake, "confirm_skip", confirm_skip)
+
+
+def what_was_sent_is_not_at_risk(patch: pytest.MonkeyPatch) -> None:
+    """A source says that its target lacks what was not sent yet, and nothing else."""
+
+    def backlog(self: link_sender.LinkSender) -> Any:
+        found, oldest_ms = told(self)
+        return (found, oldest_ms) if not self.in_flight_bytes else ((0, 0, 0), 0)
+
+    told = link_sender.LinkSender.backlog
+    patch.setattr(link_sender.LinkSender, "backlog", backlog)

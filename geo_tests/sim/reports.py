@@ -1,0 +1,135 @@
+"""Reports: whatever a region says of what is missing is compared with the truth, again and again while a world runs.
+
+Is: the facts of topics that `dr status`, failovers, and the console are made of, for each pair of regions: what the
+source says that its target lacks, what the target says that it lacks of the source. Isn't: a vector's missing ranges,
+which `trimming` looks at where something may be missing.
+
+Nothing is told too low: the source counts all that was confirmed there and is not durable in its target, at any moment;
+the target, where it says that it has heard of the source just now, all that was confirmed there TOLD_S ago and is not
+here. Nothing is told too high for long: once everything is healed, each says that nothing is missing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from geo_tests.sim.checkers import Violation
+from heliograph.model.positions import BEFORE_ALL, Position
+from region_node.dr.operations.namespace_facts import topic_facts
+
+if TYPE_CHECKING:
+    from geo_tests.sim.world import World
+
+TOLD_S = 3.0
+"""What was confirmed so long ago is told of by the source's heartbeats, or the silence is, which is none up to 2 s."""
+UNTOLD_MAX = 5
+"""So many looks may find otherwise: what waited while a path was cut comes in one go, old heartbeats first; and an
+owner that was fenced says what it knew, until it notices.
+"""
+
+
+class _Confirmed:
+    """What was confirmed of one topic in one region, by position: `all` of it, and what is `told`, TOLD_S later."""
+
+    __slots__ = ("_young", "all", "told")
+
+    def __init__(self) -> None:
+        self.all: list[Position] = []
+        self.told: list[Position] = []
+        self._young: deque[tuple[float, Position]] = deque()
+
+    def add(self, now: float, position: Position) -> None:
+        insort(self.all, position)
+        self._young.append((now, position))
+
+    def settle(self, now: float) -> None:
+        while self._young and self._young[0][0] <= now - TOLD_S:
+            insort(self.told, self._young.popleft()[1])
+
+
+class Reports:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen: dict[str, int] = {}
+        """Topic -> how many of its receipts are noted in `_confirmed`."""
+        self._confirmed: dict[tuple[str, str], _Confirmed] = {}
+        self._low: dict[tuple[str, str, str, str], int] = {}
+        """(topic, who says it, "its target" or "itself", the other region) -> looks in a row that found more."""
+
+    def look(self) -> None:
+        """Raises Violation."""
+        self._note()
+        owners = {(region, topic): (node, log) for region, topic, node, log in self._world.probes.owners()}
+        for (region, topic), (node, log) in owners.items():
+            if topic not in self._world.histories or log.state.trees:
+                continue
+            facts = topic_facts(node.roles[0].topics.loaded[topic], node.roles[0].links, node.machine.clock.wall_ms())
+            for target, link in facts["links"].items():
+                if (target, topic) in owners:
+                    there = owners[target, topic][1].vector.prefix(log.origin)
+                    gone = max(self._emptied(region, topic), _before(log.ledger.first_position()))
+                    lacks = self._above(self._of(topic, region).all, max(there, gone))
+                    self._compare(topic, region, "its target", target, link["messages"], lacks)
+            for source, told in facts["lacks"].items():
+                if (source, topic) in owners and told["messages"] is not None:
+                    source_log = owners[source, topic][1]
+                    has = max(log.vector.prefix(source_log.origin), self._emptied(source, topic))
+                    has = max(has, _before(source_log.ledger.first_position()))
+                    lacks = self._above(self._of(topic, source).told, has)
+                    silent = log.incoming[source].untold_s(log.incoming[source].heard.now())
+                    self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
+
+    def nothing_missing(self) -> str:
+        """What is still told to be missing: "": nothing."""
+        for region, topic, node, _ in self._world.probes.owners():
+            if topic not in self._world.histories:
+                continue
+            facts = topic_facts(node.roles[0].topics.loaded[topic], node.roles[0].links, node.machine.clock.wall_ms())
+            self._world.verdict.reports += 1
+            for kind in ("links", "lacks"):
+                for other, told in facts[kind].items():
+                    if told["messages"]:
+                        return f"{topic}: {region} says {kind} {other} {told}"
+            if facts["missing"] and topic not in self._world.trimmings:
+                return f"{topic}: {region} says that {facts['missing']} is missing"
+        return ""
+
+    def _note(self) -> None:
+        now = self._world.sim.now()
+        for topic, history in self._world.histories.items():
+            for message, position in islice(history.acknowledged.items(), self._seen.get(topic, 0), None):
+                if position > BEFORE_ALL:
+                    self._of(topic, history.submitted[message][0]).add(now, position)
+            self._seen[topic] = len(history.acknowledged)
+        for confirmed in self._confirmed.values():
+            confirmed.settle(now)
+
+    def _of(self, topic: str, region: str) -> _Confirmed:
+        return self._confirmed.setdefault((topic, region), _Confirmed())
+
+    def _emptied(self, region: str, topic: str) -> Position:
+        trimmed = self._world.trimmings.get(topic)
+        return BEFORE_ALL if trimmed is None else trimmed.emptied(region)
+
+    def _above(self, positions: list[Position], position: Position) -> int:
+        return len(positions) - bisect_right(positions, position)
+
+    def _compare(self, topic: str, region: str, whom: str, other: str, told: int, lacks: int) -> None:
+        self._world.verdict.reports += 1
+        key = (topic, region, whom, other)
+        if told >= lacks:
+            self._low.pop(key, None)
+            return
+        count = self._low[key] = self._low.get(key, 0) + 1
+        if count > UNTOLD_MAX:
+            lacking = f"{other} lacks" if whom == "its target" else f"it lacks of {other}"
+            raise Violation(f"{topic}: {region} says that {lacking} {told} messages: {lacks} are missing")
+
+
+def _before(position: Any) -> Position:
+    return (position[0], position[1] - 1)
