@@ -32,6 +32,7 @@ class Faults:
         self._count = 0
         self._disturbed_until: dict[str, float] = {}
         self._served: dict[str, float] = {}
+        self.lives = LifeFaults(self)
         self.kinds: list[tuple[int, Callable[[], tuple[str, Undo] | None]]] = [
             (5, self._cut_wan),
             (2, self._cut_wan_one_way),
@@ -58,7 +59,7 @@ class Faults:
             (3, self._unload),
             (3, self._change_topology),
             (1, self._leave),
-            *LifeFaults(self).kinds(),
+            *self.lives.kinds(),
         ]
         if wanted := world.settings.kinds:
             self.kinds = [(weight, kind) for weight, kind in self.kinds if kind.__name__.strip("_") in wanted]

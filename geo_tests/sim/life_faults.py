@@ -1,12 +1,15 @@
 """Life faults: what lives and dies by command in a simulated world: what is kept, what an admin takes away.
 
-Is: kinds of faults, in a table that `faults` adds to its own. Isn't: what must hold nevertheless (`trimming`).
+Is: kinds of faults, in a table that `faults` adds to its own. Isn't: what must hold nevertheless
+(`trimming`, `remade`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from geo_tests.sim.remade import Remade
 
 if TYPE_CHECKING:
     from geo_tests.sim.faults import Faults
@@ -20,10 +23,21 @@ class LifeFaults:
 
     def __init__(self, faults: Faults) -> None:
         self._faults, self._world = faults, faults.world
+        self._remade = Remade(self._world)
 
     def kinds(self) -> list[tuple[int, Kind]]:
         """With their weights, as `Faults.kinds`."""
-        return [(14, self._faults._leave), (10, self._truncate)] if self._world.settings.trims else []
+        if self._world.settings.trims:
+            return [(14, self._faults._leave), (10, self._truncate)]
+        return [(1, self._delete_and_make_again)]
+
+    async def finish(self) -> None:
+        """What was begun comes to its end, now that everything is well. Raises Violation."""
+        await self._remade.finish()
+
+    def _delete_and_make_again(self) -> tuple[str, Undo] | None:
+        """Of a topic beside those of the world, in every region."""
+        return ("delete a topic, and make it again", lambda: None) if self._remade.begin() else None
 
     def _truncate(self) -> tuple[str, Undo] | None:
         """An admin empties a topic of one region, whatever consumers and links still lack of it."""

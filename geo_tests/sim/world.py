@@ -157,6 +157,7 @@ class World:
         self.trace("heal")
         await self.faults.heal()
         await self._converge()
+        await self.faults.lives.finish()
         found = await self._read_everything()
         for topic, history in self.histories.items():
             history.check(found[topic])

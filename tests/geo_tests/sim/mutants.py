@@ -5,11 +5,14 @@ Is: patches. Isn't: the mutants of one world alone, which stand beside it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.wire.links.link_commands import SkipRecord
+from region_node.topics.serving.deferred_deletion import Tombstones
 from replicator.dedup import version_vector
 from replicator.sending import link_sender
 from storage.managed_ledger.cursors import cursor
@@ -44,3 +47,13 @@ def what_was_sent_is_not_at_risk(patch: pytest.MonkeyPatch) -> None:
 
     told = link_sender.LinkSender.backlog
     patch.setattr(link_sender.LinkSender, "backlog", backlog)
+
+
+def a_tombstone_goes_with_the_first_copy(patch: pytest.MonkeyPatch) -> None:
+    """It is taken away once one region has purged: a region that has not heard of it yet brings the topic back."""
+
+    async def settle(self: Tombstones, found: Tombstone, version: int) -> None:
+        await settled(self, replace(found, regions=found.purged) if found.purged else found, version)
+
+    settled = Tombstones.settle
+    patch.setattr(Tombstones, "settle", settle)

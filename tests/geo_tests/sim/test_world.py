@@ -26,6 +26,7 @@ from replicator.receiving import link_receiver
 from replicator.sending import link_sender
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import (
+    a_tombstone_goes_with_the_first_copy,
     the_mark_delete_position_jumps_over_gaps,
     what_is_gone_is_not_named,
     what_was_sent_is_not_at_risk,
@@ -313,6 +314,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     silence_is_taken_for_health: replace(WILD, messages=120, kinds=("cut_region_off", "cut_wan")),
     another_regions_sequences_answer_a_producer: CALM,
     what_is_gone_is_not_named: TRIMMED,
+    a_tombstone_goes_with_the_first_copy: replace(CALM, faults=6, kinds=("delete_and_make_again", "cut_region_off")),
     what_was_sent_is_not_at_risk: replace(WILD, messages=120, kinds=("slow_wan", "cut_wan", "kill_two_bookies")),
 }
 FOUND_BY: dict[Mutant, int] = {
