@@ -183,6 +183,11 @@ class GatePort(Protocol):
         ...
 
     @property
+    def epoch(self) -> int:
+        """Rises within a leadership whenever another region becomes the one that publishes."""
+        ...
+
+    @property
     def open(self) -> bool:
         """Whether this region takes messages now."""
         ...

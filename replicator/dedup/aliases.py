@@ -1,56 +1,50 @@
 """Aliases: a message that was published in two regions, because its producer tried again elsewhere, is stored once.
 
-Is: which entries of a run repeat (producer, sequence) pairs that the topic holds exactly, or has on their way, and the
-run cut into what is stored and SKIP(alias) records for what is not. Isn't: a maximum: older sequences that never
-arrived are stored, whatever came after them.
-Invariants: an entry is an alias only where the very pair, published under the same leadership in another region, and so
-under another epoch, is stored, or lies before it in the order of appends (if that fails, this fails with it); the
-coordinates of a run are all covered by its pieces, in order. Used for what was published while one region at a time
-published to the namespace: two regions' producers of one name are then one producer.
+Is: which entries of a run repeat messages that the topic holds, or has on their way, and the run cut into what is
+stored and SKIP(alias) records for what is not. Isn't: a maximum: older sequences that never arrived are stored,
+whatever came after them.
+Invariants: an entry is an alias only where one of that producer, sequence, and checksum, published under the same
+leadership in another region, is stored, or lies before it in the order of appends (if that fails, this fails with it):
+of that name and sequence may be two messages, where another process has taken the name over; the coordinates of a run
+are all covered by its pieces, in order. Used for what was published while one region at a time published to the
+namespace.
 Source: docs/protocols/links.md, "Producer sequences".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
-
-UnderWay = dict[str, list[tuple[int, int]]]
-"""Producer -> ranges of sequences that are appended and not durable."""
-
-
-def sequences(run: Run) -> Iterator[tuple[str, int, int]]:
-    """(producer, lowest, highest sequence) of each entry."""
-    for name, count, first, pairs in run.producers:
-        if pairs is None:
-            for sequence in range(first, first + count):
-                yield name, sequence, sequence
-        else:
-            for sequence, highest in pairs:
-                yield name, sequence, max(sequence, highest)
+from replicator.dedup.producer_dedup import Coming, Producers, ends, is_coming
+from replicator.dedup.published_checksums import entries
 
 
-def under_way(runs: Iterable[Run]) -> UnderWay:
-    found: UnderWay = {}
+def under_way(runs: Iterable[Run]) -> Coming:
+    found: dict[str, list[tuple[int, int, int]]] = {}
     for run in runs:
-        for name, low, high in sequences(run):
-            found.setdefault(name, []).append((low, high))
+        for name, low, high, checksum in entries(run):
+            found.setdefault(name, []).append((low, high, checksum))
     return found
 
 
-def in_ranges(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
-    return any(first <= low and high <= last for first, last in ranges)
-
-
-def repeats(run: Run, held: Callable[[str, int, int], bool], coming: UnderWay) -> list[bool] | None:
-    """One bool an entry, True = an alias; None: all of it is new."""
+def repeats(run: Run, known: Producers | None, coming: Coming) -> list[bool] | None:
+    """One bool an entry, True = an alias; None: all of it is new. known: what is stored, of the run's leadership."""
+    if not any(
+        segment[0] in coming or (known is not None and known.touches(segment[0], *ends(segment)))
+        for segment in run.producers
+    ):
+        return None
     found = [
-        low >= 0 and (held(name, low, high) or in_ranges(coming.get(name, ()), low, high))
-        for name, low, high in sequences(run)
+        low >= 0
+        and (
+            (known is not None and known.holds(name, low, high, checksum))
+            or is_coming(coming, name, low, high, checksum)
+        )
+        for name, low, high, checksum in entries(run)
     ]
     return found if len(found) == run.count and any(found) else None
 

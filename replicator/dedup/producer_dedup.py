@@ -5,10 +5,11 @@ waiting, or storage.
 Invariants: a local producer is judged by its highest sequence, *submitted*; an answer goes by *durable*, which only
 grows. Entries of other regions never raise either: their sequences are exact ranges, which answer a client's retry
 after a failover, and nothing else. Exact ranges are of one leadership, the newest that was heard of: there one region
-at a time publishes, so that one name is one producer, and whatever another region published lies under an epoch that
-has ended, or ends the one before it. What was published while every region took messages is in none of them, and is
-judged by none: one name in two regions may be two programs. But for names that say of themselves that they are one
-producer everywhere (`heliograph.model.producer_names`).
+at a time publishes. What was published while every region took messages is in none of them, and is
+judged by none: one name in two regions may be two programs. So it may be in two regions one after the other: a process
+that takes a name over goes on from what had arrived. So a message is one of another region only where its bytes are
+(`replicator.dedup.published_checksums`); what is not proven is stored. But for names that say of themselves that they
+are one producer everywhere (`heliograph.model.producer_names`).
 Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was
 forgotten is counted. Of what is stored also
 bytes: names may be long, and a state that no metadata takes would be the end of the topic.
@@ -18,13 +19,14 @@ Source: docs/protocols/links.md, "Producer sequences".
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.producer_names import EVERYWHERE
 from heliograph.wire.run import ProducerSegment, Run
+from replicator.dedup.published_checksums import PublishedChecksums, entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,9 @@ class DedupSettings:
     durable_bytes_max: int = 320 << 10
     ranges_bytes_max: int = 320 << 10
     local_bytes_max: int = 64 << 10
-    """The bound on these ranges in the stored state, which is one value of the metadata with all else that is known of
-    the topic: what was heard of longest ago is left out.
+    checksums_bytes_max: int = 64 << 10
+    """The bound on these ranges, and on checksums, in the stored state, which is one value of the metadata with all
+    else that is known of the topic: what was heard of longest ago is left out.
     """
 
 
@@ -62,7 +65,7 @@ def _bytes(name: str, value: object) -> int:
     return (len(name) if name.isascii() else 4 * len(name)) + 12 + (19 * len(value) if isinstance(value, list) else 0)
 
 
-def _ends(segment: ProducerSegment) -> tuple[int, int]:
+def ends(segment: ProducerSegment) -> tuple[int, int]:
     """(lowest, highest sequence) of a segment."""
     _, count, first, pairs = segment
     return (first, first + count - 1) if pairs is None else (pairs[0][0], max(high for _, high in pairs))
@@ -72,6 +75,12 @@ def _within(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
     """Says whether one range holds all of low to high, inclusive. ranges: (low, high), disjoint and ascending."""
     i = bisect_right(ranges, (low, 1 << 63)) - 1
     return i >= 0 and ranges[i][0] <= low and high <= ranges[i][1]
+
+
+def _touch(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
+    """Says whether one of the ranges holds some of low to high."""
+    i = bisect_right(ranges, (high, 1 << 63)) - 1
+    return i >= 0 and low <= ranges[i][1]
 
 
 def _add(ranges: list[tuple[int, int]], low: int, high: int) -> int:
@@ -92,13 +101,56 @@ def _add(ranges: list[tuple[int, int]], low: int, high: int) -> int:
     return len(ranges) - before
 
 
+class _LocalRanges:
+    """Sequences of local producers, exactly; the least recently heard of first."""
+
+    __slots__ = ("_count", "names")
+
+    def __init__(self, names: dict[str, list[tuple[int, int]]]) -> None:
+        self.names = names
+        self._count = sum(map(len, names.values()))
+
+    def add(self, segment: ProducerSegment, ranges_max: int) -> None:
+        """They mostly follow each other, and are one range."""
+        name, count, first, pairs = segment
+        self.names[name] = ranges = self.names.pop(name, None) or []  # to the end: the most recently heard of
+        if pairs is None:
+            self._count += _add(ranges, first, first + count - 1)
+        else:
+            for sequence, highest in pairs:
+                self._count += _add(ranges, sequence, max(sequence, highest))
+        if not ranges:  # sequences below 0 are nobody's
+            del self.names[name]
+        while self._count > ranges_max:
+            oldest = next(iter(self.names))
+            del self.names[oldest][0]
+            if not self.names[oldest]:
+                del self.names[oldest]
+            self._count -= 1
+
+
+Coming = Mapping[str, Sequence[tuple[int, int, int]]]
+"""Producer -> (lowest, highest sequence, checksum) of each entry that is appended and not durable."""
+
+
+def is_coming(coming: Coming, name: str, low: int, high: int, checksum: int) -> bool:
+    """Whether that very message is among them; of a name that is one producer everywhere, its sequences."""
+    if name.startswith(EVERYWHERE):
+        return any(first <= low and high <= last for first, last, _ in coming.get(name, ()))
+    return (low, high, checksum) in coming.get(name, ())
+
+
+def _nothing(_: int) -> Coming:
+    return {}
+
+
 class Producers:
     """Sequences of one topic's producers."""
 
     __slots__ = (
+        "_checksums",
         "_durable",
         "_local",
-        "_local_count",
         "_range_count",
         "_ranges",
         "_submitted",
@@ -113,10 +165,8 @@ class Producers:
         self._submitted: dict[str, int] = NOTHING  # local: the highest one on its way, only of names that have one
         self._ranges: dict[str, list[tuple[int, int]]] = NOTHING  # of other regions, disjoint and ascending
         self._range_count = 0
-        self._local: dict[str, list[tuple[int, int]]] | None = (
-            None  # what is stored of local producers, exactly; the highest alone does not say that
-        )
-        self._local_count = 0
+        self._local: _LocalRanges | None = None  # what is stored; the highest alone does not say that
+        self._checksums: PublishedChecksums | None = None
         self.forgotten = 0
         self.leadership = 0
         """That the exact ranges are of, as `Run.leadership`, but for names that are one producer everywhere; 0: of none
@@ -130,80 +180,123 @@ class Producers:
     def durable(self, name: str) -> int:
         return self._durable.get(name, -1)
 
-    def holds(self, name: str, low: int, high: int) -> bool:
-        """Whether the sequences low..high were published under `leadership` and are stored here, each of them, wherever
-        they were first published.
+    def holds(self, name: str, low: int, high: int, checksum: int) -> bool:
+        """Whether that message, of the sequences low..high, was published under `leadership` and is stored here,
+        wherever it was first published. checksum: of the entry as it was first published.
         """
-        return _within(self._ranges.get(name, ()), low, high) or (
-            self._local is not None and _within(self._local.get(name, ()), low, high)
+        there = _within(self._ranges.get(name, ()), low, high) or (
+            self._local is not None and _within(self._local.names.get(name, ()), low, high)
+        )
+        return there and self._same(name, low, checksum)
+
+    def touches(self, name: str, low: int, high: int) -> bool:
+        """Whether some sequence of low..high was published under `leadership`, and its message is stored here."""
+        return _touch(self._ranges.get(name, ()), low, high) or (
+            self._local is not None and _touch(self._local.names.get(name, ()), low, high)
         )
 
-    def submit(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
+    def _same(self, name: str, low: int, checksum: int) -> bool:
+        return name.startswith(EVERYWHERE) or (
+            self._checksums is not None and self._checksums.holds(name, low, checksum)
+        )
+
+    def lead(self, leadership: int, epoch: int) -> None:
+        """Something is about to be published here under that leadership, in that epoch of it. What was published here
+        in an earlier one may have been overtaken elsewhere, by another process of the same name.
+        """
+        if epoch == leadership or leadership < self.leadership:
+            return
+        if leadership == self.leadership and self._checksums is not None and self._checksums.epoch == epoch:
+            return
+        self._follow(leadership)
+        if self._checksums is None:
+            self._checksums = PublishedChecksums()
+        self._checksums.begin(epoch, self._submitted)
+
+    def submit(
+        self, run: Run, coming: Coming | None = None, on_its_way: Callable[[int], Coming] = _nothing
+    ) -> list[bool] | None:
         """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry,
         True = new.
 
-        coming: ranges by producer that arrive from other regions, were published under the run's leadership, and are
-        not durable yet; they count as here.
+        coming: what arrives from other regions, was published under the run's leadership, and is not durable yet; it
+        counts as here. on_its_way: tells that, and what was first published here, of a leadership.
         """
         if coming:
-            return self._submit_each(run, coming)
+            return self._submit_each(run, coming, on_its_way)
         ends: list[tuple[str, int]] = []
         for name, count, first, pairs in run.producers:
             high = self._submitted.get(name)
             if high is None:
                 high = self._durable.get(name, -1)
-            if first <= high or (name in self._ranges and self._compares(name, run.leadership)):
-                return self._submit_each(run)
+            if first <= high or (
+                name in self._ranges and first <= self._ranges[name][-1][1] and self._compares(name, run.leadership)
+            ):
+                return self._submit_each(run, coming, on_its_way)
             if pairs is None:
                 high = first + count - 1
             else:
                 for sequence, highest in pairs:
                     if sequence <= high:
-                        return self._submit_each(run)
+                        return self._submit_each(run, coming, on_its_way)
                     high = max(sequence, highest)
             ends.append((name, high))
         if len(ends) > 1 and len({name for name, _ in ends}) < len(ends):
-            return self._submit_each(run)
+            return self._submit_each(run, coming, on_its_way)
         if ends:
             self._submitted = own(self._submitted)
             self._submitted.update(ends)
         return None
 
-    def _submit_each(
-        self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None
-    ) -> list[bool] | None:
+    def _submit_each(self, run: Run, coming: Coming | None, on_its_way: Callable[[int], Coming]) -> list[bool] | None:
         new: list[bool] = []
         self._submitted = own(self._submitted)
-        for name, count, first, pairs in run.producers:
+        for name, low, highest, checksum in entries(run):
+            if low < 0:  # a piece of a chunked message: the last one has its sequence, and is judged
+                new.append(True)
+                continue
             high = self._submitted.get(name, self._durable.get(name, -1))
-            for sequence, highest in pairs or [(s, s) for s in range(first, first + count)]:
-                if sequence < 0:  # a piece of a chunked message: the last one has its sequence, and is judged
-                    new.append(True)
-                    continue
-                highest = max(sequence, highest)
-                fresh = highest > high and not self._elsewhere(run, name, sequence, highest)
-                if fresh and coming is not None and name in coming:
-                    fresh = not any(first <= sequence and highest <= last for first, last in coming[name])
-                new.append(fresh)
-                if fresh:
-                    high = self._submitted[name] = highest
+            if highest > high:
+                fresh = not self._elsewhere(run, name, low, highest, checksum) and not (
+                    coming and is_coming(coming, name, low, highest, checksum)
+                )
+            else:
+                fresh = self._is_another(run, name, low, checksum) and not is_coming(
+                    on_its_way(run.leadership), name, low, highest, checksum
+                )
+            new.append(fresh)
+            if fresh:
+                self._submitted[name] = max(high, highest)
         return None if all(new) else new
 
-    def _elsewhere(self, run: Run, name: str, low: int, high: int) -> bool:
-        """Whether the sequences low..high were all first published in another region, so that they say something of
-        `run`, and are stored here.
+    def _elsewhere(self, run: Run, name: str, low: int, high: int, checksum: int) -> bool:
+        """Whether that message was first published in another region, so that this says something of `run`, and is
+        stored here.
         """
-        return self._compares(name, run.leadership) and _within(self._ranges.get(name, ()), low, high)
+        return (
+            self._compares(name, run.leadership)
+            and _within(self._ranges.get(name, ()), low, high)
+            and self._same(name, low, checksum)
+        )
+
+    def _is_another(self, run: Run, name: str, low: int, checksum: int) -> bool:
+        """Whether a message that is not above what was first published here may be another one: its producer may come
+        from a region that was the active one since.
+        """
+        return (
+            run.leadership == self.leadership
+            and self._checksums is not None
+            and low <= self._checksums.before(name)
+            and not self._same(name, low, checksum)
+        )
 
     def answered(self, run: Run) -> bool:
         """Whether every entry of `run` (judged a duplicate before) is stored by now."""
-        for name, count, first, pairs in run.producers:
-            durable = self._durable.get(name, -1)
-            for sequence, highest in pairs or ((s, s) for s in range(first, first + count)):
-                highest = max(sequence, highest)
-                if highest > durable and not self._elsewhere(run, name, sequence, highest):
-                    return False
-        return True
+        return all(
+            (highest <= self._durable.get(name, -1) and not self._is_another(run, name, low, checksum))
+            or self._elsewhere(run, name, low, highest, checksum)
+            for name, low, highest, checksum in entries(run)
+        )
 
     def confirm(self, run: Run) -> None:
         """A local run is durable."""
@@ -211,13 +304,15 @@ class Producers:
         exactly = self._follows(run)
         for segment in run.producers:
             name = segment[0]
-            high = _ends(segment)[1]
+            high = max(ends(segment)[1], self._durable.pop(name, -1))
             if self._submitted.get(name, -1) <= high:
                 self._submitted.pop(name, None)
             if exactly:
-                self._remember(segment)
-            high = max(high, self._durable.pop(name, -1))
+                self._local = self._local or _LocalRanges({})
+                self._local.add(segment, self.settings.local_ranges_max)
             self._durable[name] = high
+        if exactly:
+            self._remember(run, 0)
         while len(self._durable) > self.settings.producers_max:
             del self._durable[next(iter(self._durable))]
             self.forgotten += 1
@@ -230,7 +325,7 @@ class Producers:
         """After a rollback: `run` is still on its way."""
         self._submitted = own(self._submitted)
         for segment in run.producers:
-            name, high = segment[0], _ends(segment)[1]
+            name, high = segment[0], ends(segment)[1]
             self._submitted[name] = max(high, self._submitted.get(name, self._durable.get(name, -1)))
 
     def confirm_replicated(self, run: Run) -> None:
@@ -244,6 +339,13 @@ class Producers:
             else:
                 for sequence, highest in pairs:
                     self._add_range(name, sequence, max(sequence, highest))
+        if exactly and run.origin is not None:
+            self._remember(run, run.origin[0])
+
+    def _remember(self, run: Run, region: int) -> None:
+        if self._checksums is None:
+            self._checksums = PublishedChecksums()
+        self._checksums.stored(run, region)
 
     def _compares(self, name: str, leadership: int) -> bool:
         """Whether what is remembered of that producer's sequences in other regions says something of a message that is
@@ -252,36 +354,19 @@ class Producers:
         return leadership == self.leadership or name.startswith(EVERYWHERE)
 
     def _follows(self, run: Run) -> bool:
-        """Whether the sequences of `run` are to be remembered exactly. With the first one of a newer leadership what is
-        remembered of the older is forgotten: between the two every region took messages.
-        """
-        if run.leadership > self.leadership:
-            self.leadership = run.leadership
-            kept = {name: ranges for name, ranges in self._ranges.items() if name.startswith(EVERYWHERE)}
-            self._ranges, self._range_count = kept or NOTHING, sum(map(len, kept.values()))
-            self._local, self._local_count = None, 0
+        """Whether the sequences of `run` are to be remembered exactly."""
+        self._follow(run.leadership)
         return bool(run.leadership) and run.leadership == self.leadership
 
-    def _remember(self, segment: ProducerSegment) -> None:
-        """Keeps the sequences of a local producer exactly: they mostly follow each other, and are one range."""
-        name, count, first, pairs = segment
-        local = self._local
-        if local is None:
-            local = self._local = {}
-        local[name] = ranges = local.pop(name, None) or []  # to the end: the most recently heard of
-        if pairs is None:
-            self._local_count += _add(ranges, first, first + count - 1)
-        else:
-            for sequence, highest in pairs:
-                self._local_count += _add(ranges, sequence, max(sequence, highest))
-        if not ranges:  # sequences below 0 are nobody's
-            del local[name]
-        while self._local_count > self.settings.local_ranges_max:
-            oldest = next(iter(local))
-            del local[oldest][0]
-            if not local[oldest]:
-                del local[oldest]
-            self._local_count -= 1
+    def _follow(self, leadership: int) -> None:
+        """With the first run of a newer leadership what is remembered of the older is forgotten: between the two every
+        region took messages.
+        """
+        if leadership > self.leadership:
+            self.leadership = leadership
+            kept = {name: ranges for name, ranges in self._ranges.items() if name.startswith(EVERYWHERE)}
+            self._ranges, self._range_count = kept or NOTHING, sum(map(len, kept.values()))
+            self._local = self._checksums = None
 
     def _add_range(self, name: str, low: int, high: int) -> None:
         if low < 0:
@@ -301,17 +386,27 @@ class Producers:
     def dump(self, bytes_max: int | None = None) -> list[Any]:
         """bytes_max: of all of it, where there is less room than usual."""
         bounds = self.settings.durable_bytes_max, self.settings.ranges_bytes_max, self.settings.local_bytes_max
-        share = 1.0 if bytes_max is None else bytes_max / sum(bounds)
-        parts: tuple[Mapping[str, Any], ...] = self._durable, self._ranges, self._local or {}
+        share = 1.0 if bytes_max is None else bytes_max / (sum(bounds) + self.settings.checksums_bytes_max)
+        local = {} if self._local is None else self._local.names
+        parts: tuple[Mapping[str, Any], ...] = self._durable, self._ranges, local
         kept = [_newest(part, int(bound * share)) for part, bound in zip(parts, bounds, strict=True)]
-        return [*kept, self.leadership]
+        if self._checksums is None:
+            return [*kept, self.leadership]
+        return [*kept, self.leadership, self._checksums.dump(int(self.settings.checksums_bytes_max * share))]
 
     def load(self, dumped: list[Any]) -> None:
         """Exact ranges that do not say of which leadership they are (an earlier version wrote them) are dropped."""
         durable, *exact = dumped
-        ranges, local, self.leadership = exact if len(exact) == 3 else ((), (), 0)
-        self._local = {name: [(low, high) for low, high in pairs] for name, pairs in local.items()} if local else None
-        self._local_count = sum(map(len, self._local.values())) if self._local else 0
+        ranges, local, self.leadership = exact[:3] if len(exact) >= 3 else ((), (), 0)
+        self._local = (
+            _LocalRanges({name: [(low, high) for low, high in pairs] for name, pairs in local.items()})
+            if local
+            else None
+        )
+        self._checksums = None
+        if len(exact) > 3:
+            self._checksums = PublishedChecksums()
+            self._checksums.load(exact[3])
         self._durable = dict(durable) if durable else NOTHING
         self._ranges = (
             {name: [(low, high) for low, high in pairs] for name, pairs in ranges.items()} if ranges else NOTHING

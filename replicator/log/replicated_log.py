@@ -26,7 +26,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup.aliases import pieces, repeats, under_way
-from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.producer_dedup import Coming, DedupSettings
 from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import IncomingLink
 from replicator.log.region_durability import RegionWaits
@@ -51,6 +51,11 @@ class LeadershipGate(Protocol):
     @property
     def leadership(self) -> int:
         """As `heliograph.wire.run.Run.leadership`, of what is published now."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Rises within a leadership whenever another region becomes the one that publishes."""
         ...
 
 
@@ -291,9 +296,11 @@ class ReplicatedLog:
         if self.gate is not None:
             run.leadership = self.gate.leadership
         if self.state.deduplication and run.producers:
+            if self.gate is not None and run.leadership:
+                self.state.producers.lead(run.leadership, self.gate.epoch)
             coming = self._arriving and run.leadership
             fresh = self.state.producers.submit(
-                run, under_way(self._under_way(run.leadership, elsewhere=True)) if coming else None
+                run, under_way(self._under_way(run.leadership, elsewhere=True)) if coming else None, self._on_its_way
             )
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
@@ -324,8 +331,8 @@ class ReplicatedLog:
             run = self.state.intake.accept(run)
             if run.leadership and run.producers and self.state.deduplication and run.transaction is None:
                 known = self.state.producers
-                held = known.holds if run.leadership == known.leadership else _holds_none
-                repeated = repeats(run, held, under_way(self._under_way(run.leadership)))
+                same = known if run.leadership == known.leadership else None
+                repeated = repeats(run, same, under_way(self._under_way(run.leadership)))
                 if repeated is not None:
                     self._append_pieces(pieces(run, repeated, before), done, failed)
                     return verdict
@@ -348,6 +355,9 @@ class ReplicatedLog:
                 and not (elsewhere and waiting.run.origin is None)
             ):
                 yield waiting.run
+
+    def _on_its_way(self, leadership: int) -> Coming:
+        return under_way(self._under_way(leadership))
 
     def _append_pieces(self, found: list[Run | SkipRecord], done: Done, failed: Failed) -> None:
         """A run of another region of which some entries are stored already."""
@@ -521,10 +531,6 @@ class ReplicatedLog:
             if self.waits is not None:
                 self.waits.close(self.closed)
             await self.ledger.close()
-
-
-def _holds_none(name: str, low: int, high: int) -> bool:
-    return False
 
 
 def _without(watchers: tuple[Watcher, ...], one: Watcher) -> tuple[Watcher, ...]:

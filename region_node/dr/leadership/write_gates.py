@@ -235,6 +235,11 @@ class Gate:
         return 0 if self.record is None else self.record.began
 
     @property
+    def epoch(self) -> int:
+        """Rises whenever another region becomes the active one; 0: the namespace is active-active."""
+        return 0 if self.record is None else self.record.epoch
+
+    @property
     def open(self) -> bool:
         """Whether a run would be taken now."""
         return self.refusal() is None

@@ -49,6 +49,10 @@ class Migration:
         return 0
 
     @property
+    def epoch(self) -> int:
+        return 0
+
+    @property
     def open(self) -> bool:
         return False
 

@@ -10,8 +10,8 @@ from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.dedup import aliases
 from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.published_checksums import checksums_of
 from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
@@ -22,7 +22,7 @@ class Gate:
     """Of one namespace, in every region."""
 
     def __init__(self, leadership: int = 3) -> None:
-        self.leadership = leadership
+        self.leadership = self.epoch = leadership
 
 
 class Region:
@@ -37,12 +37,13 @@ class Region:
         self.log = ReplicatedLog(self.ledger, state)  # type: ignore[arg-type]
         self.log.stand_behind(self.gate)
 
-    def stored(self) -> list[tuple[str, int]]:
+    def stored(self) -> list[bytes]:
+        """What clients see, in order."""
         out = []
         for (_, _), _, block in self.store.blocks:
             run = self.store_run(block)
             if run.flags is None or not run.flags[0] & FLAG_HIDDEN:
-                out += [(name, low) for name, low, _ in aliases.sequences(run)]
+                out += [bytes(part) for part in run.parts]
         return out
 
     @staticmethod
@@ -59,8 +60,14 @@ class Region:
         return out
 
 
-def local(name: str, first: int, count: int) -> Run:
-    return Run([b"x"] * count, [1] * count, producers=((name, count, first, None),))
+def body(process: int, sequence: int) -> bytes:
+    """The message of that sequence, as one process has made it."""
+    return b"%d:%d" % (process, sequence)
+
+
+def local(name: str, first: int, count: int, process: int = 0) -> Run:
+    parts = [body(process, sequence) for sequence in range(first, first + count)]
+    return Run(parts, [len(part) for part in parts], producers=((name, count, first, None),))
 
 
 def delivered(source: Region, at: tuple[int, int, Run]) -> Run:
@@ -71,20 +78,26 @@ def delivered(source: Region, at: tuple[int, int, Run]) -> Run:
         list(run.lengths),
         origin=origin,
         spans=((ledger, first, run.count),),
-        checksums=[0] * run.count,
+        checksums=checksums_of(run),
         producers=run.producers,
         leadership=run.leadership,
     )
 
 
 class World:
-    """Three regions; a producer whose client sends, loses its connection, and tries again wherever it is sent."""
+    """Three regions; a producer whose client sends, loses its connection, and tries again wherever it is sent.
 
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.regions = [Region(number, self.rng) for number in (1, 2, 3)]
-        self.confirmed: set[int] = set()
+    restarts: at times another process takes its name over, forgets what had no receipt, and goes on from the highest
+    sequence of the region where it begins, as a client does that was told it.
+    """
+
+    def __init__(self, seed: int, *, restarts: bool = False) -> None:
+        self.rng, self.restarts = random.Random(seed), restarts
+        self.gate = Gate()
+        self.regions = [Region(number, self.rng, self.gate) for number in (1, 2, 3)]
+        self.confirmed: set[bytes] = set()
         self.active, self.next, self.pending = 0, 0, list[int]()
+        self.process = 0
 
     def publish(self) -> None:
         count = self.rng.randrange(1, 5)
@@ -101,12 +114,19 @@ class World:
 
     def _send(self, first: int, count: int) -> None:
         """A client that has gone elsewhere meanwhile does not hear the receipt."""
-        at = self.active
+        at, process = self.active, self.process
         self.regions[at].log.publish(
-            local("p", first, count),
-            lambda _: self._confirm(first, count) if self.active == at else None,
+            local("p", first, count, process),
+            lambda _: self._confirm(first, count) if (self.active, self.process) == (at, process) else None,
             lambda _: None,
         )
+
+    def restart(self) -> None:
+        """What the process before had on its way in this region has ended before."""
+        region = self.regions[self.active]
+        region.ledger.confirm(1000)
+        self.process, self.pending = self.process + 1, []
+        self.next = region.log.last_sequence("p") + 1
 
     def _wait(self) -> None:
         """What is behind others waits for them: a client sends in order."""
@@ -114,7 +134,7 @@ class World:
 
     def _confirm(self, first: int, count: int) -> None:
         for sequence in range(first, first + count):
-            self.confirmed.add(sequence)
+            self.confirmed.add(body(self.process, sequence))
             if sequence in self.pending:
                 self.pending.remove(sequence)
 
@@ -132,8 +152,11 @@ class World:
         return False
 
     def move(self) -> None:
-        """The client goes to some region."""
+        """The client goes to some region, where another leadership begins; at times it is another process there."""
         self.active = self.rng.randrange(3)
+        self.gate.epoch += 1
+        if self.restarts and self.rng.random() < 0.5:
+            self.restart()
 
     def step(self) -> None:
         region = self.rng.choice(self.regions)

@@ -14,27 +14,30 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup import aliases
-from replicator.dedup.producer_dedup import DedupSettings, Producers
+from replicator.dedup.producer_dedup import Coming, DedupSettings, Producers
+from replicator.dedup.published_checksums import checksum_of, checksums_of, entries
 from replicator.dedup.version_vector import RunVerdict
-from tests.replicator.dedup.alias_world import Region, World, ignored, local
+from replicator.log.replicated_log import ReplicatedLog
+from tests.replicator.dedup.alias_world import Region, World, body, ignored, local
 
 
-def run(seed: int) -> None:
-    world = World(seed)
+def run(seed: int, *, restarts: bool = False) -> None:
+    world = World(seed, restarts=restarts)
     for _ in range(160):
         world.step()
     world.heal()
     for region in world.regions:
-        found = Counter(sequence for _, sequence in region.stored())
+        found = Counter(region.stored())
         assert not {s: c for s, c in found.items() if c > 1}, f"seed {seed}: region {region.number} stores twice"
         assert set(found) >= world.confirmed, (
             f"seed {seed}: region {region.number} lacks {sorted(world.confirmed - set(found))}"
         )
 
 
-def test_each_message_is_stored_once_in_every_region() -> None:
+@pytest.mark.parametrize("restarts", (False, True))
+def test_each_message_is_stored_once_in_every_region(restarts: bool) -> None:
     for seed in range(120):
-        run(seed)
+        run(seed, restarts=restarts)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,8 @@ def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
         return lambda run, held, coming: original(run, held, {})
 
     if mutant == "a maximum":
-        monkeypatch.setattr(Producers, "holds", lambda self, name, low, high: high <= self.last_sequence(name, 3))
+        monkeypatch.setattr(Producers, "touches", lambda self, name, low, high: True)
+        monkeypatch.setattr(Producers, "holds", lambda self, name, low, high, _: high <= self.last_sequence(name, 3))
     elif mutant == "what arrives is overlooked":
         monkeypatch.setattr("replicator.log.replicated_log.under_way", lambda runs: {})
         monkeypatch.setattr("replicator.log.replicated_log.repeats", aliases.repeats)
@@ -59,23 +63,64 @@ def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
             run(seed)
 
 
+def _sequences_are_enough(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producers, "_same", lambda self, name, low, checksum: True)
+
+
+def _what_is_on_its_way_goes_by_sequences(patch: pytest.MonkeyPatch) -> None:
+    def coming(coming: Coming, name: str, low: int, high: int, checksum: int) -> bool:
+        return any(first <= low and high <= last for first, last, _ in coming.get(name, ()))
+
+    patch.setattr("replicator.dedup.producer_dedup.is_coming", coming)
+    patch.setattr("replicator.dedup.aliases.is_coming", coming)
+
+
+def _every_epoch_is_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producers, "lead", lambda self, leadership, epoch: None)
+
+
+def _own_tries_on_their_way_are_overlooked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplicatedLog, "_on_its_way", lambda self, leadership: {})
+
+
+def _the_highest_answers_for_all_below(patch: pytest.MonkeyPatch) -> None:
+    def answered(self: Producers, run: Run) -> bool:
+        return all(
+            high <= self.durable(name) or self._elsewhere(run, name, low, high, checksum)
+            for name, low, high, checksum in entries(run)
+        )
+
+    patch.setattr(Producers, "answered", answered)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    (
+        _sequences_are_enough,
+        _what_is_on_its_way_goes_by_sequences,
+        _every_epoch_is_the_first,
+        _own_tries_on_their_way_are_overlooked,
+        _the_highest_answers_for_all_below,
+    ),
+)
+def test_each_rule_is_needed_where_another_process_takes_a_name_over(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(300):
+            run(seed, restarts=True)
+
+
 def test_an_alias_is_no_loss_and_survives_a_reload() -> None:
     region = Region(1, random.Random(1))
     region.log.publish(local("p", 0, 4), lambda _: None, ignored)
     region.ledger.confirm(9)
     other = (2, 1, 9)
-    again = Run(
-        [b"y"] * 6,
-        [1] * 6,
-        origin=other,
-        spans=((5, 0, 6),),
-        checksums=[0] * 6,
-        producers=(("p", 6, 2, None),),
-        leadership=3,
-    )
+    again = arriving(other, local("p", 2, 6))
     assert region.log.append_replicated(BEFORE_ALL, again, lambda _: None, ignored) is RunVerdict.ACCEPT
     region.ledger.confirm(9)
-    assert [s for _, s in region.stored()] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert region.stored() == [body(0, sequence) for sequence in range(8)]
     for _ in range(2):
         assert region.log.vector.prefix(other) == (5, 5) and not region.log.vector.missing(other)
         region.load()
@@ -94,11 +139,80 @@ def test_what_is_kept_of_local_producers_is_bounded_and_the_newest_stays() -> No
             run = local(name, sequence, 1)
             run.leadership = 7
             known.confirm(run)
-    assert known.holds("busy", 40, 40) and known.holds("once-4", 0, 0)
-    assert not known.holds("once-0", 0, 0) and not known.holds("busy", 0, 0)
+
+    def holds(known: Producers, name: str, sequence: int) -> bool:
+        return known.holds(name, sequence, sequence, checksum_of(body(0, sequence)))
+
+    assert holds(known, "busy", 40) and holds(known, "once-4", 0)
+    assert not holds(known, "once-0", 0) and not holds(known, "busy", 0)
     again = Producers(DedupSettings(local_ranges_max=3))
     again.load(known.dump())
-    assert again.dump() == known.dump() and again.holds("busy", 40, 40)
+    assert again.dump() == known.dump() and holds(again, "busy", 40)
+
+
+def arriving(origin: tuple[int, int, int], run: Run, first: int = 0) -> Run:
+    """A run of another region, published under the same leadership."""
+    given = run.as_replicated(origin, 5, first, checksums_of(run))
+    given.leadership = 3
+    return given
+
+
+@pytest.mark.parametrize("reloads", (False, True))
+def test_a_tail_that_comes_late_is_told_from_the_tries_of_it_and_from_another_process(reloads: bool) -> None:
+    """The region has published 30,000 more meanwhile, of the same names."""
+    region, other = Region(1, random.Random(1)), (2, 1, 9)
+    for at, name in enumerate(("tries", "anew")):
+        region.log.append_replicated(
+            (5, 100 * at - 1) if at else BEFORE_ALL,
+            arriving(other, local(name, 0, 100), 100 * at),
+            lambda _: None,
+            ignored,
+        )
+    region.ledger.confirm(9)
+    region.gate.epoch += 1
+    region.log.publish(local("tries", 100, 100), lambda _: None, ignored)
+    region.log.publish(local("anew", 100, 100, process=1), lambda _: None, ignored)
+    for start in range(200, 30_000, 400):
+        region.log.publish(local("tries", start, 400), lambda _: None, ignored)
+        region.log.publish(local("anew", start, 400, process=1), lambda _: None, ignored)
+        region.ledger.confirm(9)
+    if reloads:
+        region.load()
+        region.ledger.save()
+        region.load()
+    before = len(region.stored())
+    for at, name in enumerate(("tries", "anew")):
+        tail = arriving(other, local(name, 100, 50), 200 + 50 * at)
+        region.log.append_replicated((5, 199 + 50 * at), tail, lambda _: None, ignored)
+    region.ledger.confirm(9)
+    assert region.stored()[before:] == [body(0, sequence) for sequence in range(100, 150)], "those of another process"
+    assert region.log.vector.prefix(other) == (5, 299) and not region.log.vector.missing(other)
+
+
+def test_what_a_process_was_not_told_of_is_stored_although_its_sequence_came_meanwhile() -> None:
+    """A producer is told the highest sequence, and goes on from it; then the tail arrives that has these sequences."""
+    region, other, answers = Region(1, random.Random(1)), (2, 1, 9), list[object]()
+    region.log.append_replicated(BEFORE_ALL, arriving(other, local("p", 0, 10)), lambda _: None, ignored)
+    region.ledger.confirm(9)
+    assert region.log.last_sequence("p") == 9
+    region.log.append_replicated((5, 9), arriving(other, local("p", 10, 5), 10), lambda _: None, ignored)
+    region.ledger.confirm(9)
+    for process in (1, 0, 1):
+        region.log.publish(local("p", 10, 3, process), answers.append, ignored)
+        region.ledger.confirm(9)
+    assert len(answers) == 3
+    assert region.stored()[15:] == [body(1, 10), body(1, 11), body(1, 12)], "and its tries, and those of the tail, once"
+
+
+def test_what_comes_under_the_number_of_a_batch_is_told_by_its_bytes() -> None:
+    region, other = Region(1, random.Random(1)), (2, 1, 9)
+    batches = Run([b"a", b"b"], [1, 1], counts=[3, 2], producers=(("p", 2, 0, ((0, 2), (3, 4))),))
+    region.log.publish(batches.cut(0, 2), lambda _: None, ignored)
+    region.ledger.confirm(9)
+    again = Run([b"a", b"c"], [1, 1], counts=[3, 2], producers=(("p", 2, 0, ((0, 2), (3, 4))),))
+    region.log.append_replicated(BEFORE_ALL, arriving(other, again), lambda _: None, ignored)
+    region.ledger.confirm(9)
+    assert region.stored() == [b"a", b"b", b"c"]
 
 
 def pieces_of_one(count: int) -> Run:

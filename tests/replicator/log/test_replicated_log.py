@@ -10,6 +10,7 @@ from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
 from replicator.dedup.producer_dedup import DedupSettings
+from replicator.dedup.published_checksums import checksum_of
 from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
@@ -35,7 +36,7 @@ class Led:
     """A gate, under a leadership that began with that epoch; 0: under none."""
 
     def __init__(self, began: int) -> None:
-        self.leadership = began
+        self.leadership = self.epoch = began
 
 
 def remote(
@@ -46,7 +47,7 @@ def remote(
         [1] * count,
         origin=OTHER,
         spans=((ledger, first, count),),
-        checksums=[0] * count,
+        checksums=[checksum_of(b"x")] * count,  # of the same messages as `local`
         producers=producers,
         leadership=leadership,
     )
