@@ -32,6 +32,8 @@ from storage.managed_ledger.cursors.cursor import Cursor
 
 SWEEP_S = 0.1
 """How often what nobody needs is looked for while there is anything at all."""
+_SWEPT_A_SLICE = 1000
+"""Topics that one sweep looks at. Where more hold something, a round takes several: the bound holds all the same."""
 _LOW_WATER = 0.9
 _RATE_S = 1.0
 
@@ -52,6 +54,7 @@ class EntryCache:
         """Called when there is something again: sets `now`, and sees to it that `sweep` is called."""
         self._buckets: list[dict[TopicCache, None]] = [{} for _ in range(65)]  # by size_bytes.bit_length()
         self._top = 0
+        self._round: list[TopicCache] = []  # whom the sweeps of this round have not looked at yet
         self._runs = 0
         self._rated_at = 0.0
         self._counted = (0, 0, 0, 0)
@@ -118,18 +121,22 @@ class EntryCache:
             self._shrink(None)
 
     def sweep(self, now: float) -> bool:
-        """Evicts what nobody needs, and what is too old. Returns whether anything is left, and `sweep` must be called
-        again.
+        """Evicts what nobody needs, and what is too old, of the next topics of the round. Returns whether anything is
+        left, and `sweep` must be called again.
         """
         self.now = now
         by_position, oldest = self.settings.eviction is not Eviction.TIME, now - self.settings.time_ms / 1000
         before = self.evicted
-        for bucket in self._buckets:
-            for topic in list(bucket):
-                topic.evict_older(oldest)
-                if by_position and topic.runs:
-                    topic.evict_passed()
+        if not self._round:
+            self._round = [topic for bucket in reversed(self._buckets) for topic in reversed(bucket)]
+        for _ in range(min(len(self._round), _SWEPT_A_SLICE)):
+            topic = self._round.pop()
+            topic.evict_older(oldest)
+            if by_position and topic.runs:
+                topic.evict_passed()
         self.evictions += self.evicted > before
+        if not self._runs:
+            self._round.clear()
         return self._runs > 0
 
     def needed_from(self, cursors: dict[str, Cursor]) -> Position | None:

@@ -3,7 +3,7 @@
 Is: who asks is written within the delay that it gave, together with all others that wait; one transaction at a time.
 Isn't: aware of what is written.
 Invariants: each member's operations are applied whole or not at all, in the order of its calls; one member's conflict
-fails no other.
+fails no other. However many are due at once, other work comes after each few of them.
 An unknown outcome is settled by its member before that member writes again.
 """
 
@@ -19,6 +19,8 @@ from storage.ledger.ledger_context import LedgerContext
 
 FLUSH_S = 0.05
 _BYTES_MAX = TXN_BYTES_MAX // 2
+_COLLECTED_A_SLICE = 64
+"""Topics that are encoded before other work has its turn: some milliseconds."""
 
 
 class FlushMember(Protocol):
@@ -54,6 +56,8 @@ class MetadataFlusher:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._due: dict[FlushMember, float] = {}
+        self._taken: dict[FlushMember, None] = {}  # of those that were due, who is still to be asked; the last one next
+        self._over: tuple[FlushMember, Sequence[Op]] | None = None  # what the batch before had no room for
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0  # kept here: uvloop's handle of what is due at once does not tell
         self._running = False
@@ -69,9 +73,14 @@ class MetadataFlusher:
 
     def drop(self, member: FlushMember) -> None:
         self._due.pop(member, None)
+        self._taken.pop(member, None)
+        if self._over is not None and self._over[0] is member:
+            self._over = None
 
     def close(self) -> None:
         self._due.clear()
+        self._taken.clear()
+        self._over = None
         if self._timer is not None:
             self._timer.cancel()
 
@@ -90,42 +99,55 @@ class MetadataFlusher:
     async def _run(self) -> None:
         """Writes what is due, and goes on while more becomes due meanwhile."""
         try:
-            while due := self._take():
-                for members, ops in self._batches(due):
-                    await self._write(members, ops)
+            while self._take():
+                while (batch := await self._batch())[0]:
+                    await self._write(*batch)
                     if self._failures:
                         await asyncio.sleep(self._context.pause_s(self._failures))
-        finally:
+        finally:  # also where a member failed: the others are none the worse for it
             self._running = False
+            self._due = {**dict.fromkeys(reversed(self._taken), self._loop.time()), **self._due}
+            self._taken.clear()
             if self._due:
                 self._arm(min(self._due.values()))
 
-    def _take(self) -> list[FlushMember]:
+    def _take(self) -> bool:
         horizon = self._loop.time() + FLUSH_S / 2
         due = [member for member, at in self._due.items() if at <= horizon]
         for member in due:
             del self._due[member]
-        return due
+        self._taken = dict.fromkeys(reversed(due))
+        return bool(due)
 
-    def _batches(self, due: list[FlushMember]) -> list[tuple[list[FlushMember], list[Op]]]:
-        batches: list[tuple[list[FlushMember], list[Op]]] = []
+    async def _batch(self) -> tuple[list[FlushMember], list[Op]]:
+        """The next that are due, and what they write: as much as one transaction takes. ([], []) at the end."""
         members: list[FlushMember] = []
         ops: list[Op] = []
-        size = 0
-        for member in due:
-            wanted = member.collect()
-            if not wanted:
-                continue
+        size = collected = 0
+        while self._over is not None or self._taken:
+            if self._over is not None:
+                (member, wanted), self._over = self._over, None
+            else:
+                member = self._taken.popitem()[0]
+                try:
+                    wanted = member.collect()
+                except BaseException:
+                    for other in members:
+                        other.on_not_written()
+                        self.request(other)
+                    raise
+                collected += 1
             added = sum(len(op.value) for op in wanted if isinstance(op, Put))
             if ops and (len(ops) + len(wanted) > OPS_MAX or size + added > _BYTES_MAX):
-                batches.append((members, ops))
-                members, ops, size = [], [], 0
-            members.append(member)
-            ops += wanted
-            size += added
-        if ops:
-            batches.append((members, ops))
-        return batches
+                self._over = member, wanted
+                break
+            if wanted:
+                members.append(member)
+                ops += wanted
+                size += added
+            if collected % _COLLECTED_A_SLICE == 0:
+                await asyncio.sleep(0)
+        return members, ops
 
     async def _write(self, members: list[FlushMember], ops: list[Op]) -> None:
         try:

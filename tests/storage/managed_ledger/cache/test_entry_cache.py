@@ -131,6 +131,35 @@ def test_nothing_is_kept_back_for_a_backlogged_cursor_or_for_none() -> None:
     assert first_held(topic) == 10, "0: no cursor counts as backlogged"
 
 
+def test_one_sweep_looks_at_few_of_ten_thousand_topics_and_the_next_ones_at_the_others() -> None:
+    cache = EntryCache(1 << 30, CacheSettings(time_ms=100_000))
+    looked: list[int] = []
+
+    class Looked(Reader):
+        def __init__(self, number: int) -> None:
+            super().__init__(1, 0)
+            self.number = number
+
+        def needed_from(self, now: float, since: float, *, by_mark_delete: bool) -> Position | None:
+            looked.append(self.number)
+            return super().needed_from(now, since, by_mark_delete=by_mark_delete)
+
+    topics = [cache.topic() for _ in range(10_001)]
+    for number, topic in enumerate(topics):
+        topic.cursors = {"c": Looked(number)}  # type: ignore[dict-item]
+        topic.append(1, 0, run_of("n"))
+    for slice_ in range(11):
+        before = len(looked)
+        assert cache.sweep(1.0 + slice_ / 10)
+        assert len(looked) - before <= 1000
+    assert sorted(looked) == list(range(10_001)), "each once a round"
+    for topic in topics[:5]:
+        topic.close()  # what is gone in the middle of a round is passed over
+    while cache.sweep(200.0):
+        pass
+    assert cache.size_bytes == cache.entries == cache.topics == 0
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError):
         CacheSettings(time_ms=0)
