@@ -23,7 +23,7 @@ from heliograph.client.admin_http import Http
 from heliograph.client.bookie_reader import BookieRange, BookiesUnread, read_bookies
 from heliograph.client.object_reader import ObjectRange, ObjectUnread, fill, read_object
 from heliograph.model.coordinates import format_coordinate, parse_coordinate
-from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound, Trimmed
+from heliograph.model.errors import CorruptData, EntriesLost, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin, Run
@@ -366,6 +366,12 @@ class BlockReader:
             if not may_go:
                 raise
             left.pop(number, None)
+        except EntriesLost as lost:
+            if not may_lose:
+                raise
+            stream.numbers.popleft()
+            self._read(left, number, lost.last + 1)  # what is behind it is asked for anew
+            return
         stream.numbers.popleft()
         gone = left.pop(number, None)
         if gone is not None and not may_lose:
@@ -461,7 +467,9 @@ class _Waiting:
 
 
 def _blocks(answer: Any) -> Iterator[bytearray | str]:
-    """The blocks of one range, up to the mark of its end; the owner's admin URL where the range was not read."""
+    """The blocks of one range, up to the mark of its end; the owner's admin URL where the range was not read. Raises
+    NotFound, EntriesLost.
+    """
     while True:
         head = _exactly(answer, bytearray(8), 0)
         size = int.from_bytes(head[4:8], "big")
@@ -470,6 +478,9 @@ def _blocks(answer: Any) -> Iterator[bytearray | str]:
                 yield _exactly(answer, bytearray(size), 0).decode()
             elif head[1] == 2:
                 raise NotFound(_exactly(answer, bytearray(size), 0).decode())
+            elif head[1] == 3:
+                ledger, first, last = map(int, _exactly(answer, bytearray(size), 0).split())
+                raise EntriesLost(ledger, first, last)
             return
         if not 48 <= size <= _BLOCK_BYTES_MAX:
             raise CorruptData(f"a block of {size} bytes")

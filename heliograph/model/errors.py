@@ -106,6 +106,19 @@ class CorruptData(StorageError):
     """A checksum does not match what is stored. Read another copy."""
 
 
+class EntriesLost(StorageError):
+    """Confirmed entries `first` to `last` of `ledger` are gone: every bookie that should have them was asked, and says
+    that it has not. No time brings them back.
+    """
+
+    def __init__(self, ledger: int, first: int, last: int) -> None:
+        super().__init__(
+            f"entries {first} to {last} of ledger {ledger} are lost: no bookie has a copy any more; `heliograph topics "
+            f"repair` looks elsewhere, and a reader that begins at {ledger}:{last + 1} goes on behind them"
+        )
+        self.ledger, self.first, self.last = ledger, first, last
+
+
 class DiskFailed(StorageError):
     """A write or a sync failed; that directory is not used again by this process."""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from region_node.runtime.prometheus_text import Sample, escaped, summary
+from storage.ledger.known_losses import KnownLosses
 from storage.managed_ledger.append_counts import LATENCIES_S, SIZES, AppendCounts, Appends
 
 _ROWS = 200
@@ -89,3 +90,10 @@ def samples(region: str, appends: Appends, now: float) -> Iterator[Sample]:
         rate = sum(counts.rates(now)[at] for counts in appends.namespaces.values())
         yield f"pulsar_broker_storage_{name}_rate", "gauge", {"cluster": region}, rate
     yield from summary("pulsar_broker_publish_latency", {"cluster": region}, appends.newest, 1000)
+
+
+def loss_samples(region: str, losses: KnownLosses) -> Iterator[Sample]:
+    """What readers of this broker have found to be lost."""
+    labels = {"cluster": region}
+    yield "heliograph_lost_entries", "gauge", labels, losses.entries
+    yield "heliograph_lost_ranges", "gauge", labels, len(losses)

@@ -245,6 +245,7 @@ class BrokerFaces:
             hosts=UrlList(broker.settings.security.allowed_hosts),
             entry_cache=broker.entry_cache,
             appends=broker.appends,
+            losses=broker.topics.losses,
             lookups=broker.listener.lookups,
             metrics_series=own.topic_series(),
             metrics_consumers=own.metrics_consumers,

@@ -234,6 +234,7 @@ class BrokerRole(BrokerParts):
             expiry=self.expiry,
         )
         self.links.auditor.storage = BookieCopies(factory.context)
+        factory.context.losses.ask_elsewhere(self.links.auditor.asked_since)
         self.stops.append(self.links.close)
         self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
         book = BundleBook(self.meta, self.view)

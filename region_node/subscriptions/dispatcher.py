@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import EntriesLost, HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort, Piece, visible
@@ -76,6 +76,10 @@ class Dispatcher(ABC):
         """Of a subscription that is active in one region at a time: asked before each pass."""
         self.filtering: Filtering | None = None
         """What decides who gets what, beside the type."""
+        self.skips_lost = False
+        """Entries that are lost count as acknowledged; else it waits before them."""
+        self.lost: EntriesLost | None = None
+        """What the last read has found to be lost, where it waits before that."""
         self._judged: tuple[Position, Sequence[int]] | None = None
         """What filters said of entries that could not go out: the first of them, and the verdicts."""
 
@@ -231,14 +235,14 @@ class Dispatcher(ABC):
             self._reading = False
             return
         pieces: list[Piece] = []
+        skipped = False
         try:
             pieces = await self.ledger.read(position, entries_max, self._bytes_max())
         except HeliographError as error:
-            self.stalled = True
-            log.warning("dispatch.read_failed", extra={"position": position, "error": str(error)})
+            skipped = self._failed(position, error)
         finally:
             self._reading = False
-        if generation != self._generation:
+        if generation != self._generation or skipped:
             self.wake()
         elif pieces:
             self._behind_bytes += sum(run.size_bytes for *_, run in pieces)
@@ -247,6 +251,22 @@ class Dispatcher(ABC):
             self.wake()
         elif not self.stalled:
             self._found_nothing()
+
+    def _failed(self, position: Position, error: HeliographError) -> bool:
+        """A read has failed. True: what is not there any more is passed over, and it goes on at once."""
+        log.warning("dispatch.read_failed", extra={"position": position, "error": str(error)})
+        if not isinstance(error, EntriesLost) or not self.skips_lost:
+            self.lost, self.stalled = error if isinstance(error, EntriesLost) else None, True
+            return False
+        log.warning("dispatch.lost_skipped", extra={"ledger": error.ledger, "first": error.first, "last": error.last})
+        self.cursor.ack_ranges([(error.ledger, error.first, error.last)])
+        self._pass_over(position, error)
+        return True
+
+    def _pass_over(self, position: Position, lost: EntriesLost) -> None:
+        """None of these entries is waited for; they are the first ones at or behind `position`."""
+        if position <= self.position <= (lost.ledger, lost.last):
+            self.position = lost.ledger, lost.last + 1
 
     def _pass(self, piece: Piece) -> int:
         """Hands out a piece as far as it goes; returns the entries that are behind the read position then."""

@@ -11,11 +11,10 @@ Nothing of an entry is kept while it waits but its position and hash: it is read
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from heliograph.model.errors import ConsumerBusy, HeliographError
+from heliograph.model.errors import ConsumerBusy, EntriesLost, HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
 from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
@@ -26,8 +25,6 @@ from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
 from region_node.subscriptions.shared_dispatcher import SharedDispatcher
 from region_node.subscriptions.sticky_keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
-
-log = logging.getLogger("region_node.topics")
 
 LOOK_AHEAD_MAX = 20_000
 _KEYS_MAX = 65_536
@@ -151,8 +148,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 ):
                     self._wait(position, self._hash(pieces[0][2].parts[0]))
         except HeliographError as error:
-            self.stalled = True
-            log.warning("dispatch.read_failed", extra={"position": self._unhashed[-1], "error": str(error)})
+            self._failed(self._unhashed[-1], error)
         finally:
             self._hashing = False
         if not self.stalled:
@@ -298,6 +294,13 @@ class KeySharedDispatcher(SharedDispatcher):
             found = cached[0][2].cut(0, 1) if cached and cached[0][:2] == position else None
         return found
 
+    def _pass_over(self, position: Position, lost: EntriesLost) -> None:
+        super()._pass_over(position, lost)
+        for entry in [p for p in self._hashes if p[0] == lost.ledger and lost.first <= p[1] <= lost.last]:
+            if self.cursor.is_acked(entry) and self._holder(entry) is None:
+                del self._hashes[entry]
+        self._unhashed = [p for p in self._unhashed if p[0] != lost.ledger or not lost.first <= p[1] <= lost.last]
+
     async def _read_waiting(self, generation: int, start: Position) -> None:
         try:
             pieces = await self.ledger.read(start, READ_ENTRIES, PASS_BYTES)
@@ -312,8 +315,7 @@ class KeySharedDispatcher(SharedDispatcher):
                     del self._replaying[start]
                     self._hashes.pop(start, None)
         except HeliographError as error:
-            self.stalled = True
-            log.warning("dispatch.read_failed", extra={"position": start, "error": str(error)})
+            self._failed(start, error)
         finally:
             self._reading = False
         if not self.stalled:

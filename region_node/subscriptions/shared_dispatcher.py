@@ -9,11 +9,10 @@ Where only one consumer has room it gets whole ranges: nothing is decided an ent
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, nsmallest
 
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import EntriesLost, HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
 from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece, entries_for
@@ -23,8 +22,6 @@ from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed_delivery import LATEST_MS, Delayed, Wheel, delayed_entries
 from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES, Dispatcher
 from region_node.subscriptions.filters import RESCHEDULE_MS
-
-log = logging.getLogger("region_node.topics")
 
 UNACKED_CONSUMER_MAX = 50_000
 UNACKED_SUBSCRIPTION_MAX = 200_000
@@ -403,8 +400,8 @@ class SharedDispatcher(Dispatcher):
         try:
             pieces = await self.ledger.read((ledger, entry), last - entry + 1, PASS_BYTES)
         except HeliographError as error:
-            self.stalled = True  # the owner's tick tries again
-            log.warning("dispatch.read_failed", extra={"position": (ledger, entry), "error": str(error)})
+            if self._failed((ledger, entry), error):  # else the owner's tick tries again
+                self.wake()
         finally:
             self._reading = False
             if generation == self._generation:
@@ -416,6 +413,11 @@ class SharedDispatcher(Dispatcher):
                     self._push_missing(ledger, entry, last)
             if pieces is not None or generation != self._generation:
                 self.wake()
+
+    def _pass_over(self, position: Position, lost: EntriesLost) -> None:
+        super()._pass_over(position, lost)
+        for entry in [p for p in self._replaying if p[0] == lost.ledger and lost.first <= p[1] <= lost.last]:
+            del self._replaying[entry]
 
 
 def _within(pieces: list[Piece], ledger: int, first: int, last: int) -> list[Piece]:

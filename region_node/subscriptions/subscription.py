@@ -53,6 +53,8 @@ class Rules:
     filters: tuple[tuple[str, EntryFilter | None], ...] = ()
     """(name, filter), in their order; None: this broker does not have it."""
     topic: str = ""
+    skips_lost: bool = False
+    """What is lost counts as acknowledged; else its consumers are told."""
     leadership: LeadershipPort | None = None
     """It is active in one region at a time; None: in every one."""
 
@@ -210,6 +212,7 @@ class Subscription:
             self.rules.pausing,
             self.rules.leadership,
         )
+        dispatcher.skips_lost = self.rules.skips_lost
         if self.rules.filters and self.filtering is None:
             self.filtering = Filtering(self.rules.topic, self.name, self.properties)
         if self.filtering is not None:
@@ -412,8 +415,11 @@ class Subscription:
             self.dropped,
         )
         if self.dispatcher is not None and self.dispatcher.stalled:
-            self.dispatcher.stalled = False
-            self.dispatcher.wake()
+            lost, self.dispatcher.lost, self.dispatcher.stalled = self.dispatcher.lost, None, False
+            if lost is not None and not self.held:
+                self.disconnect()  # whoever subscribes again hears why
+            else:
+                self.dispatcher.wake()
         return moving
 
     def stats(self, backlog_entries: int, backlog_bytes: int) -> dict[str, Any]:

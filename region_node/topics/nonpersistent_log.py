@@ -110,6 +110,9 @@ class MemoryLedger:
     def first_position(self) -> Position:
         return 0, self.last_confirmed[1] + 1
 
+    async def first_from(self, position: Position) -> Position | None:
+        return None
+
     def bytes_between(self, after: Position, upto: Position) -> int:
         return 0
 

@@ -114,6 +114,7 @@ class SubscribingTopic(ABC):
             pausing=self.policies.on("dispatcherPauseOnAckStatePersistent"),
             filters=self.filters,
             topic=self.text,
+            skips_lost=self.policies.on("autoSkipNonRecoverableData"),
             leadership=None
             if self.leadership_of is None or not durable
             else self.leadership_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),

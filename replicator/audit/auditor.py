@@ -12,6 +12,7 @@ Source: docs/protocols/links.md, "Audit".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -102,6 +103,8 @@ class Auditor:
             60.0, self.settings.period_s / 10
         )  # by then the broker has loaded what it owns
         self._wanted: dict[str, None] = {}
+        self._passed: dict[str, float] = {}
+        """When the last pass began that was wanted, and ended without an error: of topics that have lost something."""
         self._running = ""
         self._running_wanted = False
         self._requests = 0
@@ -118,6 +121,20 @@ class Auditor:
             raise NotAllowed(f"{topic} has no link that is open now: there is nothing to compare it with")
         self._wanted[topic] = None
         self.tick()
+
+    def asked_since(self, topic: str, since: float) -> bool:
+        """Whether all that other regions have of the topic was asked for since then, and a repair was tried; wants a
+        pass where not. True of a topic that no other region has. since: the event loop's time.
+        """
+        log = self._channels.log(topic)
+        if self.storage is None or log is None or not self._channels.names(log):
+            return True
+        if self._passed.get(topic, -1.0) >= since:
+            return True
+        if not self.running(topic):
+            with contextlib.suppress(NotAllowed):  # none of them is to be reached: it may have it
+                self.want(topic)
+        return False
 
     def running(self, topic: str) -> bool:
         """Whether a pass is under way or wanted."""
@@ -151,6 +168,7 @@ class Auditor:
             )
             for gone in [topic for topic in self.reports if self._channels.log(topic) is None]:
                 del self.reports[gone]
+            self._passed = {topic: began for topic, began in self._passed.items() if self._channels.log(topic)}
             for gone in [topic for topic in self.briefs if self._channels.log(topic) is None]:
                 del self.briefs[gone]
         if self._round and now >= self._round_ends - len(self._round) * self._spacing_s:
@@ -159,7 +177,7 @@ class Auditor:
 
     async def _pass(self, log: ReplicatedLog) -> None:
         assert self.storage is not None
-        report = Report(began_ms=self._clock.wall_ms())
+        report, began = Report(began_ms=self._clock.wall_ms()), asyncio.get_running_loop().time()
         channels = self._channels
         asks, regions = partial(self.ask, log), channels.regions(log)
         found = AuditPass(
@@ -184,6 +202,8 @@ class Auditor:
         finally:
             self._running = ""
             self._settle(log, report, found)
+            if self._running_wanted and not report.error:
+                self._passed[log.topic] = began
 
     async def _take(self, entries: int, size_bytes: int) -> None:
         await self._throttle.take(max(entries / self.settings.entries_per_s, size_bytes / self.settings.bytes_per_s))

@@ -16,6 +16,7 @@ from heliograph.runtime.task_set import TaskSet
 from storage.ledger.background_bounds import BackgroundBounds
 from storage.ledger.bookies.bookie_latency import BookieLatency, ReadLatency
 from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.known_losses import KnownLosses
 from storage.ledger.ticker import Ticker
 from storage.sealing.sealing import Sealing
 
@@ -85,6 +86,7 @@ class LedgerContext:
     ticker: Ticker = field(default_factory=Ticker)
     settings: LedgerSettings = field(default_factory=LedgerSettings)
     latency: ReadLatency = field(default_factory=ReadLatency)
+    losses: KnownLosses = field(default_factory=KnownLosses)
     sealing: Sealing | None = None
     """Encrypts what topics want encrypted at rest; None: nothing is, and what is cannot be read."""
     acks: BookieLatency = field(default_factory=BookieLatency)

@@ -15,6 +15,7 @@ from heliograph.model.errors import (
     BookieUnavailable,
     CorruptData,
     EncryptionRequired,
+    EntriesLost,
     HeliographError,
     LedgerFenced,
     MetadataError,
@@ -109,6 +110,7 @@ _CODES: tuple[tuple[type[HeliographError], Code], ...] = (
     (NotEnoughBookies, Code.NOT_ENOUGH_REPLICAS),
     (BookieUnavailable, Code.KAFKA_STORAGE_ERROR),
     (CorruptData, Code.CORRUPT_MESSAGE),
+    (EntriesLost, Code.CORRUPT_MESSAGE),  # of all codes the one that a consumer's `poll` raises
     (BacklogQuotaHold, Code.REQUEST_TIMED_OUT),
     (BacklogQuotaExceeded, Code.POLICY_VIOLATION),
     (EncryptionRequired, Code.POLICY_VIOLATION),

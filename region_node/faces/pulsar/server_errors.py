@@ -39,6 +39,7 @@ _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...
     (errors.NotAllowed, pb.NotAllowedError),
     (errors.MetadataUnavailable, pb.ServiceNotReady),
     (errors.MetadataError, pb.MetadataError),
+    (errors.EntriesLost, pb.NotAllowedError),  # clients try all others again until their own time is over
     (errors.StorageError, pb.PersistenceError),
 )
 """The first that fits; leaves before their roots."""

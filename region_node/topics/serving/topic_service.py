@@ -31,6 +31,7 @@ from heliograph.model.errors import (
     ProducerBusy,
     TopicClosed,
 )
+from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
@@ -63,6 +64,7 @@ from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 if TYPE_CHECKING:
     from replicator.health.tracing import Tracing
+    from storage.ledger.known_losses import KnownLosses
     from storage.ledger.ledger_context import LedgerContext
     from storage.managed_ledger.log.log_reader import ColdReads
     from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
@@ -211,6 +213,17 @@ class TopicService(NamedTopics):
 
     def _cold(self) -> ColdReads | None:
         return getattr(self._factory, "cold", None)
+
+    @property
+    def losses(self) -> KnownLosses | None:
+        """What readers of this broker have found to be lost."""
+        context = getattr(self._factory, "context", None)
+        return None if context is None else context.losses
+
+    def check_not_lost(self, position: Position) -> None:
+        """Raises EntriesLost where what lies there was found lately to be lost."""
+        if self.losses and (lost := self.losses.at(position, asyncio.get_running_loop().time())) is not None:
+            raise lost
 
     # -- loading
 

@@ -14,11 +14,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, StoreRefused
+from heliograph.model.errors import (
+    BookieUnavailable,
+    CorruptData,
+    EntriesLost,
+    HeliographError,
+    NoSuchEntry,
+    NoSuchLedger,
+    StoreRefused,
+)
 from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import OnEnd, ledger_metadata, read_open
+from storage.ledger.reading.lost_entries import lost_entries, told
 from storage.managed_ledger.cache.topic_cache import TopicCache, cut_point
 from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
@@ -101,7 +110,7 @@ class LogReader:
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """The same, also from bookies; [] where nothing is confirmed there yet. Raises CorruptData,
-        BookieUnavailable.
+        BookieUnavailable; EntriesLost where the first of them is gone for good.
         """
         while True:
             existing = self._catalog.at_or_after(position)
@@ -123,11 +132,16 @@ class LogReader:
                     runs = ahead or await self._from_either(ledger, first, max_entries, max_bytes)
                     if self._ahead_bytes and self._ends is not None and existing in self._ends:
                         self._fetch_early(ledger, runs[-1][0] + runs[-1][1].count)
-            except NoSuchLedger:
-                if self._catalog.entries_of(ledger) and not self._catalog.local_gone(ledger):
+            except (BookieUnavailable, NoSuchEntry, NoSuchLedger) as error:
+                gone = not self._catalog.entries_of(ledger) or self._catalog.local_gone(ledger)
+                if gone and isinstance(error, NoSuchLedger):
+                    continue  # trimmed meanwhile, or left to the object store
+                self._counts.read_errors += 1
+                lost = None if gone else await self._lost(ledger, first)
+                if lost is None:
                     raise
-                continue  # trimmed meanwhile, or left to the object store
-            except (BookieUnavailable, CorruptData, StoreRefused):
+                raise lost from error
+            except (CorruptData, StoreRefused):
                 self._counts.read_errors += 1
                 raise
             answer = _bounded(ledger, runs, max_entries, max_bytes)
@@ -140,6 +154,7 @@ class LogReader:
 
     def on_trimmed(self, ledger: int) -> None:
         self._metadata.pop(ledger, None)
+        self._context.losses.forget(ledger)
 
     async def _fetch(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
         end = self._catalog.entries_of(ledger)
@@ -175,6 +190,17 @@ class LogReader:
             if self._cold is None or record is None or record.state == OffloadState.BEGUN:
                 raise
             return await self._from_store(ledger, first, max_entries, max_bytes)
+
+    async def _lost(self, ledger: int, first: int) -> EntriesLost | BookieUnavailable | None:
+        """What a reader is told of an entry that is gone; None: it cannot be read now."""
+        record = self._catalog.offload_of(ledger)
+        if record is not None and record.state != OffloadState.BEGUN:
+            return None
+        try:
+            found = await lost_entries(self._context, ledger, first, self._catalog.entries_of(ledger) - 1)
+        except HeliographError:
+            return None
+        return None if found is None else told(self._context, self._topic, found)
 
     async def _from_store(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
         record = self._catalog.offload_of(ledger)

@@ -420,6 +420,7 @@ class ManagedLedger(LogRepair):
     # -- repairs ------------------------------------------------------------------------------------------------------
 
     def forget_cached(self, ledger: int) -> None:
+        self._parts.context.losses.forget(ledger)
         if self._reader is not None:
             self._reader.on_trimmed(ledger)  # its places may be others
         if self._cache is not None:

@@ -414,6 +414,7 @@ class ManagedLedgerFactory:
     def _closed(self, ledger: ManagedLedger) -> None:
         if self._open.get(ledger.topic) is ledger:
             del self._open[ledger.topic]
+            self.context.losses.forget_topic(ledger.topic)
 
     def _on_bookies(self) -> None:
         if self.context.pool.all_draining():

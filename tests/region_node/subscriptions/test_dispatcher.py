@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.errors import BookieUnavailable, ConsumerBusy, NotAllowed
+from heliograph.model.errors import BookieUnavailable, ConsumerBusy, EntriesLost, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.runtime.ready_queue import BoundedReads
@@ -360,6 +360,100 @@ def test_a_read_that_fails_is_tried_again_by_the_tick(kind: SubscriptionType) ->
         w.subscription.tick(2.0)
         await w.settle()
         assert w.entries(a) == [0, 1, 2] * 2
+
+    run(test)
+
+
+KINDS = [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED, SubscriptionType.KEY_SHARED]
+
+
+def take_all(w: World, consumer: Consumer) -> None:
+    w.subscription.ack(consumer, [position for position, _, _ in w.sinks[consumer].got])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_before_what_is_lost_consumers_are_closed_once_they_hold_nothing(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        w.ledger.cache = False
+        w.append(10)
+        w.ledger.lost = EntriesLost(10, 3, 6)
+        a = w.join(kind, 100)
+        await w.settle()
+        assert w.entries(a) == [0, 1, 2] and not w.sinks[a].closed
+        for _ in range(3):  # what it has may still be acknowledged
+            w.subscription.tick(1.0)
+            await w.settle()
+        assert not w.sinks[a].closed
+        take_all(w, a)
+        await w.settle()
+        w.subscription.tick(1.0)
+        assert w.sinks[a].closed == 1 and not w.subscription.consumers
+        w.ledger.lost = None  # it was brought back
+        b = w.join(kind, 100)
+        await w.settle()
+        assert w.entries(b) == [3, 4, 5, 6, 7, 8, 9]
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_lost_is_passed_over_where_the_brokers_say_so(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        w.ledger.cache = False
+        w.append(10)
+        w.ledger.lost = EntriesLost(10, 3, 6)
+        w.subscription.obey(Rules(skips_lost=True))
+        a = w.join(kind, 100)
+        await w.settle()
+        assert w.entries(a) == [0, 1, 2, 7, 8, 9]
+        take_all(w, a)
+        assert w.cursor.mark_delete == (10, 9) and not w.sinks[a].closed
+        w.append(2)
+        await w.settle()
+        assert w.entries(a)[-2:] == [10, 11]
+
+    run(test)
+
+
+@pytest.mark.parametrize("last", [0, 6, 9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_beginning_that_is_lost_is_passed_over_once(kind: SubscriptionType, last: int) -> None:
+    async def test(w: World) -> None:
+        w.ledger.cache = False
+        w.append(10)
+        w.ledger.lost = EntriesLost(10, 0, last)
+        w.subscription.obey(Rules(skips_lost=True))
+        a = w.join(kind, 100)
+        await w.settle()
+        w.append(1)
+        await w.settle()
+        assert w.entries(a) == list(range(last + 1, 11)) and w.ledger.reads <= 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_that_are_lost_after_they_went_out_once(kind: SubscriptionType, skips: bool) -> None:
+    async def test(w: World) -> None:
+        w.append(10)
+        if skips:
+            w.subscription.obey(Rules(skips_lost=True))
+        a = w.join(kind, 100)
+        await w.settle()
+        assert w.entries(a) == list(range(10))
+        w.ledger.cache, w.ledger.lost = False, EntriesLost(10, 3, 6)
+        w.subscription.redeliver(a, None)
+        for _ in range(4):
+            w.subscription.tick(1.0)
+            await w.settle()
+        assert w.entries(a)[10:] == ([0, 1, 2, 7, 8, 9] if skips else [0, 1, 2])
+        w.subscription.ack(a, [(10, entry) for entry in (0, 1, 2, 7, 8, 9)])
+        await w.settle()
+        w.subscription.tick(1.0)
+        await w.settle()
+        assert w.cursor.mark_delete == ((10, 9) if skips else (10, 2))
+        assert w.sinks[a].closed == (not skips)
 
     run(test)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from heliograph.model.configuration.configuration_records import (
@@ -15,13 +16,14 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import EntriesLost, HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import topic_hash
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
 from replicator.log.replicated_log import ReplicatedLog
+from storage.ledger.known_losses import KnownLosses
 from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.log.managed_ledger import LogState
 from storage.managed_ledger.retention.trim_rule import Retention
@@ -63,6 +65,8 @@ class FakeLedger(MemoryLog):
         self.ledger, self.next = FIRST_LEDGER, 0
         self.reads = 0
         self.read_turns = 1
+        self.lost: EntriesLost | None = None
+        """What no read finds any more."""
         self.next_index = self.created_ms = self.published_ms = 0
         self.waiting: list[tuple[int, int, Run, Callable[[int, int, Run], None], Any]] = []
         self.retention: Retention | None = None
@@ -141,14 +145,39 @@ class FakeLedger(MemoryLog):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
-        return self.found(position, max_entries, max_bytes) if self.cache else []
+        pieces = self.found(position, max_entries, max_bytes) if self.cache else []
+        return self._readable(pieces) if pieces and not self._is_lost(pieces[0]) else []
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
         self.reads += 1
         found = self.found(position, max_entries, max_bytes)
         for _ in range(self.read_turns):
             await asyncio.sleep(0)
-        return found
+        if self.lost is not None and found and self._is_lost(found[0]):
+            raise self.lost
+        return self._readable(found)
+
+    def _is_lost(self, piece: Piece) -> bool:
+        lost = self.lost
+        return lost is not None and piece[0] == lost.ledger and lost.first <= piece[1] <= lost.last
+
+    def _readable(self, pieces: list[Piece]) -> list[Piece]:
+        """Those before what is lost, where the first of them is."""
+        if self.lost is None:
+            return pieces
+        out: list[Piece] = []
+        for ledger, first, run in pieces:
+            stop = run.count
+            if ledger == self.lost.ledger and first <= self.lost.last:
+                stop = min(stop, self.lost.first - first)
+            if stop > 0:
+                out.append((ledger, first, run.cut(0, stop)))
+            if stop < run.count:
+                break
+        return out
+
+    async def ledger_info(self, ledger: int) -> LedgerInfo:
+        return next(info for info in self._infos() if info.ledger == ledger)
 
     # -- ledgers -------------------------------------------------------------------------------------------------------
 
@@ -267,6 +296,7 @@ class FakeFactory:
     def __init__(self) -> None:
         self.ledgers: dict[str, FakeLedger] = {}
         self.opened = 0
+        self.context = SimpleNamespace(losses=KnownLosses())
         self.open_error: HeliographError | None = None
 
     def made(self, topic: str) -> FakeLedger:

@@ -56,6 +56,8 @@ class FakeBookie:
         """Takes what comes, and answers nothing: hung, or cut off one way."""
         self.limbo = False
         self.corrupt = False
+        self.floor = 0
+        """Of ledgers below it, this life may have lost what it had."""
         self.on_add: Callable[[FakeBookie, int], None] = lambda bookie, ledger: None
         self.life = 0
         self.clients: list[FakeClient] = []
@@ -71,6 +73,11 @@ class FakeBookie:
 
     def start(self) -> None:
         self.alive = True
+
+    def begin_anew(self, floor: int) -> None:
+        """Its directories were emptied, and a new life was granted."""
+        self.ledgers.clear()
+        self.floor = floor
 
     def holds(self, ledger: int) -> bool:
         return ledger in self.ledgers and ledger not in self.deleted
@@ -111,6 +118,8 @@ class FakeBookie:
         """What it has of a ledger, at least a fence."""
         if not self.holds(ledger):
             self.check_limbo()
+            if ledger < self.floor and ledger not in self.deleted:
+                raise BookieUnavailable(f"{self.name}: ledger {ledger} is older than its life", forgotten=True)
             raise NoSuchLedger(f"{self.name}: ledger {ledger}")
         return self.ledgers[ledger]
 

@@ -214,6 +214,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
         )
     if admin.appends is not None:
         yield from storage_metrics.samples(admin.region, admin.appends, admin.clock.monotonic())
+    if admin.losses is not None:
+        yield from storage_metrics.loss_samples(admin.region, admin.losses)
     yield from admin.topics.schemas.counts.samples(admin.region)
     yield from admin.lookups.samples(admin.region)
     yield from lookup_metrics.loading_samples(admin.region, admin.topics.load_times, admin.topics.loads_under_way)

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from region_node.transactions.coordinators.transaction_service import Transactions
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.manager.link_manager import LinkManager
+    from storage.ledger.known_losses import KnownLosses
     from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.append_counts import Appends
     from storage.managed_ledger.cache.entry_cache import EntryCache
@@ -145,6 +146,7 @@ class Admin:
     """Further names of hosts by which this interface may be asked."""
     entry_cache: EntryCache | None = None
     appends: Appends | None = None
+    losses: KnownLosses | None = None
     lookups: LookupCounts = field(default_factory=LookupCounts)
     """Counts lookups of the whole broker: its Pulsar listener counts there, too."""
     tier: BrokerTier | None = None

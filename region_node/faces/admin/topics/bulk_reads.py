@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.errors import EntriesLost, HeliographError, NotAllowed, NotFound
 from heliograph.model.ledger_metadata import OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
@@ -30,9 +30,9 @@ log = logging.getLogger("region_node.admin.reading")
 
 _AT_ONCE = 32
 _TOPICS_MAX = 1000
-_END, _MOVED, _GONE = b"\0\0", b"\0\1", b"\0\2"
+_END, _MOVED, _GONE, _LOST = b"\0\0", b"\0\1", b"\0\2", b"\0\3"
 """Marks at a range's end: version 0, then: all of it was sent; owned by another broker, whose URL follows; not there, a
-sentence follows.
+sentence follows; what comes next of it is lost, "ledger first last" follow.
 """
 
 One = Callable[[str, Any], Awaitable[Any]]
@@ -166,6 +166,8 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
                 )
             except NotFound as error:
                 await answer.write(_mark(_GONE, str(error)))
+            except EntriesLost as lost:
+                await answer.write(_mark(_LOST, f"{lost.ledger} {lost.first} {lost.last}"))
             else:
                 await answer.write(_mark(_END, ""))
     except HeliographError as error:  # the status has gone out already: the reader must see that this is not all

@@ -10,12 +10,13 @@ Source: docs/protocols/kafka.md, "Offsets".
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import EntriesLost, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
@@ -40,6 +41,8 @@ from region_node.topics.topic import Topic
 if TYPE_CHECKING:
     from region_node.faces.kafka.cluster.kafka_configs import Configs
     from region_node.faces.kafka.connection.kafka_broker import KafkaCounts
+
+events = logging.getLogger("region_node.kafka")
 
 READ_CURSOR = "pulsar.kafka.reader"
 """Not durable: tells the entry cache how far back Kafka's consumers read."""
@@ -69,7 +72,7 @@ class KafkaLog:
             "low_cursor",
             "ledger",
         ),
-        *("low", "name", "reader", "sequences", "store", "times", "topic", "transactions"),
+        *("_lost_through", "low", "name", "reader", "sequences", "store", "times", "topic", "transactions"),
     )
 
     def __init__(
@@ -102,6 +105,8 @@ class KafkaLog:
         self._ends: OrderedDict[int, Position] = OrderedDict()
         self._first: tuple[int, int] = (-2, 0)
         self._undecided: tuple[Position, int] = ((-1, -1), 0)
+        self._lost_through = 0
+        """The offset behind what was passed over last, because it is lost."""
 
     async def open(self) -> None:
         """Finds, or makes, the cursor that keeps its messages."""
@@ -150,9 +155,26 @@ class KafkaLog:
         return self._first[1]
 
     async def offset_at(self, position: Position) -> int:
-        """The offset of the entry at `position`, or of the first one behind it."""
-        pieces = await self.ledger.read(position, 1, 1)
+        """The offset of the entry at `position`, or of the first one behind it; of one that is lost, where its range
+        begins.
+        """
+        try:
+            pieces = await self.ledger.read(position, 1, 1)
+        except EntriesLost as lost:
+            return await self._offset_before(lost)
         return pieces[0][2].first_index if pieces else self.high_watermark
+
+    async def _offset_before(self, lost: EntriesLost) -> int:
+        """The offset of the first record that is lost: what stands before it is there, or is another range."""
+        if lost.first:
+            try:
+                before = await self.one((lost.ledger, lost.first - 1))
+            except EntriesLost as earlier:
+                return await self._offset_before(earlier)
+            if before is not None:
+                return before.first_index + before.messages
+        first: int = (await self.ledger.ledger_info(lost.ledger)).first_index
+        return first
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -168,7 +190,9 @@ class KafkaLog:
         return reader.cached(at, _ENTRIES_A_READ, max(1, max_bytes)) or None
 
     async def fetch(self, offset: int, max_bytes: int, *, committed: bool = False) -> list[Piece]:
-        """The same, from wherever it is. Raises what a read raises."""
+        """The same, from wherever it is. Raises what a read raises. What is lost is passed over where the brokers are
+        set to that.
+        """
         at = self._ends.get(offset)
         if self.compacts and self.compaction.view is not None:
             at = at or (
@@ -184,17 +208,28 @@ class KafkaLog:
             at = await self.position_of(offset)
         self._reads(at)
         reader: Any = self.topic.readable if committed else self.ledger
-        pieces: list[Piece] = await reader.read(at, _ENTRIES_A_READ, max(1, max_bytes))
-        return pieces
+        while True:
+            try:
+                pieces: list[Piece] = await reader.read(at, _ENTRIES_A_READ, max(1, max_bytes))
+            except EntriesLost as lost:
+                if not self.topic.policies.on("autoSkipNonRecoverableData"):
+                    raise
+                events.warning("kafka.lost_skipped", extra={"topic": self.topic.text, "error": str(lost)})
+                at = lost.ledger, lost.last + 1
+                self._lost_through = await self.offset_at(at)
+            else:
+                return pieces
 
     @property
     def _delete_retention_ms(self) -> int:
         return self._configs.number(self.name, "delete.retention.ms")
 
     async def passed_over(self, offset: int, magic: int) -> list[Buffer]:
-        """An empty batch in place of what was compacted away behind `offset`, where nothing comes behind it; [] where
-        nothing was.
+        """An empty batch in place of what was compacted away behind `offset`, or is lost there, where nothing comes
+        behind it; [] where nothing was.
         """
+        if magic == 2 and self._lost_through > offset:
+            return [_at(offset, memoryview(sealed(b"", 0, self._lost_through - offset - 1, -1, -1, 0)))]
         horizon = self.compaction.horizon
         if horizon is None or magic < 2:
             return []
@@ -329,7 +364,17 @@ class KafkaLog:
         low, high = 0, info.entries - 1
         while low < high:
             middle = (low + high + 1) // 2
-            run = await self.one((info.ledger, middle))
+            try:
+                run = await self.one((info.ledger, middle))
+            except EntriesLost as lost:
+                begins, behind = await self._offset_before(lost), lost.last + 1
+                if offset < begins:
+                    high = lost.first - 1
+                elif behind > high or await self.offset_at((info.ledger, behind)) > offset:
+                    return info.ledger, max(low, lost.first)
+                else:
+                    low = behind
+                continue
             if run is None or run.first_index > offset:
                 high = middle - 1
             elif run.first_index + run.messages > offset:

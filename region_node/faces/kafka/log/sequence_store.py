@@ -22,7 +22,7 @@ from urllib.parse import quote
 import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, Put
-from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.errors import CorruptData, EntriesLost, HeliographError
 from heliograph.model.positions import Position
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import batch_of
@@ -67,7 +67,11 @@ class SequenceStore:
         at = await self._log.position_of(offset) if offset >= 0 else self._tail()
         end, read_bytes = self._log.ledger.last_confirmed, 0
         while at <= end:
-            pieces = await self._log.ledger.read(at, 4096, _READ_BYTES)
+            try:
+                pieces = await self._log.ledger.read(at, 4096, _READ_BYTES)
+            except EntriesLost as lost:  # what its producers sent there cannot be known any more
+                at, times, fed = (lost.ledger, lost.last + 1), None, True
+                continue
             if not pieces:
                 break
             if times is None:

@@ -249,7 +249,7 @@ class _Fetching:
         pieces = log.cached(offset, room, committed=self._committed)
         if pieces is None:
             pieces = await log.fetch(offset, room, committed=self._committed)
-        if not pieces and log.compacts:
+        if not pieces:
             return await log.passed_over(offset, self._magic)
         before = broker.counts.messages_out
         records = log.batches(pieces, offset, room, self._magic)

@@ -25,6 +25,7 @@ from region_node.faces.pulsar.server_errors import code_of
 from region_node.replication.replicated_subscriptions import replicate, replicate_by_policy
 from region_node.schemas.schema_definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.dispatcher import after
 from region_node.subscriptions.subscription import Subscription, consumer_stats
 from region_node.topics.admission import check_consumers, check_type
 from region_node.topics.topic import Topic
@@ -247,6 +248,8 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         compacted=topic.compaction().view if command.read_compacted and not topic.volatile else None,
     )
     try:
+        if not topic.volatile and consumer.compacted is None:
+            await _check_not_lost(connection, topic, subscription)
         connection.identity.check_subscribe(wanted, command.subscription)  # the grant may have gone while we waited
         check_consumers(topic, command.subscription)
         subscription.check_room(kind, consumer)
@@ -272,6 +275,15 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     subscription.add(consumer, kind)
     if handle.permits:
         connection.consuming.flow(handle.id, handle.permits)
+
+
+async def _check_not_lost(connection: PulsarConnection, topic: Topic, subscription: Subscription) -> None:
+    """Raises EntriesLost where what comes next was found to be lost, and is not to be passed over."""
+    topics = connection.listener.topics
+    if topics.losses and not subscription.rules.skips_lost:
+        position = await topic.ledger.first_from(after(subscription.cursor.mark_delete))
+        if position is not None:
+            topics.check_not_lost(position)
 
 
 async def _initial(connection: PulsarConnection, topic: Topic, command: pb.CommandSubscribe) -> Position:

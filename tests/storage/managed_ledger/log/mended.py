@@ -52,6 +52,13 @@ async def topic_with_ledgers(region: Region, broker: Broker, count: int = 33) ->
     return ledger, Elsewhere(entries)
 
 
+def evict(broker: Broker) -> None:
+    broker.cache.byte_bound = 0
+    broker.cache.reserve(1)
+    broker.cache.byte_bound = 1 << 20
+    broker.cache.reserve(-1)
+
+
 def lose(region: Region, ledger: int, entries: Sequence[int] | None = None) -> None:
     """Every copy of it, or of these entries."""
     for bookie in region.bookies.values():

@@ -12,19 +12,12 @@ import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
-from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger, NotAllowed
+from heliograph.model.errors import CorruptData, EntriesLost, NoSuchLedger, NotAllowed
 from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from local_meta import keys
 from storage.ledger.repair.in_place_repair import Refilled, Runs
-from tests.storage.managed_ledger.log.mended import QUORUMS, lose, one_crash, topic_with_ledgers
+from tests.storage.managed_ledger.log.mended import QUORUMS, evict, lose, one_crash, topic_with_ledgers
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, scenario, small
-
-
-def evict(broker: Broker) -> None:
-    broker.cache.byte_bound = 0
-    broker.cache.reserve(1)
-    broker.cache.byte_bound = 1 << 20
-    broker.cache.reserve(-1)
 
 
 def test_damaged_entries_of_a_loaded_topic_come_back_and_are_read_again() -> None:
@@ -35,7 +28,7 @@ def test_damaged_entries_of_a_loaded_topic_come_back_and_are_read_again() -> Non
         assert await ledger.damaged(number) == []
         lose(region, number, [0, 3, 4])
         evict(broker)
-        with pytest.raises(NoSuchEntry):
+        with pytest.raises(EntriesLost):
             await read_all(ledger)
         assert await ledger.damaged(number) == [(0, 0), (3, 4)]
         assert await ledger.damaged(number, 1, 3) == [(3, 3)]

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from heliograph.wire.kafka.record_batches import build_batch
-from region_node.faces.kafka.error_codes import Code
+import pytest
+
+from heliograph.model.errors import EntriesLost
+from heliograph.wire.kafka.record_batches import build_batch, peek_batch
+from region_node.faces.kafka.error_codes import Code, code_of
 from region_node.faces.kafka.log.time_search import at_time, newest
 from tests.region_node.faces.kafka.harness import Client, Face, KafkaLedger, with_face
 from tests.region_node.faces.kafka.topic_requests import create
@@ -68,3 +71,74 @@ def test_ends_offsets_and_times_of_very_many_ledgers() -> None:
         assert await log.delete_before(9) == 9 and log.low_cursor.mark_delete == (first + 1, 1)
 
     with_face(run)
+
+
+async def one_ledger(face: Face, client: Client, entries: int) -> KafkaLedger:
+    """A topic `orders` of one ledger, of so many entries of two records each."""
+    await filled(face, client, entries // 2)
+    (ledger,) = face.factory.ledgers.values()
+    ledger.unread = False
+    ledger.runs = [(10, number, run) for number, (_, _, run) in enumerate(ledger.runs)]
+    ledger.ledger, ledger.next = 10, len(ledger.runs)
+    return cast(KafkaLedger, ledger)
+
+
+def test_every_offset_is_found_whatever_is_lost_around_it() -> None:
+    async def run(face: Face) -> None:
+        ledger = await one_ledger(face, Client(face.listener), 12)
+        log = await face.broker.log("orders", 0)
+        for first in range(12):
+            for last in range(first, 12):
+                ledger.lost = EntriesLost(10, first, last)
+                for offset in range(24):
+                    entry = offset // 2
+                    wanted = entry if not first <= entry <= last else None
+                    found = await log.position_of(offset)
+                    if wanted is None:
+                        assert found[0] == 10 and first <= found[1] <= last, (first, last, offset, found)
+                    else:
+                        assert found == (10, wanted), (first, last, offset)
+
+    with_face(run)
+
+
+def test_a_fetch_of_what_is_lost_fails_by_a_name_or_goes_on_behind_it() -> None:
+    async def run(face: Face) -> None:
+        ledger = await one_ledger(face, Client(face.listener), 12)
+        ledger.cache = False
+        log = await face.broker.log("orders", 0)
+        log._ends.clear()
+        ledger.lost = EntriesLost(10, 4, 6)
+        pieces = await log.fetch(0, 1 << 20)
+        assert sum(len(run.parts) for *_, run in pieces) == 4
+        log.batches(pieces, 0, 1 << 20)
+        for offset in (8, 9, 13):
+            with pytest.raises(EntriesLost) as told:
+                await log.fetch(offset, 1 << 20)
+            assert code_of(told.value) == Code.CORRUPT_MESSAGE
+        assert (await log.fetch(14, 1 << 20))[0][1] == 7, "who seeks behind it reads on"
+        log.topic.policies.values["autoSkipNonRecoverableData"] = True
+        pieces = await log.fetch(8, 1 << 20)
+        assert pieces[0][1] == 7
+        (first, *_) = log.batches(pieces, 8, 1)
+        assert int.from_bytes(bytes(first)[:8], "big") == 14
+        ledger.lost = EntriesLost(10, 9, 11)
+        log.batches(await log.fetch(14, 1 << 20), 14, 1 << 20)
+        assert await log.fetch(18, 1 << 20) == []
+        (gap,) = await log.passed_over(18, 2)
+        batch = peek_batch(gap)
+        assert int.from_bytes(bytes(gap)[:8], "big") == 18 and batch.offsets == 6 and await log.passed_over(24, 2) == []
+
+    with_face(run)
+
+
+def test_a_partition_whose_beginning_or_end_is_lost_opens_and_takes_records() -> None:
+    async def run(face: Face, lost: EntriesLost) -> None:
+        ledger = await one_ledger(face, Client(face.listener), 12)
+        ledger.lost = lost
+        log = await face.broker.log("orders", 0)
+        await log.open()
+        assert (log.start_offset, log.high_watermark) == (0, 24)
+
+    for lost in (EntriesLost(10, 0, 3), EntriesLost(10, 8, 11), EntriesLost(10, 0, 11)):
+        with_face(lambda face, lost=lost: run(face, lost))

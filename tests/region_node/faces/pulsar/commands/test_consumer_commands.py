@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from heliograph.model.errors import EntriesLost
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -365,5 +367,30 @@ def test_who_is_active_is_told_with_the_first_permits() -> None:
         assert kinds(await client.do(second, early)) == [K.SUCCESS, K.ACTIVE_CONSUMER_CHANGE]
         came = await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7))
         assert [c.active_consumer_change.is_active for c, _ in came if c.type == K.ACTIVE_CONSUMER_CHANGE] == [True]
+
+    with_broker(test)
+
+
+def test_who_subscribes_before_what_is_lost_hears_so_and_is_not_asked_to_try_again() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.do(*(send(1, n, entry(b"x", sequence=n)) for n in range(5)))
+        factory: Any = broker.topics._factory
+        now = asyncio.get_running_loop().time()
+        factory.context.losses.told(TOPIC, EntriesLost(10, 0, 2), now)
+
+        def asks(name: str, entry: int | None = None) -> bytes:
+            fields: dict[str, object] = {"initialPosition": 1}
+            if entry is not None:
+                fields = {"durable": False, "start_message_id": {"ledgerId": 10, "entryId": entry}}
+            return frame(K.SUBSCRIBE, topic=TOPIC, subscription=name, subType=0, consumer_id=1, request_id=7, **fields)
+
+        for name, first in (("s", None), ("r", 1)):
+            ((answer, _),) = await client.do(asks(name, first))
+            assert answer.error.error == pb.NotAllowedError
+            assert "entries 0 to 2 of ledger 10 are lost" in answer.error.message
+        assert kinds(await client.do(asks("r", 3))) == [K.SUCCESS]
+        assert [m.message_id.entryId for m, _ in await client.flow(10)] == [3, 4]
 
     with_broker(test)
