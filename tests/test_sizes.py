@@ -17,7 +17,7 @@ PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator"
 METHODS = 30
 LARGE_CLASSES_MAX = 29
 """Classes of more than METHODS methods, those of their bases counted with them."""
-LARGEST_CLASS_MAX = 105
+LARGEST_CLASS_MAX = 104
 PARAMETERS = 8
 LARGE_CONSTRUCTORS_MAX = 26
 """Constructors of more than PARAMETERS parameters."""

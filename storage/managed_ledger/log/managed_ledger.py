@@ -398,9 +398,6 @@ class ManagedLedger(LogRepair):
         self._ledger_retention().finished()
         self.trim_soon()
 
-    def on_ledgers_gone(self, error: HeliographError) -> None:
-        self._fail(error)
-
     async def set_offload(self, ledger: int, record: OffloadRecord, local: LedgerMetadata | None = None) -> None:
         """Writes down how far the copy of a closed ledger is; returns once that is durable.
 

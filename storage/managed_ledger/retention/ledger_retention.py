@@ -10,11 +10,12 @@ twice.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from heliograph.model.errors import HeliographError, LedgerFenced, NoSuchLedger
+from heliograph.model.errors import HeliographError, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
@@ -23,6 +24,8 @@ from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metad
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.retention.trim_rule import Retention, trim_count
+
+log = logging.getLogger("storage.managed_ledger.retention")
 
 _LEDGERS_A_TRIM = 256
 _ALL = 1 << 62
@@ -48,10 +51,6 @@ class RetentionHost(Protocol):
 
     def on_trim_ready(self) -> None:
         """It is known which ledgers are trimmed, and their metadata is read: write the topic's metadata."""
-        ...
-
-    def on_ledgers_gone(self, error: HeliographError) -> None:
-        """Somebody else has deleted ledgers of this topic: final."""
         ...
 
 
@@ -162,19 +161,19 @@ class LedgerRetention:
                 self._host.on_trim_ready()
             else:
                 self._under_way = False
-        except NoSuchLedger as error:
-            self._host.on_ledgers_gone(LedgerFenced(f"{self._host.topic}: {error}"))
         except HeliographError:
             self._under_way = False  # the next rollover, or sweep, tries again
 
     async def _doomed(self, ledger: int) -> LedgerMetadata:
-        """What deletes it here: nothing, where only the object store has it."""
+        """What deletes it here: nothing, where only the object store has it, or its metadata is lost. Where another
+        owner has trimmed it, the topic's own record says so to the write that would take it.
+        """
         try:
             if not self._catalog.local_gone(ledger):
                 return await ledger_metadata(self._context, ledger)
         except NoSuchLedger:
-            if not self._catalog.local_gone(ledger):  # it may have gone meanwhile
-                raise
+            if not self._catalog.local_gone(ledger):
+                log.warning("retention.metadata_lost", extra={"topic": self._host.topic, "ledger": ledger})
         return LedgerMetadata(ledger, 0, 0, ())
 
     async def _delete(self, ledgers: Sequence[LedgerMetadata]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import CautiousClock
@@ -35,7 +35,6 @@ class Topic:
         self.ended = False
         self.now_ms = 10**9
         self.ready = 0
-        self.gone: list[HeliographError] = []
         self.deleted: list[tuple[str, int]] = []
         self.unavailable = False
         self.on_get: Callable[[], object] = lambda: None
@@ -54,9 +53,6 @@ class Topic:
 
     def on_trim_ready(self) -> None:
         self.ready += 1
-
-    def on_ledgers_gone(self, error: HeliographError) -> None:
-        self.gone.append(error)
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
         if self.unavailable:
@@ -172,26 +168,39 @@ def test_what_the_bookies_do_not_have_any_more_is_forgotten_and_not_deleted_ther
     topic = Topic([LedgerInfo(0, 10, 100, first.closed_ms, offload=GONE), second, LedgerInfo(3, 5, 100)])
     if not metadata_left:
         del topic.stored[0]
-    assert topic.trim() == [0, 1] and {ledger for _, ledger in topic.deleted} == {1} and not topic.gone
+    assert topic.trim() == [0, 1] and {ledger for _, ledger in topic.deleted} == {1}
 
 
 def test_a_local_copy_that_goes_while_its_metadata_is_read_is_no_damage() -> None:
     topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
     del topic.stored[0]
     topic.on_get = lambda: topic.catalog.set_offload(0, GONE)
-    assert topic.trim() == [0, 1] and {ledger for _, ledger in topic.deleted} == {1} and not topic.gone
+    assert topic.trim() == [0, 1] and {ledger for _, ledger in topic.deleted} == {1}
 
 
-def test_metadata_that_somebody_else_has_deleted_ends_the_topic_and_a_store_that_is_away_does_not() -> None:
+def test_a_store_that_is_away_is_asked_again() -> None:
     topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
     topic.unavailable = True
     topic.made.trim_soon()
-    assert topic.step() == 1 and not topic.ready and not topic.gone and topic.made.idle, "the next look tries again"
+    assert topic.step() == 1 and not topic.ready and topic.made.idle, "the next look tries again"
     topic.unavailable = False
     assert topic.trim() == [0, 1]
-    topic = Topic([*closed(0, 1), LedgerInfo(3, 5, 100)])
-    del topic.stored[1]
-    assert topic.trim() == [] and [type(error) for error in topic.gone] == [LedgerFenced] and not topic.deleted
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_ledger_whose_metadata_is_lost_is_told_once_and_trimmed_past_in_its_turn(
+    lost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody needs goes; nothing that has metadata is deleted earlier, and a cursor holds it as any other."""
+    topic = Topic([*closed(0, 1, 2), LedgerInfo(3, 5, 100)])
+    topic.cursor("s", (1, 4))
+    del topic.stored[lost]
+    assert topic.trim() == [0] and topic.catalog.ids == [1, 2, 3]
+    topic.cursor("s", (3, 0))
+    assert topic.trim() == [1, 2] and topic.catalog.ids == [3]
+    assert {ledger for _, ledger in topic.deleted} == {0, 1, 2} - {lost}
+    told = [record.__dict__["ledger"] for record in caplog.records if record.message == "retention.metadata_lost"]
+    assert told == [lost]
 
 
 def test_of_very_many_ledgers_some_go_at_a_time_as_if_all_were_looked_at() -> None:
