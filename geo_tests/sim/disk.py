@@ -14,6 +14,7 @@ Isn't: a file system with folders, or memory mapping.
     platter.fail_syncs = True  # EIO from now on; what was unsynced never gets durable, as on Linux
     platter.capacity_bytes = 10_000  # ENOSPC
     platter.flip_bit("journal-1", offset=100, bit=3)
+    platter.unreadable["log-1"] = range(512, 1024)  # EIO for whoever reads one of these bytes
 
 Rules: the port's own. In detail: unsynced writes are cut at sectors of 512 bytes of the file; after a power cut each
 sector holds either what was synced or, per write, what was written, and by the seed all, none, a prefix, or any subset
@@ -75,6 +76,8 @@ class Platter:
         self.job_s = (0.00005, 0.0003)
         self.capacity_bytes = UNLIMITED_BYTES
         self.fail_syncs = False
+        self.unreadable: dict[str, range] = {}
+        """File -> bytes of which none can be read."""
         self.open_files = 0
         self.open_files_max = 1 << 30
         """With so many a further one is EMFILE."""
@@ -248,6 +251,9 @@ class SimFile:
 
     def pread(self, size_bytes: int, offset: int) -> bytes:
         self._check()
+        bad = self.disk.platter.unreadable.get(self.name, range(0))
+        if bad.start < offset + size_bytes and offset < bad.stop:
+            raise OSError(errno.EIO, "a sector cannot be read (simulated)", self.name)
         return bytes(self.inode.now[offset : offset + size_bytes])
 
     def pread_around(self, size_bytes: int, offset: int) -> bytes:

@@ -20,7 +20,7 @@ from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata
-from storage.bookie.journal.journal import JournalReplay, replay
+from storage.bookie.journal.journal import JournalReplay, is_transient, replay
 
 
 class Opening:
@@ -86,7 +86,9 @@ class Opening:
         """A power cut may have let only some directories know what came last."""
         try:
             found = [load_known_metadata(one.place.disk) for one in self._alive]
-        except CorruptData as error:
+        except (CorruptData, OSError) as error:
+            if is_transient(error):
+                raise
             self._lost(str(error))
             return
         known = [one for one in found if one.instance]
@@ -98,7 +100,7 @@ class Opening:
 
     def _replay(self, journal: JournalDir) -> JournalReplay | None:
         """Applies a journal's records behind each directory's checkpoint. A dropped journal gives what can still be
-        read of it; None where that is nothing.
+        read of it; None where that is nothing, or one that is not dropped cannot be read.
         """
         points = {one: one.logs.point for one in self._left_of(journal)}
         if not points:
@@ -111,10 +113,12 @@ class Opening:
                 flushed_through=min(p.flushed_through for p in points.values()),
                 forks=forks,
             )
-        except OSError:
-            if journal.failure:
-                return None
-            raise
+        except OSError as error:
+            if not journal.failure:
+                if is_transient(error):
+                    raise
+                self._lost(f"the journal cannot be read: {error}")
+            return None
         if not journal.failure:
             self._lost(found.corrupt)
         for record in found.records:

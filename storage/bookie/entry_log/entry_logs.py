@@ -22,7 +22,7 @@ from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.write_cache import CacheGeneration
 from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from storage.bookie.journal.journal import Fork
+from storage.bookie.journal.journal import Fork, is_transient
 
 Done = Callable[[BaseException | None], None]
 
@@ -49,26 +49,30 @@ class EntryLogs:
         """The last log that a flush wrote, until its checkpoint is durable."""
 
     def load_point(self) -> str:
-        """Blocking; raises OSError. Returns why something is lost, or ""."""
+        """Blocking; raises OSError that may pass. Returns why something is lost, or ""."""
         try:
             self.point = load_checkpoint(self.disk)
-        except CorruptData as error:
-            return str(error)
+        except (CorruptData, OSError) as error:
+            if is_transient(error):
+                raise
+            return f"the checkpoint cannot be read: {error}"
         self._next = self.point.next_log
         if not self.point.start and any(name.startswith("log-") for name in self.disk.names()):
             return "the checkpoint is gone"
         return ""
 
     def load_logs(self, dead: DeadLedgers) -> str:
-        """Then this. `dead`: of all directories together. Blocking; raises OSError. Returns why something is lost, or
-        "".
+        """Then this. `dead`: of all directories together. Blocking; raises OSError that may pass. Returns why something
+        is lost, or "".
         """
         trouble = ""
         self.table = LedgerTable(dead)
         for number in self.point.logs:
             try:
                 self.table.load(entry_log.load(self.disk, number))
-            except (CorruptData, FileNotFoundError) as error:
+            except (CorruptData, OSError) as error:
+                if is_transient(error):
+                    raise
                 trouble = trouble or f"entry log {number} cannot be read: {error}"
         return trouble
 
