@@ -19,7 +19,7 @@ import pytest
 from heliograph.client.admin_http import admin_urls
 from heliograph.client.block_reader import BlockReader
 from heliograph.client.object_reader import ObjectRange, ObjectUnread, read_object
-from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound, Trimmed
+from heliograph.model.errors import ConfigError, EntriesLost, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from tests.heliograph.client.serving import Handler, Servers
@@ -48,6 +48,7 @@ class Region:
         self.given: list[list[Any]] = []
         """Ranges that were asked of brokers."""
         self.kept: dict[str, int] = {}
+        self.lost: dict[str, range] = {}
         """The last entry that a broker gives of a topic, where that is not all."""
         self.gone: set[str] = set()
         self.absent: set[str] = set()
@@ -116,6 +117,8 @@ class Region:
                     if topic in region.gone:
                         self.chunk(b"\0\2\0\0" + (4).to_bytes(4, "big") + b"gone")
                         continue
+                    lost, end = region.lost.get(topic, range(0)), last
+                    last = min(last, lost.start - 1) if first < lost.stop <= 1 + last else last
                     at, last = first, min(last, region.kept.get(topic, last))
                     while at <= last:
                         stop = min(last, at + region.rng.randrange(1, 20))
@@ -126,6 +129,10 @@ class Region:
                             return
                         self.chunk(data)
                         at = stop + 1
+                    if last < end and topic in region.lost:
+                        text = f"{ledger} {lost.start} {lost.stop - 1}".encode()
+                        self.chunk(b"\0\3\0\0" + len(text).to_bytes(4, "big") + text)
+                        continue
                     self.chunk(b"\0" * 8)
                 self.wfile.write(b"0\r\n\r\n")
 
@@ -192,6 +199,20 @@ def test_what_was_trimmed_meanwhile_is_left_out_or_an_error(make: Any) -> None:
         list(reader.runs(ranges, may_lose=False))
     region.kept = {}
     assert sum(run.count for _, _, _, run in reader.runs(ranges, may_lose=False)) == 31 * len(TOPICS)
+
+
+def test_what_is_lost_is_an_error_or_left_out_and_what_is_behind_it_is_read(make: Any) -> None:
+    region = make(3)
+    reader, ranges = BlockReader(region.url(0)), [(topic, LEDGERS[topic], 10, 40) for topic in TOPICS]
+    region.lost = {TOPICS[1]: range(20, 25), TOPICS[4]: range(10, 41)}
+    assert read(reader, ranges) == [
+        (n, entry(topic, e))
+        for n, topic in enumerate(TOPICS)
+        for e in range(10, 41)
+        if e not in region.lost.get(topic, ())
+    ]
+    with pytest.raises(EntriesLost, match="entries 20 to 24 of ledger 20 are lost"):
+        list(reader.runs(ranges, may_lose=False))
 
 
 def test_many_topics_are_a_few_requests(make: Any) -> None:

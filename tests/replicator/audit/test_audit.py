@@ -12,6 +12,7 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -635,6 +636,26 @@ def test_topics_take_turns_within_the_period_and_an_idle_one_costs_nothing_betwe
         assert auditor.entries - before <= len(damaged.truth["eu"]) + 10
 
     play(scenario, settings=AuditSettings(period_s=300))
+
+
+def test_what_is_lost_here_is_asked_of_the_others_once_before_it_is_told() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng, turns=3)
+        region = damaged.instance.regions["eu"]
+        auditor, topic = damaged.auditor(region), region.log.topic
+        asks = partial(region.brokers[0].machine.run, auditor.asked_since, topic)
+        loop, before = asyncio.get_running_loop(), auditor.passes
+        since = loop.time()
+        assert not asks(since) and auditor.running(topic)
+        for _ in range(600):
+            if not auditor.running(topic):
+                break
+            await asyncio.sleep(0.1)
+        assert asks(since) and asks(since) and auditor.passes == before + 1, "asked again, nobody is bothered"
+        assert not asks(loop.time()), "what was lost since is asked for anew"
+        assert auditor.asked_since("persistent://public/default/other", since), "no other region has it"
+
+    play(scenario, settings=AuditSettings(period_s=0))
 
 
 def test_what_was_asked_for_is_kept_of_however_many_topics() -> None:
