@@ -2,8 +2,8 @@
 
 Is: what HELIOGRAPH_TEST_CLOCKS does, which names a folder. A process reads its file there, of the name of its node:
 eight bytes, how many ms its wall clock is ahead (little-endian, signed); where there is none it makes one of 0. It
-maps the file: who writes to it sets the clock of the running process at once. Isn't: a setting. A process that listens on
-other addresses than this machine's own refuses to start with it. The monotonic clock stays right, as with a time
+maps the file: who writes to it sets the clock of the running process at once. Isn't: a setting. A process that listens
+on other addresses than this machine's own refuses to start with it. The monotonic clock stays right, as with a time
 service that sets the wall clock.
 """
 

@@ -33,8 +33,7 @@ from replicator.log.region_durability import RegionWaits
 from replicator.log.topic_state import TopicState
 from replicator.log.write_order import Done, Failed, RunPieces, Segments, WaitingRun
 from replicator.subscriptions.ack_claims import ClaimSettings
-from replicator.subscriptions.subscription_state import PROPERTY
-from replicator.subscriptions.subscription_sync import SubscriptionHost, SubscriptionSync
+from replicator.subscriptions.subscription_sync import SubscriptionHost, SubscriptionSync, any_replicated
 
 if TYPE_CHECKING:
     from replicator.health.tracing import Tracing
@@ -209,7 +208,7 @@ class ReplicatedLog:
     @property
     def syncing(self) -> SubscriptionSync | None:
         """None where there is nothing to keep in step."""
-        if self._sync is None and any(PROPERTY in cursor.properties for cursor in self.ledger.cursors.values()):
+        if self._sync is None and any_replicated(self.ledger.cursors.values()):
             return self.subscriptions
         return self._sync
 

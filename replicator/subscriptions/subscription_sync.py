@@ -13,7 +13,7 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.errors import CorruptData, HeliographError, PeerError
@@ -32,6 +32,11 @@ INTERNAL = ("pulsar.", "__")
 """Cursors of these prefixes are links', and others' that are no subscriptions."""
 Send = Callable[[str, Claims], bool]
 """Tells another region; False: not now."""
+
+
+def any_replicated(cursors: Iterable[SyncCursor]) -> bool:
+    """Whether one of them is of a replicated subscription."""
+    return any(PROPERTY in cursor.properties for cursor in cursors)
 
 
 class SubscriptionHost(Protocol):

@@ -27,7 +27,7 @@ from region_node.topics.admission import (
 from region_node.topics.producers import AccessMode
 from region_node.topics.topic import Topic
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, obey, with_broker
-from tests.region_node.topics.test_producers import made
+from tests.region_node.topics.made_producers import made
 
 
 async def loaded(broker: Broker) -> Topic:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from socket import gethostname
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote, urlsplit
 
@@ -272,7 +272,7 @@ class Admin:
         urls = [url for record in self.ownership.brokers() for url in (record.admin_url, record.admin_url_tls)]
         if region is not None:
             urls += [region.admin_url]
-        return host == gethostname().lower() or self.hosts.names(host) or host in {urlsplit(u).hostname for u in urls}
+        return host == platform.node().lower() or self.hosts.names(host) or host in {urlsplit(u).hostname for u in urls}
 
     # -- ownership ----------------------------------------------------------------------------------------------------
 
