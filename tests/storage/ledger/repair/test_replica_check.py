@@ -282,6 +282,10 @@ def test_what_a_slow_bookie_has_not_got_yet_is_not_marked() -> None:
         check._next, check._credit = metadata.ledger, 1.0
         await check._check_next()
         assert await world.meta.get(keys.underreplicated(metadata.ledger)) is None and check._again
+        due = asyncio.get_running_loop().time() + 2 * context.settings.add_timeout_s
+        assert check._again == {metadata.ledger: (due, 5)}, (
+            "by then its writer has replaced a bookie that does not answer"
+        )
         world.region.bookies["b1"].ledgers[metadata.ledger].blocks[5] = (
             world.region.bookies["b0"].ledgers[metadata.ledger].blocks[5]
         )
