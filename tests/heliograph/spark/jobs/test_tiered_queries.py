@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,26 @@ def test_a_query_that_ends_without_a_word_is_asked_again(tmp_path: Path) -> None
     with pytest.raises(MetadataUnavailable, match="ended without saying where it stands"):
         for _ in range(100):
             world.look()
+    world.die()
+
+
+def test_a_region_that_does_not_say_its_loads_is_asked_again_after_a_minute_and_queries_go_on(tmp_path: Path) -> None:
+    world = World(random.Random(1), tmp_path)
+    world.loads = {f"{PREFIX}t0": 1.0}
+    world.copy.counts = {f"{PREFIX}t0": 5}
+    while world.tiered is None or world.tiered.busy:
+        world.look()
+    asked: list[float] = []
+
+    def away() -> dict[str, float]:
+        asked.append(world.now)
+        raise MetadataUnavailable("away")
+
+    world.tiered._loads, streams = away, world.tiered.streams
+    for _ in range(200):
+        world.look()
+    assert len(asked) >= 3 and {later - one for one, later in pairwise(asked)} == {60.0}
+    assert world.tiered.streams == streams and all(stream.isActive for stream in streams)
     world.die()
 
 
