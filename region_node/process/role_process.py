@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from heliograph.runtime import process_usage
 from heliograph.runtime.every import every
 from region_node.process import settings as settings_module
@@ -155,7 +155,13 @@ async def _start(
     either: list[asyncio.Future[Any]] = [starting, told]
     await asyncio.wait(either, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
-        starting.result()
+        try:
+            starting.result()
+        except CorruptData as error:
+            raise ConfigError(
+                f"what {settings.node_id} keeps in {settings.data_dir} is damaged ({error}); leave it as it is, and see "
+                "docs/operating/disks.md"
+            ) from error
         return ports
     starting.cancel()
     await asyncio.wait({starting})

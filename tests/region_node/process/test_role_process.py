@@ -43,6 +43,21 @@ def test_a_data_folder_in_use_of_another_node_and_of_another_version(tmp_path: P
         assert "has format 99, this version reads format 1" in refused(mine, tmp_path)
 
 
+def test_a_log_that_cannot_be_read_is_named_in_a_sentence(tmp_path: Path) -> None:
+    """Of a metadata node: it has acknowledged what lies there, so it does not begin anew by itself."""
+    with Region(tmp_path) as region:
+        mine = region.settings("meta-0", ["meta"], meta_node={"port": 0})
+        region.spawn(mine).wait_ready().kill()
+    log = next((Path(mine["data_dir"]) / "meta").glob("log-*"))
+    damaged = bytearray(log.read_bytes())
+    damaged[4] = 77  # of a version that nobody knows
+    log.write_bytes(damaged)
+    for _ in range(2):
+        said = refused(mine, tmp_path)
+        assert "what us-meta-0 keeps in" in said and "is not known" in said and "disks.md" in said
+    assert log.read_bytes() == damaged, "it is left as it is"
+
+
 @pytest.mark.parametrize(("role", "section"), [("meta", "meta_node"), ("config", "config_node"), ("bookie", "bookie")])
 def test_a_port_that_is_taken(tmp_path: Path, role: str, section: str) -> None:
     with socket.socket() as taken:
