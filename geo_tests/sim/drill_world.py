@@ -21,7 +21,7 @@ from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
 from region_node.dr.leadership.leadership_changes import Switching
@@ -32,6 +32,7 @@ from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.report_signing import Signer, check
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
+from region_node.faces.admin.dr.disaster_recovery import counts_here
 from region_node.faces.admin.dr.drills import audits_here, drop_here, mark, probe_here
 from region_node.process.broker_role import BrokerRole
 
@@ -108,7 +109,9 @@ def _signer(admin: Admin) -> Signer:
 
 
 class DrillWorld(PassiveWorld):
-    """One broker a region."""
+    """One broker a region. pauses_s: between two steps of drills."""
+
+    pauses_s = (0.0, 0.3)
 
     async def _start(self) -> None:
         await super()._start()
@@ -132,23 +135,25 @@ class DrillWorld(PassiveWorld):
         except TimeoutError as error:
             raise MetadataUnavailable(f"{region} does not answer") from error
 
-    def _conductor(self) -> tuple[MetaClient, Conductor]:
-        machine = self.sim.machines[_DRILLER]
+    def _conductor(self, host: str = _DRILLER) -> tuple[MetaClient, Conductor]:
+        """Whose steps those are: the driller's touch no namespace but the shadow."""
+        machine = self.sim.machines[host]
         store = MetaClient(
             [f"{region.metadata.name}:{CONFIG_PORT}" for region in self.regions.values()],
             clock=machine.clock,
             rng=machine.rng,
         )
-        view = _Policies(NamespacePolicies(regions=self.settings.regions))
+        view = _Policies(self)
 
         async def facts_of(region: str, namespace: str) -> dict[str, Any]:
             return cast(dict[str, Any], await self.on(region, lambda admin: facts_here(admin, namespace)))
 
         async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-            raise Violation("a drill counts no tails")
+            return cast(dict[str, Any], await self.on(region, lambda admin: counts_here(admin, namespace, what, given)))
 
         conductor = Conductor(store, view, facts_of=facts_of, counts_of=counts_of, wall_ms=machine.clock.wall_ms)
-        conductor.switching = _Watched(store, machine.clock.wall_ms)
+        if host == _DRILLER:
+            conductor.switching = _Watched(store, machine.clock.wall_ms)
         conductor.drill = Drill(
             _Shadows(self, ConfigAdmin(store)), conductor, view.namespace, facts_of, machine.clock.wall_ms, 2.0
         )
@@ -162,7 +167,7 @@ class DrillWorld(PassiveWorld):
                 await conductor.begin(DRILL, NAMESPACE, self._driller_rng.choice(self.settings.regions), "sim")
             op, _ = await conductor.operation(NAMESPACE)
             self._begun = self._begun if op is None else op.id
-            return op if op is None or not op.running else await conductor.advance(NAMESPACE)
+            return op if op is None or not op.running or op.kind != DRILL else await conductor.advance(NAMESPACE)
         except HeliographError as error:
             self.trace(f"drill: {error}")
             return None
@@ -173,11 +178,11 @@ class DrillWorld(PassiveWorld):
         ended: dict[int, None] = {}
         while self._operating:
             op = await self._step(begin=True)
-            if op is not None and not op.running and op.id not in ended:
+            if op is not None and op.kind == DRILL and not op.running and op.id not in ended:
                 ended[op.id] = None
                 self.counts["drilled"] += 1
                 await self._look_at(op)
-            await asyncio.sleep(self._driller_rng.uniform(0.0, 0.3))
+            await asyncio.sleep(self._driller_rng.uniform(*self.pauses_s))
 
     async def _converge(self) -> None:
         await super()._converge()
@@ -239,14 +244,14 @@ class DrillWorld(PassiveWorld):
 class _Policies:
     """What a conductor wants of the configuration's view."""
 
-    def __init__(self, policies: NamespacePolicies) -> None:
-        self._policies = policies
+    def __init__(self, world: DrillWorld) -> None:
+        self._world = world
 
-    def region(self, name: str) -> None:
-        return None
+    def region(self, name: str) -> RegionInfo:
+        return self._world.regions[name].info()
 
     def namespace(self, name: str) -> NamespacePolicies | None:
-        return self._policies
+        return NamespacePolicies(regions=self._world.settings.regions)
 
 
 def _admin(broker: BrokerRole) -> Admin:

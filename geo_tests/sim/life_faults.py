@@ -29,6 +29,8 @@ class LifeFaults:
         """With their weights, as `Faults.kinds`."""
         if self._world.settings.trims:
             return [(14, self._faults._leave), (10, self._truncate)]
+        if not self._world.everywhere:
+            return []
         return [(1, self._delete_and_make_again)]
 
     async def finish(self) -> None:

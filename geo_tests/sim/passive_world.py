@@ -37,6 +37,8 @@ from region_node.dr.leadership.write_gates import Gate
 
 _OPERATOR = "operator"
 _GIVE_UP_S = 6.0
+CONDUCTED = 8
+"""One of so many worlds is a ConductedWorld."""
 
 
 class PassiveHistory(History):
@@ -85,6 +87,8 @@ class PassiveFaults(Faults):
 
 
 class PassiveWorld(World):
+    everywhere = False
+
     def __init__(self, seed: int, settings: WorldSettings | None = None, trace: Any = None) -> None:
         super().__init__(seed, replace(settings or WorldSettings(), trims=False), trace)
         self.histories = {topic: PassiveHistory(topic) for topic in self.topics}
@@ -247,7 +251,12 @@ class PassiveWorld(World):
 
 
 def run_passive(seed: int, settings: WorldSettings | None = None, trace: Any = None) -> tuple[Verdict, Counter[str]]:
+    """One world of CONDUCTED is operated by the real commands' conductor, and rehearsed: small, a broker a region."""
+    from geo_tests.sim.conducted_world import ConductedWorld
+
     world = PassiveWorld(seed, settings, trace)
+    if seed % CONDUCTED == CONDUCTED // 2:
+        world = ConductedWorld(seed, replace(settings or WorldSettings(), brokers=1, bookies=2), trace)
     try:
         return world.run(), world.counts
     finally:

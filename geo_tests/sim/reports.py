@@ -99,6 +99,19 @@ class Reports:
                 return f"{topic}: {region} says that {facts['missing']} is missing"
         return ""
 
+    def confirmed(self, topic: str, region: str, since_s: float) -> list[Position]:
+        """What was confirmed there since_s ago, TOLD_S or 0."""
+        self._note()
+        found = self._of(topic, region)
+        return list(found.told if since_s else found.all)
+
+    def lacks(self, topic: str, region: str, source: str, positions: list[Position]) -> int:
+        """How many of those, which `source` confirmed, the region does not have now; 0 where nobody owns the topic."""
+        logs = {there: log for there, name, _, log in self._world.probes.owners() if name == topic}
+        if region not in logs or source not in logs:
+            return 0
+        return self._above(positions, logs[region].vector.prefix(logs[source].origin))
+
     def _note(self) -> None:
         now = self._world.sim.now()
         for topic, history in self._world.histories.items():

@@ -108,6 +108,9 @@ class Verdict:
 class World:
     """One run. Everything follows from the seed."""
 
+    everywhere = True
+    """Clients publish in every region."""
+
     def __init__(
         self, seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None
     ) -> None:

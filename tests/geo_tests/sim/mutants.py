@@ -12,6 +12,8 @@ import pytest
 
 from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.wire.links.link_commands import SkipRecord
+from region_node.dr.operations import operation_steps
+from region_node.dr.operations.operation import Operation
 from region_node.topics.serving.deferred_deletion import Tombstones
 from replicator.dedup import version_vector
 from replicator.sending import link_sender
@@ -57,3 +59,20 @@ def a_tombstone_goes_with_the_first_copy(patch: pytest.MonkeyPatch) -> None:
 
     settled = Tombstones.settle
     patch.setattr(Tombstones, "settle", settle)
+
+
+def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:
+    async def deliver(self: operation_steps.Conductor, op: Operation) -> Operation:
+        return op.passed("all is in both", self._wall_ms())
+
+    patch.setattr(operation_steps.Conductor, "_deliver", deliver)
+
+
+def a_failover_tells_of_no_loss(patch: pytest.MonkeyPatch) -> None:
+    """Of a region that is heard nothing is ever said to be missing."""
+
+    def lacking(facts: Any, source: str) -> dict[str, Any]:
+        return {**told(facts, source), "messages": 0}
+
+    told = operation_steps.namespace_facts.lacking
+    patch.setattr(operation_steps.namespace_facts, "lacking", lacking)

@@ -251,7 +251,7 @@ async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
         raise MalformedRequest("expected {topic: what to count of it} in the body")
     if flag(request, "local"):
         return await _local_counts(admin, namespace, what, given)
-    return await _counts_here(admin, namespace, what, given)
+    return await counts_here(admin, namespace, what, given)
 
 
 async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +272,8 @@ async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[
     }
 
 
-async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+async def counts_here(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts in this region's topics of `given`, by all of its brokers. what: "tails" or "spans"."""
     others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
     parts = await asyncio.gather(
         _local_counts(admin, namespace, what, given),
@@ -429,7 +430,7 @@ def conductor_for(
 
     async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if region == admin.region:
-            return await _counts_here(admin, namespace, what, given)
+            return await counts_here(admin, namespace, what, given)
         found: dict[str, Any] = await elsewhere(
             admin, request, region, "POST", f"{path_of(namespace)}/{what}", dict(given)
         )
