@@ -140,13 +140,12 @@ class WriteLeases:
             self._wake.clear()
 
     async def _keep(self) -> None:
-        sent_at = self._clock.monotonic()
         if not self._lease:
+            sent_at = self._clock.monotonic()
             self._lease = await self._store.grant(self.settings.ttl_ms)
             self.core.on_renewed(sent_at)
         else:
-            await self._store.renew(self._lease)
-            self.core.on_renewed(sent_at)
+            await self._renew()
         if not self.core.registered:
             await self._register(Writer())
             self._subscriptions_changed()
@@ -158,14 +157,20 @@ class WriteLeases:
             await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
             self._told = told
 
+    async def _renew(self) -> None:
+        sent_at = self._clock.monotonic()
+        await self._store.renew(self._lease)
+        self.core.on_renewed(sent_at)
+
     def _now(self) -> Writer:
         beside = self._beside()
         return self.core.obeyed(None if beside is None else tuple(sorted(beside)))
 
     async def _register(self, told: Writer) -> None:
         """From here on nobody flips a namespace without this broker; what was flipped before is read behind it, to the
-        end. told: what it obeys so far.
+        end; the lease is renewed meanwhile, however long that takes. told: what it obeys so far.
         """
+        renewed_at = self._clock.monotonic()
         since = await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
         known: dict[str, None] = {}
         for prefix in (LEADERSHIP, SUBSCRIPTIONS):
@@ -177,6 +182,9 @@ class WriteLeases:
                         self._apply(name, _read(name, value), version)
                     if not count % _ROWS:
                         await asyncio.sleep(0)
+                if self._clock.monotonic() - renewed_at >= self.settings.renew_s:
+                    renewed_at = self._clock.monotonic()
+                    await self._renew()
         self.core.on_registered(since, known)
         self._told = None
 

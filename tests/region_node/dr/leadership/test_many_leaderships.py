@@ -11,6 +11,7 @@ from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import OPS_MAX, RANGE_LIMIT, VALUE_BYTES_MAX, Put
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -60,6 +61,27 @@ def namespace(number: int) -> str:
 
 def subscription(number: int, topic: str = "topic") -> str:
     return subscription_name(f"persistent://t/n/{topic}-{number:06d}", "billing")
+
+
+class _SlowPages(EmbeddedStore):
+    """Pages of three rows, each a second away: together they take longer than a lease lasts."""
+
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
+        await asyncio.sleep(1.0)
+        return await super().range(start, end, limit=limit)
+
+
+def test_a_broker_registers_though_reading_what_there_is_takes_longer_than_its_lease() -> None:
+    """Else it loses the lease while it reads, and begins again, for ever."""
+
+    async def main() -> None:
+        store = _SlowPages(KvMachine(settings=MachineSettings(range_limit=3)))
+        await store_leaderships(store, map(namespace, range(60)), "us")
+        leases = await started(store, "eu")
+        await registered(leases)
+        await leases.stop()
+
+    run_alone(main())
 
 
 @pytest.mark.slow
