@@ -66,13 +66,3 @@ def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:
         return op.passed("all is in both", self._wall_ms())
 
     patch.setattr(operation_steps.Conductor, "_deliver", deliver)
-
-
-def a_failover_tells_of_no_loss(patch: pytest.MonkeyPatch) -> None:
-    """Of a region that is heard nothing is ever said to be missing."""
-
-    def lacking(facts: Any, source: str) -> dict[str, Any]:
-        return {**told(facts, source), "messages": 0}
-
-    told = operation_steps.namespace_facts.lacking
-    patch.setattr(operation_steps.namespace_facts, "lacking", lacking)
