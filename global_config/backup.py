@@ -3,36 +3,86 @@
 Is: the rules, row by row. Isn't: files (heliograph.kv.backup_file).
 Invariants: a region's number is never given to another one: numbers that may have been given out since the backup are
 passed over. A region's epoch may come back lower than it was; its brokers raise it again where their metadata is
-another than the one it was raised for, and a topic's own epoch never falls. A tombstone may be of a topic that was
-purged, and made again, since: it asks first.
+another than the one it was raised for, and a topic's own epoch never falls. What may have ended since, or gone on, is
+not obeyed as it stands: a tombstone may be of a topic that was purged, and made again, and asks first; a leadership may
+have moved, and asks which region is the active one; an operation that was under way is cancelled. No epoch of a
+leadership comes twice, also of those that were made since.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from global_config import keys
 from heliograph.kv.engine.table_rows import Row
+from heliograph.model.configuration.leadership import ENDED, FENCED, FLOOR, LEADERSHIP, SUBSCRIPTIONS, Leadership
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.model.errors import CorruptData
 
 NUMBERS_MARGIN = 1000
+EPOCHS_MARGIN = 1_000_000
+WHY = "the configuration was restored from a backup"
 
 
 def restored_counters(counters: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted({**counters, keys.NUMBERS: max(counters.get(keys.NUMBERS, 0), 1) + NUMBERS_MARGIN}.items())
 
 
-def restored_rows(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, bytes]]:
+def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tuple[str, bytes]]:
+    """rows: by key, and so are those that are returned. now_ms: by the wall clock; epochs begin there, so that they are
+    others each time the same backup is restored.
+    """
+    floor = max(EPOCHS_MARGIN, now_ms)
     for key, (value, _, lease) in rows:
-        if not lease:
-            yield key, _asking(value) if key.startswith(TOMBSTONES) else value
+        if lease:
+            continue
+        if floor and key >= FLOOR:
+            if key == FLOOR:
+                floor = max(floor, int(value) + EPOCHS_MARGIN)
+            yield FLOOR, str(floor).encode()
+            floor = 0
+            if key == FLOOR:
+                continue
+        yield key, _restored(key, value, now_ms)
+    if floor:
+        yield FLOOR, str(floor).encode()
 
 
-def _asking(value: bytes) -> bytes:
+def _restored(key: str, value: bytes, now_ms: int) -> bytes:
     """What cannot be read is obeyed by nobody, and stays as it is."""
     try:
-        return replace(Tombstone.decode(value), asks="the configuration was restored from a backup").encode()
-    except CorruptData:
+        if key.startswith(TOMBSTONES):
+            return replace(Tombstone.decode(value), asks=WHY).encode()
+        if key.startswith(LEADERSHIP):
+            return replace(_later(value, now_ms), state=FENCED, to="", asks=WHY).encode()
+        if key.startswith(SUBSCRIPTIONS):  # at worst a message comes twice
+            return _later(value, now_ms).encode()
+        if key.startswith(ENDED):
+            return str(_epoch(int(value), now_ms)).encode()
+        if key.startswith(keys.OPERATIONS):
+            return _cancelled(value)
+    except (CorruptData, KeyError, ValueError, TypeError):
+        pass
+    return value
+
+
+def _epoch(old: int, now_ms: int) -> int:
+    """One that was not used since; the margin is for a clock that is behind."""
+    return max(old + EPOCHS_MARGIN, now_ms)
+
+
+def _later(value: bytes, now_ms: int) -> Leadership:
+    """Nobody has heard of it, and what was published under it may have been published under another one since."""
+    old = Leadership.decode(value)
+    epoch = _epoch(old.epoch, now_ms)
+    return replace(old, epoch=epoch, began=epoch, heard=())
+
+
+def _cancelled(value: bytes) -> bytes:
+    operation: dict[str, Any] = json.loads(value)
+    if operation["state"] != "running":
         return value
+    return json.dumps({**operation, "state": "cancelled", "waiting": WHY}, sort_keys=True).encode()

@@ -1,7 +1,7 @@
 """Keys of the global configuration: those that several packages ask for.
 
 Others stand beside the values that they hold: leadership and writers (`heliograph.model.configuration.leadership`),
-tombstones (`heliograph.model.configuration.tombstones`).
+tombstones (`heliograph.model.configuration.tombstones`), operations (`region_node.dr.operations.operation`).
 
 /regions/{name}                       RegionInfo
 /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no
@@ -39,6 +39,7 @@ RESOURCE_GROUPS = "/resource-groups/"
 TENANT_QUOTAS = "/tenant-quotas/"
 DATA_KEYS = "/data-keys/"
 GUARD = "/guard"
+OPERATIONS = "/dr/operations/"
 NUMBERS = "region-numbers"
 INCARNATIONS = "topic-incarnations"
 

@@ -18,6 +18,9 @@ from heliograph.model.configuration.configuration_records import _Value
 
 LEADERSHIP = "/leadership/"
 ENDED = "/leadership-ended/"
+FLOOR = "/leadership-floor"
+"""A number that no epoch of before a restore of the configuration comes near; there is none where nothing was restored.
+"""
 SUBSCRIPTIONS = "/subscription-leadership/"
 WRITERS = "/writers/"
 
@@ -50,6 +53,10 @@ class Leadership(_Value):
     heard: tuple[str, ...] = ()
     """The regions of which every broker has heard that there is this leadership, and does not go on without it any
     more. Until it has all regions of its namespace it is not effective.
+    """
+    asks: str = ""
+    """Why nobody publishes until somebody says which region is the active one; "": it is known. A namespace that asks
+    is fenced.
     """
     gone: tuple[str, ...] = ()
     """The regions that have deleted the subscription, or do not have it; it ends with the last one."""

@@ -259,10 +259,11 @@ def _restore_global(reader: BackupReader, targets: list[Path], voters: list[str]
     from heliograph.kv.backup_file import restored_index, restored_pieces
     from heliograph.runtime.clock import SystemClock
 
-    count = sum(1 for _ in rules.restored_rows(_watched(reader, bar, "verifying")))
-    index = restored_index(reader.info.index, SystemClock().wall_ms() / 1000)
+    now_ms = SystemClock().wall_ms()
+    count = sum(1 for _ in rules.restored_rows(_watched(reader, bar, "verifying"), now_ms))
+    index = restored_index(reader.info.index, now_ms / 1000)
     for target in targets:
-        rows = rules.restored_rows(_watched(reader, bar, "restoring"))
+        rows = rules.restored_rows(_watched(reader, bar, "restoring"), now_ms)
         _write(target, index, voters, restored_pieces(index, rules.restored_counters(dict(reader.head.counters)), rows))
     return _summary(reader, targets, count)
 

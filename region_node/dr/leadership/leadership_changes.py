@@ -7,7 +7,8 @@ the very version that every broker of the old region obeys, or whose lease has e
 that comes between that look and the transaction reads the leadership behind its registration, and finds it closed.) An
 ended lease says something only of a broker that has heard of the leadership: nothing flips before every broker of every
 region was seen registered behind its making, unless somebody takes that upon himself. An epoch of a namespace is never
-used again: where a leadership ends its last one is written down.
+used again: where a leadership ends its last one is written down. One that asks, because the configuration went
+back, is nobody's until it is set again: under another epoch, as a leadership that begins.
 Source: docs/protocols/leadership.md.
 """
 
@@ -22,6 +23,7 @@ from heliograph.model.configuration.leadership import (
     DRAINING,
     ENDED,
     FENCED,
+    FLOOR,
     LEADERSHIP,
     OPEN,
     SUBSCRIPTIONS,
@@ -47,15 +49,15 @@ def closing(record: Leadership, to: str, state: str, now_ms: int) -> Leadership:
 
 
 def reopened(record: Leadership, now_ms: int) -> Leadership:
-    """The same region goes on."""
-    return replace(record, state=OPEN, to="", since_ms=now_ms)
+    """The same region goes on; where the leadership asks, nobody does."""
+    return replace(record, state=FENCED if record.asks else OPEN, to="", since_ms=now_ms)
 
 
 def flipped(record: Leadership, now_ms: int) -> Leadership:
     """The next region is the active one. Raises NotAllowed."""
     if record.state == OPEN or not record.to:
         raise NotAllowed("nothing is closed: there is no region to flip to")
-    return replace(record, active=record.to, epoch=record.epoch + 1, state=OPEN, to="", since_ms=now_ms)
+    return replace(record, active=record.to, epoch=record.epoch + 1, state=OPEN, to="", asks="", since_ms=now_ms)
 
 
 def waits_for(namespace: str, version: int, found: Mapping[str, Writer]) -> list[str]:
@@ -163,19 +165,25 @@ class Switching:
 
     async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
         """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the
-        active one).
+        active one). One that asks is answered.
         """
         async for _ in Tries(self._rng):
             found = await self._store.get(leadership(namespace))
             if found is None:
                 ended = await self._store.get(ENDED + namespace)
-                epoch = 1 if ended is None else 1 + int(ended[0])
+                epoch = 1 + (await self._floor() if ended is None else int(ended[0]))
                 new = Leadership(active=active, epoch=epoch, began=epoch, since_ms=self._wall_ms(), slo=slo)
                 behind = Check(ENDED + namespace, ABSENT if ended is None else ended[1])
                 if await self._txn([Put(leadership(namespace), new.encode(), ABSENT), behind]):
                     return new
                 continue
             old, version = Leadership.decode(found[0]), found[1]
+            if old.asks:
+                epoch = old.epoch + 1
+                new = Leadership(active=active, epoch=epoch, began=epoch, since_ms=self._wall_ms(), slo=slo or old.slo)
+                if await self._put(namespace, new, version):
+                    return new
+                continue
             if old.active != active:
                 raise NotAllowed(f"{namespace} is active in {old.active}: `heliograph dr switchover` moves it")
             new = replace(old, slo=slo)
@@ -185,11 +193,15 @@ class Switching:
                 return new
         raise _busy()
 
+    async def _floor(self) -> int:
+        found = await self._store.get(FLOOR)
+        return 0 if found is None else int(found[0])
+
     async def end(self, namespace: str) -> None:
         """Every region of it takes messages again. Raises NotFound, NotAllowed (it is being moved)."""
         async for _ in Tries(self._rng):
             record, version = await self.get(namespace)
-            if record.state != OPEN:
+            if record.state != OPEN and not record.asks:
                 raise NotAllowed(f"{namespace} is being moved to {record.to}: finish that, or cancel it, first")
             ops: list[Op] = [Delete(leadership(namespace), version)]
             if not is_subscription(namespace):

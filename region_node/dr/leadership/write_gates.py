@@ -249,6 +249,11 @@ class Gate:
         record = self.record
         if record is None:
             return None
+        if record.asks:
+            return RegionPassive(
+                f"{record.asks}, and {self.namespace} may be active in another region than {record.active} by now: "
+                f"nothing is taken until `heliograph dr set {self.namespace}` says where"
+            )
         if not self.active:
             url = self._writing.url_of(record.active) if record.state == OPEN else ""
             return RegionPassive(f"{self.namespace} is active in region {record.active}: produce there", url)

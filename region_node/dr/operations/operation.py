@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from global_config.keys import OPERATIONS
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.errors import NotAllowed
 
@@ -137,7 +138,7 @@ def with_report(op: Operation, **report: Any) -> Operation:
 
 
 def operation_key(namespace: str) -> str:
-    return f"/dr/operations/{namespace}"
+    return OPERATIONS + namespace
 
 
 def history_prefix(namespace: str) -> str:

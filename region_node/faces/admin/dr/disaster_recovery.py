@@ -90,6 +90,7 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "epoch": record.epoch,
         "state": record.state,
         "to": record.to,
+        "asks": record.asks,
         "since_ms": record.since_ms,
         "slo": record.slo,
         "configuration": led.trouble,

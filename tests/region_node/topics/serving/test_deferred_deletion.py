@@ -219,7 +219,7 @@ def test_a_tombstone_that_asks_is_taken_away_and_nothing_has_changed() -> None:
 def test_a_backup_is_restored_with_tombstones_that_ask() -> None:
     stone = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=1, until_ms=2, purging=("us",))
     rows = [(tombstone(TOPIC), (stone.encode(), 1, 0)), (tombstone("t/n"), (b"{}", 1, 0)), ("/x", (b"1", 1, 0))]
-    restored = dict(restored_rows(rows))
+    restored = dict(restored_rows(rows, 0))
     assert "backup" in Tombstone.decode(restored[tombstone(TOPIC)]).asks
     assert restored[tombstone("t/n")] == b"{}" and restored["/x"] == b"1", "what is none stays as it was"
 

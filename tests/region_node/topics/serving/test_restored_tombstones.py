@@ -55,7 +55,7 @@ def test_a_topic_that_was_made_again_outlives_the_tombstone_of_the_one_before_it
         )
         store = MetaClient([f"us-meta:{CONFIG_PORT}"], clock=machine.clock, rng=machine.rng)
         rows = [(tombstone(TOPIC), (old.encode(), 1, 0))]
-        for key, value in restored_rows(rows) if way == "from-a-backup" else [(tombstone(TOPIC), old.encode())]:
+        for key, value in restored_rows(rows, now) if way == "from-a-backup" else [(tombstone(TOPIC), old.encode())]:
             await store.put(key, value)
         store.close()
 
