@@ -6,11 +6,11 @@ the immediate deletion of Pulsar's interface, or a preview (`region_node.faces.a
 Invariants: nothing is deleted before the grace period has ended by the configuration's own record, by the clock of this
 broker and of every region that it hears, and, where it was there when the deletion was made, by the time that has
 passed since; so one wrong clock ends nothing. While a tombstone stands, neither a client, nor a link, nor auto-creation
-brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off cannot
-bring it back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that
-has not purged. What was made behind a deletion is not what was deleted: a tombstone that finds such a thing under its
-name (the configuration went back to an older state), or that comes out of a restore, asks first, and does nothing in
-any region until it is answered.
+brings the topic back; it goes only once every region has purged its copy, or is none any more, so that a region that
+was cut off cannot bring it back; taken away before that, the topic is as it was, with its data and its subscriptions,
+in every region that has not purged. What was made behind a deletion is not what was deleted: a tombstone that finds
+such a thing under its name (the configuration went back to an older state), or that comes out of a restore, asks first,
+and does nothing in any region until it is answered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from heliograph.kv.metadata_store import MetadataStore
+from global_config import keys
+from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone, tombstone
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
@@ -163,12 +164,26 @@ class Tombstones:
             elif await self._host.purge(found):
                 log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
                 await self._put(replace(found, purged=(*found.purged, self._region)), version)
-        elif set(found.purged) >= set(found.regions) and not await self._asked(found, version):
+        elif await self._deleted(found) and not await self._asked(found, version):
             await self._host.forget(found)
             try:
                 await self._store.delete(tombstone(found.topic), expected=version)
             except VersionConflict:
                 return
+
+    async def _deleted(self, found: Tombstone) -> bool:
+        """Whether no region has anything of it: each has purged it, or is deleted itself. A region that this
+        configuration never had may only be younger than it, and is waited for.
+        """
+        away = set(found.regions).difference(found.purged)
+        for region in sorted(away):
+            if await self._store.get(keys.region(region)) is not None:
+                return False
+        if not away:
+            return True
+        async for rows in pages_under(self._store, keys.REGION_NUMBERS):
+            away.difference_update(name.decode("utf-8", "replace") for _, name, _ in rows)
+        return not away
 
     async def _asked(self, found: Tombstone, version: int) -> bool:
         """Whether it asks from now on, because something was made here under its name behind it."""

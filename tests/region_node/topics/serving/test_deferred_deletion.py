@@ -8,6 +8,7 @@ import random
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from global_config import keys
 from global_config.backup import restored_rows
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import leadership
@@ -222,6 +223,37 @@ def test_a_backup_is_restored_with_tombstones_that_ask() -> None:
     restored = dict(restored_rows(rows, 0))
     assert "backup" in Tombstone.decode(restored[tombstone(TOPIC)]).asks
     assert restored[tombstone("t/n")] == b"{}" and restored["/x"] == b"1", "what is none stays as it was"
+
+
+@pytest.mark.parametrize("away", ("deleted", "there", "never heard of", "made again"))
+def test_a_region_that_was_deleted_for_good_is_not_waited_for(away: str) -> None:
+    """ap is deleted before it has purged anything; its number says that it was one."""
+
+    async def main() -> None:
+        world = World(random.Random(1))
+        for number, region in enumerate(REGIONS, 1):
+            await world.store.put(keys.region(region), b"{}")
+            await world.store.put(keys.region_number(number), region.encode())
+        lost = REGIONS[-1]
+        if away in ("deleted", "never heard of"):
+            await world.store.delete(keys.region(lost))
+        if away == "never heard of":
+            await world.store.delete(keys.region_number(len(REGIONS)))
+        for region in REGIONS[:-1]:
+            await world.start(region)
+        await world.bury(100)
+        await asyncio.sleep(500)
+        assert world.copies == {lost}
+        assert (await world.store.get(tombstone(TOPIC)) is None) == (away == "deleted")
+        if away == "made again":
+            world.copies.clear()
+            await world.start(lost)
+            await asyncio.sleep(60)
+            assert await world.store.get(tombstone(TOPIC)) is None
+        for part in world.parts.values():
+            await part.stop()
+
+    run_alone(main())
 
 
 def test_partitions_lie_under_the_stone_of_their_topic() -> None:
