@@ -6,8 +6,8 @@ Invariants: an entry is written only if its bytes match the checksum of its firs
 that lay there, or nothing: own entries by their coordinate, others only where exactly as many are lost between the
 neighbours as there are places (each region's in their order; those of several regions in one hole in the order in which
 they were published); what is lost without a place is appended once, behind everything, after a whole pass has shown
-that it is nowhere; nothing valid is taken away on the word of one region alone, unless that is the origin's, and it
-reads another entry under that very coordinate; and none that another region than the origin has the same.
+that it is nowhere; nothing valid is taken away on anybody's word that there is nothing: only where the origin reads
+another entry under that very coordinate; and none that another region than the origin has the same.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -29,10 +29,9 @@ from replicator.audit.audit_scan import NOTHING_HELD
 from replicator.log.replicated_entries import as_published, passing, received
 
 _NOBODY = "no region that can be asked now has it"
-_ONE_WORD = (
-    "its origin has nothing there, which may be a loss of its own; unless two other regions say so it stays: read it, "
-    "then publish it anew, "
-    "or leave it to retention"
+_NO_PROOF = (
+    "its origin has nothing there, which may be a loss of its own, and then this copy is the last: it stays; read it, "
+    "then publish it anew, or leave it to retention"
 )
 _FETCH_MAX = 64
 
@@ -304,8 +303,8 @@ class Repairer:
         placed = []
         for finding in findings:
             assert finding.origin is not None and finding.coordinate is not None and finding.position is not None
-            if finding.fault is Fault.EXTRA and not await self._nobody_has(finding.origin, finding.coordinate):
-                finding.left = _ONE_WORD
+            if finding.fault is Fault.EXTRA and not await self._taken(finding.origin, finding.coordinate):
+                finding.left = _NO_PROOF
                 continue
             ledger, entry = finding.coordinate
             header = self._pass.headers[finding.position]
@@ -316,13 +315,13 @@ class Repairer:
             placed.append(_Placed(finding.position, run, finding))
         await self._store(placed, anew=True)
 
-    async def _nobody_has(self, origin: Origin, at: Position) -> bool:
-        """Two other regions at least, the origin's among them, have read everything around it and do not have it; or
-        the origin's has another one there.
+    async def _taken(self, origin: Origin, at: Position) -> bool:
+        """Whether the origin's region has read another entry there, and no region that can be asked has this one.
 
-        The origin's alone is not enough where it has nothing there: that may be the loss of its own copy.
+        That the origin has nothing there is no proof, whoever else has nothing either: an origin that lost its tail
+        goes on behind it, and others that had not got the tail by then pass over it as the origin does.
         """
-        without, taken = 0, False
+        taken = False
         for region in self._askable(origin):
             own = region == self._names.get(origin[0])
             try:
@@ -334,12 +333,8 @@ class Repairer:
                 continue
             if told.rows:
                 return False
-            known = self._log.known.get(region)
-            passed = own or (known is not None and known[0].holds(origin, at))
-            said = not told.refusal and not told.holes and passed and told.low < at
-            without += said
-            taken = taken or (said and own and told.taken > 0)
-        return taken or without >= 2
+            taken = taken or (own and not told.refusal and not told.holes and told.low < at and told.taken > 0)
+        return taken
 
 
 class _Done:
