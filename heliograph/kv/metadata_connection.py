@@ -12,6 +12,7 @@ import asyncio
 from typing import Protocol, cast
 
 from heliograph.model.errors import PeerError
+from heliograph.runtime.standstill import stood_still_s
 from heliograph.wire.metadata_frames import (
     FEATURES,
     FRAME_BYTES_MAX,
@@ -47,6 +48,7 @@ class MetaConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._heard_at = loop.time()
         self._silence: asyncio.TimerHandle | None = None
+        self._listen_at = self._heard_at
         self._reason: Exception | None = None
         self._greeted = False
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -55,6 +57,7 @@ class MetaConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # no isinstance: uvloop's are not of that class
         self._transport.write(frame(Frame.HELLO, 0, body(MAGIC, FEATURES, self._name)))
+        self._listen_at = asyncio.get_running_loop().time()
         self._listen()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,8 +112,12 @@ class MetaConnection(asyncio.Protocol):
 
     def _listen(self) -> None:
         """Gives a silent server up."""
-        silent_s = asyncio.get_running_loop().time() - self._heard_at
-        if silent_s >= self._silence_s:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if stood_still_s(self._listen_at, now):  # since when is not known, and what it has said meanwhile lies unread
+            self._heard_at = now
+        if now - self._heard_at >= self._silence_s:
             self.close(OSError("the server has been silent"))
         else:
-            self._silence = asyncio.get_running_loop().call_later(self._silence_s - silent_s + 0.01, self._listen)
+            self._listen_at = max(self._heard_at + self._silence_s, now) + 0.01
+            self._silence = loop.call_at(self._listen_at, self._listen)

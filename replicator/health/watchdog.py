@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from heliograph.model.positions import Position
+from heliograph.runtime.standstill import stood_still_s
 from replicator.health.link_causes import Cause
 
 _GAPS = 3
@@ -33,19 +34,20 @@ class Facts(NamedTuple):
 
 
 class Watchdog:
-    """Once a second while the link is open: `look` where it is behind, else `caught_up`; `opened` when it is opened
+    """Each `every_s` while the link is open: `look` where it is behind, else `caught_up`; `opened` when it is opened
     anew.
     """
 
-    def __init__(self, after_s: float) -> None:
+    def __init__(self, after_s: float, every_s: float = 1.0) -> None:
         assert after_s > 0
-        self.after_s = after_s
-        self._since = 0.0
+        self.after_s, self._every_s = after_s, every_s
+        self._since = self._looked_at = 0.0
         self._seen: tuple[Position, int] | None = None
         self._rewinds = 0
 
     def opened(self, now: float, rewinds: int) -> None:
         self._since, self._seen, self._rewinds = now, None, rewinds
+        self._looked_at = now
 
     def caught_up(self) -> None:
         """It has nothing to do: the time counts from when it has."""
@@ -53,7 +55,8 @@ class Watchdog:
 
     def look(self, now: float, facts: Facts) -> tuple[Cause, str] | None:
         """(cause, sentence) where the link must be made anew."""
-        seen = (facts.mark, facts.receipts)
+        seen, due, self._looked_at = (facts.mark, facts.receipts), self._looked_at + self._every_s, now
+        self._since = min(now, self._since + stood_still_s(due, now))  # receipts may lie unread
         if seen != self._seen:
             self._since, self._seen, self._rewinds = now, seen, facts.rewinds
             return None

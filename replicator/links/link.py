@@ -96,7 +96,7 @@ class Link:
         self.number = self._level = 0
         self._timer: Timer | None = None
         self._opened_at = 0.0
-        self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
+        self._watchdog = Watchdog(manager.settings.sender.stalled_after_s, manager.settings.heartbeat_s)
         self.restarts: Counter[Cause] = Counter()
         self.history = LinkHistory()
         self.schemas = SchemaFeed(self)

@@ -26,6 +26,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import CautiousClock, Clock, Rng
+from heliograph.runtime.standstill import stood_still_s
 from heliograph.runtime.task_set import TaskSet, cancel_all
 from heliograph.wire.links.link_commands import FEATURE_LEVEL
 from replicator.audit.audit_settings import AuditLimits, AuditSettings
@@ -501,10 +502,11 @@ class LinkManager:
             self.settings.heartbeat_s, self._tick
         )  # first: whatever fails in this one, the next one comes
         now = self.clock.monotonic()
+        stood_s = stood_still_s(self._ticked_at + self.settings.heartbeat_s, now)
         elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
-        self._owners.beat(now)
+        self._owners.beat(now, stood_s)
         self.budgets.tick()
-        self.cluster_connections.tick()
+        self.cluster_connections.tick(stood_s)
         self.yielding.look_at(
             (link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s
         )

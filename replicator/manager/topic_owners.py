@@ -77,14 +77,16 @@ class Owners:
             self._establishing += 1
             self._spawn(self._establish())
 
-    def beat(self, now: float) -> None:
+    def beat(self, now: float, stood_s: float) -> None:
         """Once a second: heartbeats; connections of which nothing is heard, or that have had no stream for a while, are
-        closed.
+        closed. stood_s: for so long this process has stood still since the last one; what was said meanwhile lies
+        unread, and the next beat sees it.
         """
         for connection in list(self._connections.values()):
             if connection.closed:
                 continue
-            if connection.heard.silent_s >= self._settings.heartbeat_lost_s and connection.streams:
+            silent = connection.heard.silent_s >= self._settings.heartbeat_lost_s
+            if silent and connection.streams and not stood_s:
                 connection.close(
                     LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self._settings.heartbeat_lost_s:g} s")
                 )

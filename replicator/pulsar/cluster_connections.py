@@ -104,9 +104,12 @@ class ClusterConnection:
         """For how long nothing was heard, as of the last tick: an idle cluster is asked after a third of `SILENT_S`."""
         return max(0.0, self._monotonic() - self.heard_at)
 
-    def tick(self) -> None:
-        """Called each `heartbeat_s`: pings a silent connection, and closes it after `SILENT_S`."""
+    def tick(self, stood_s: float) -> None:
+        """Called each `heartbeat_s`: pings a silent connection, and closes it after `SILENT_S`. stood_s: for so long
+        this process has stood still since the last call.
+        """
         now = self._monotonic()
+        self.heard_at = min(now, self.heard_at + stood_s)
         if self.client.heard:
             self.client.heard, self.heard_at = False, now
         silent = self.silent_s
@@ -220,9 +223,9 @@ class ClusterConnections:
     def _ended(self, connection: ClusterConnection) -> None:
         self._open = {key: other for key, other in self._open.items() if other is not connection}
 
-    def tick(self) -> None:
+    def tick(self, stood_s: float) -> None:
         for connection in list(self._open.values()):
-            connection.tick()
+            connection.tick(stood_s)
 
     def tasks(self) -> list[asyncio.Task[Any]]:
         return list(self._opening.values())

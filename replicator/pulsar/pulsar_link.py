@@ -92,7 +92,7 @@ class PulsarLink:
         self._reached: PulsarCluster | None = None
         """The registration that the present connection was made by."""
         self.parked: ParkedLink | None = None
-        self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
+        self._watchdog = Watchdog(manager.settings.sender.stalled_after_s, manager.settings.heartbeat_s)
         self.restarts: Counter[Cause] = Counter()
         self.history = LinkHistory()
         self.pace: Pace | None = None

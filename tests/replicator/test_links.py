@@ -99,6 +99,29 @@ def test_a_link_is_not_connected_from_five_seconds_unheard_on_also_before_anybod
         play(scenario, seed=seed, names=("us", "eu"))
 
 
+def test_a_source_that_stood_still_takes_no_target_for_silent() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(2)
+        link = us.outgoing("eu")
+        connection = link.connection
+        assert connection is not None
+        for stood_s in (4.0, 6.0, 20.0, 200.0):
+            life = us.brokers[us.owner].machine.stop()
+            assert life is not None
+            await asyncio.sleep(stood_s)
+            sim.loop.go_on(life)
+            await asyncio.sleep(3.3)
+            assert link.connection is connection and not connection.closed, stood_s
+        us.publish(3)
+        await asyncio.sleep(2)
+        assert len(eu.bodies()) == 6
+
+    for seed in range(4):
+        play(scenario, seed=seed, names=("us", "eu"))
+
+
 def test_the_owner_moves_at_both_ends() -> None:
     async def scenario(instance: Instance, sim: Simulation) -> None:
         us, eu = instance.regions.values()

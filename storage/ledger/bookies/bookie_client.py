@@ -22,6 +22,7 @@ from typing import cast
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.standstill import stood_still_s
 from heliograph.wire.bookie_frames import (
     HEAD,
     RANGE,
@@ -127,6 +128,7 @@ class BookieClient:
         self._flushing = False
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
         self._closed = False
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -316,12 +318,16 @@ class BookieClient:
         return True
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
+        deadline = loop.time() + self._settings.connect_timeout_s
         try:
-            async with asyncio.timeout(self._settings.connect_timeout_s):
+            async with asyncio.timeout_at(deadline):
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self), self.host, self.port, ssl=self._ssl
                 )
         except (OSError, TimeoutError) as error:
+            if isinstance(error, TimeoutError) and stood_still_s(deadline, loop.time()) and not self._closed:
+                self._connecting = loop.create_task(self._connect(loop))  # it had no time to connect
+                return
             self._connecting = None
             self._lost(str(error) or f"no connection within {self._settings.connect_timeout_s} s")
             return
@@ -355,7 +361,8 @@ class BookieClient:
             self._connection.transport.writelines(out)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._watch = loop.call_later(self._settings.answer_timeout_s / 4, self._look, loop)
+        self._look_at = loop.time() + self._settings.answer_timeout_s / 4
+        self._watch = loop.call_at(self._look_at, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """A timer only while something is outstanding."""
@@ -365,6 +372,10 @@ class BookieClient:
             self.slabs.trim()  # nothing is taken meanwhile: what is free goes
             return
         now, limit = loop.time(), self._settings.answer_timeout_s
+        if stood_s := stood_still_s(self._look_at, now):  # answers may lie unread
+            self._heard_at = min(now, self._heard_at + stood_s)
+            for waiting in self._requests.values():
+                waiting.asked_at = min(now, waiting.asked_at + stood_s)
         oldest = min((waiting.asked_at for waiting in self._requests.values()), default=now)
         if now - self._heard_at >= limit or now - oldest >= 4 * limit:
             self._lost(f"no answer within {limit} s")

@@ -266,9 +266,15 @@ class LedgerHandle:
                 self._end_slot(slot)
                 self._loop.call_soon(self._replace, slot, None)
 
-    def tick(self, now: float) -> bool:
-        """Notices what is overdue, and tells the bookies the LAC once appends have paused."""
+    def tick(self, now: float, stood_s: float) -> bool:
+        """Notices what is overdue, and tells the bookies the LAC once appends have paused. Nobody is to blame for the
+        time that this process stood still.
+        """
         settings = self._context.settings
+        if stood_s:
+            self._lac_moved_at = min(now, self._lac_moved_at + stood_s)
+            for slot in self._slots:
+                slot.moved_at = min(now, slot.moved_at + stood_s)
         stands_s = now - self._lac_moved_at if self._pending else 0.0
         for slot in self._slots:
             if not slot.writing:

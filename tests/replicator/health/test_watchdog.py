@@ -35,7 +35,7 @@ IDLE = Facts(mark=(1, 5), receipts=3, rewinds=0, reading=False, skipping=False, 
     ],
 )
 def test_what_stands_still_is_named(changes: dict[str, Any], cause: Cause) -> None:
-    dog = Watchdog(30.0)
+    dog = Watchdog(30.0, every_s=31.0)
     dog.opened(100.0, 0)
     assert dog.look(101.0, IDLE) is None
     facts = IDLE._replace(**changes)
@@ -46,12 +46,23 @@ def test_what_stands_still_is_named(changes: dict[str, Any], cause: Cause) -> No
 
 
 def test_slow_is_not_still_and_idle_is_not_behind() -> None:
-    dog = Watchdog(30.0)
+    dog = Watchdog(30.0, every_s=31.0)
     dog.opened(0.0, 0)
     for minute in range(60):
         assert dog.look(minute * 29.0, IDLE._replace(receipts=minute)) is None
     dog.caught_up()
     assert dog.look(6000.0, IDLE) is None, "the time counts from when it fell behind"
+
+
+@pytest.mark.parametrize("stood_s", [5.0, 29.0, 31.0, 300.0])
+def test_a_process_that_stood_still_blames_no_link_for_that_time(stood_s: float) -> None:
+    dog, facts = Watchdog(30.0), IDLE._replace(in_flight=True)
+    dog.opened(0.0, 0)
+    for second in range(11):
+        assert dog.look(float(second), facts) is None
+    assert dog.look(10.0 + stood_s, facts) is None
+    looks = [dog.look(10.0 + stood_s + second, facts) for second in range(1, 40)]
+    assert looks.index(next(filter(None, looks))) in range(18, 24), "and the rest of its time counts"
 
 
 def test_every_cause_has_a_remedy() -> None:

@@ -14,6 +14,7 @@ import ssl as tls_module
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime.byte_budget import ByteBudget
+from heliograph.runtime.standstill import stood_still_s
 from region_node.faces.flow_control import Outbox
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
@@ -22,8 +23,6 @@ from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransac
 log = logging.getLogger("region_node.kafka")
 
 _TICK_S = 2.0
-_LATE_S = 0.1
-"""A tick that comes so much later than it should: this process had no processor, or was busy."""
 
 
 def _hold(connection: KafkaConnection, hold: bool) -> None:
@@ -69,10 +68,10 @@ class KafkaListener:
 
     def _tick(self) -> None:
         now, settings = self.broker.clock.monotonic(), self.broker.settings
-        late_s = now - self._due
+        stood_s = stood_still_s(self._due, now)
         for connection in list(self.connections):
-            if late_s >= _LATE_S:
-                connection.spare(late_s)
+            if stood_s:
+                connection.spare(stood_s)
             if connection.login.principal is None and now - connection.since > settings.handshake_timeout_s:
                 connection.close("no authentication in time")
             elif connection.login.expired:

@@ -370,7 +370,17 @@ class Group:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def on_time(self, now: float) -> None:
+    def on_time(self, now: float, *, overslept: bool = False) -> None:
+        """overslept: the coordinator stood still, since when it does not know; everybody has a whole session from now
+        on.
+        """
+        if overslept:
+            for member in self.members.values():
+                self._heard(now, member)
+            latest = now + max((member.session_s for member in self.members.values()), default=0.0)
+            self._pending = {member: max(deadline, latest) for member, deadline in self._pending.items()}
+            self._until, self._latest = max(self._until, latest), max(self._latest, latest)
+            return
         for pending in [key for key, deadline in self._pending.items() if deadline <= now]:
             del self._pending[pending]
         for member in [

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 from heliograph.kv.metadata_store import ABSENT, pages_under
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.standstill import stood_still_s
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
@@ -56,6 +57,7 @@ class GroupCoordinator:
         self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
@@ -171,14 +173,24 @@ class GroupCoordinator:
 
     def schedule(self) -> None:
         """One timer for all groups."""
+        self._spare()
         deadlines = [deadline for held in self._held.values() if (deadline := held.group.next_deadline()) is not None]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if deadlines:
-            self._timer = self._loop.call_later(max(0.0, min(deadlines) - self._loop.time()) + 0.001, self._on_timer)
+            self._due = max(min(deadlines), self._loop.time()) + 0.001
+            self._timer = self._loop.call_at(self._due, self._on_timer)
+
+    def _spare(self) -> None:
+        """What members have said while this broker stood still lies unread."""
+        now = self._loop.time()
+        if self._timer is not None and stood_still_s(self._due, now):
+            for held in self._held.values():
+                held.group.on_time(now, overslept=True)
 
     def _on_timer(self) -> None:
+        self._spare()
         self._timer = None
         now = self._loop.time()
         for held in list(self._held.values()):

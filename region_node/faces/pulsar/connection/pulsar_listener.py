@@ -19,6 +19,7 @@ from typing import Protocol
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.standstill import stood_still_s
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
 from region_node.faces.client_addresses import AddressCounts
@@ -33,9 +34,6 @@ from region_node.transactions.coordinators.transaction_service import Transactio
 from region_node.usage.tenant_usage import Usage
 
 log = logging.getLogger("region_node.pulsar")
-
-_LATE_S = 0.1
-"""A tick that comes so much later than it should: this process had no processor, or was busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +200,10 @@ class PulsarListener:
 
     def _tick(self) -> None:
         now = self.clock.monotonic()
-        late_s = now - self._due
+        stood_s = stood_still_s(self._due, now)
         for connection in list(self.connections):
-            if late_s >= _LATE_S:
-                connection.spare(late_s)
+            if stood_s:
+                connection.spare(stood_s)
             connection.tick(now)
         self._next_tick(now)
 

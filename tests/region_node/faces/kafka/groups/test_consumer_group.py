@@ -315,3 +315,35 @@ def test_members_that_are_expelled_are_unknown_and_may_come_again() -> None:
     assert world.group.heartbeat(world.now, member, None, world.group.generation) == Code.UNKNOWN_MEMBER_ID
     back = world.join(instance="i")
     assert world.told[back]["error_code"] == 0 and world.told[back]["leader"] == world.told[back]["member_id"]
+
+
+@pytest.mark.parametrize("stood_s", [9.0, 60.0, 6_000.0])
+def test_a_coordinator_that_stood_still_expels_nobody_for_it_and_silence_behind_it_counts(stood_s: float) -> None:
+    world = World(delay_s=1.0)
+    one, two = world.join(), world.join()
+    world.pass_time(1.0)
+    world.stable(one, two)
+    alive, silent = world.told[one]["member_id"], world.told[two]["member_id"]
+    world.now += 5
+    world.now += stood_s
+    world.group.on_time(world.now, overslept=True)
+    world.pass_time(0.0)
+    assert world.group.state == STABLE and len(world.group.members) == 2
+    world.now += 9
+    assert world.group.heartbeat(world.now, alive, None, 1) == Code.NONE
+    world.pass_time(1.5)
+    assert silent not in world.group.members and alive in world.group.members
+
+
+def test_a_rebalance_that_the_coordinator_slept_through_goes_on() -> None:
+    world = World()
+    one = world.join()
+    world.stable(one)
+    member = world.told[one]["member_id"]
+    two = world.join()
+    world.now += 104.0
+    world.group.on_time(world.now, overslept=True)
+    world.pass_time(0.0)
+    assert two not in world.told and member in world.group.members
+    again = world.join(member)
+    assert world.told[again]["generation_id"] == world.told[two]["generation_id"] == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 from heliograph.model.errors import MetadataUnavailable
 from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
 from tests.region_node.faces.kafka.harness import Face, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -84,5 +85,22 @@ def test_a_group_that_cannot_be_stored_is_given_up() -> None:
         await coordinator.settle(held)
         assert waiter.result()["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
         assert await coordinator.held("g") is not held, "what is stored is read again"
+
+    with_face(run)
+
+
+def test_a_timer_that_comes_late_expels_nobody_whose_heartbeat_lies_unread() -> None:
+    async def run(face: Face) -> None:
+        coordinator = face.broker.coordinator
+        held = await coordinator.held("g")
+        member = GroupMember("m", None, "client", "/h", 10.0, 30.0, [("range", b"")])
+        member.deadline = coordinator.now + 10.0
+        held.group.members["m"], held.group.state = member, STABLE
+        for late in (coordinator.schedule, coordinator._on_timer):  # a request, or the timer itself, comes first
+            coordinator.schedule()
+            member.deadline -= 60.0  # as if the broker had stood still for a minute meanwhile
+            coordinator._due -= 60.0
+            late()
+            assert "m" in held.group.members and member.deadline > coordinator.now
 
     with_face(run)
