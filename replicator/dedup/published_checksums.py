@@ -8,7 +8,8 @@ lost region its newest messages meet them.
 Invariants: a pair that is found here is that of a stored message, whole sequences below 2^32 and 32 bits of checksum;
 what is forgotten is not found, so that what is judged by it is stored.
 Cost: nothing but where one region at a time publishes, with deduplication; there slices of the run's columns, in C.
-Bounds: 512 messages of each kind a name (8 bytes each), 8,192 a topic: whole names, heard of longest ago, go first.
+Bounds: 512 messages of each kind a name (8 bytes each), 16,384 a topic: where names are many, fewer of each, down to
+16; then whole names go, those heard of longest ago first.
 Source: docs/protocols/leadership.md, "Producers that try again elsewhere".
 """
 
@@ -28,8 +29,8 @@ _MASK = 0xFFFFFFFF
 _LOW, _ROW = struct.Struct(">I"), struct.Struct(">II")
 _BY_COLUMNS = 16
 """From so many entries on columns are cheaper than rows."""
-_KEPT = 512 * _ROW.size
-_TOPIC_BYTES = 8192 * _ROW.size
+_KEPT, _KEPT_MIN = 512 * _ROW.size, 16 * _ROW.size
+_TOPIC_BYTES = 16_384 * _ROW.size
 _HEAD = itemgetter(slice(0, 6))
 
 
@@ -93,22 +94,31 @@ class _Published:
         self.first, self.newest = bytearray(first), bytearray(newest)
         """The first ones of `region`, none where no other was before it; the newest of all."""
 
-    def add(self, region: int, high: int, rows: bytes) -> int:
-        """Returns by how many bytes it has grown."""
-        before = len(self.first) + len(self.newest)
+    @property
+    def size_bytes(self) -> int:
+        return len(self.first) + len(self.newest)
+
+    def shrink(self, kept: int) -> None:
+        """From now on of each kind `kept` bytes."""
+        del self.first[kept:]
+        del self.newest[:-kept]
+
+    def add(self, region: int, high: int, rows: bytes, kept: int) -> int:
+        """Returns by how many bytes it has grown. kept: bytes of each kind, at most twice as many of the newest."""
+        before = self.size_bytes
         begins = high > self.high and region != self.region
         if begins:
             self.region = region
             self.first.clear()
         if region == self.region and (begins or self.first):
-            self.first += rows[: _KEPT - len(self.first)]
+            self.first += rows[: max(0, kept - len(self.first))]
         self.high = max(self.high, high)
         if not region:
             self.here = max(self.here, high)
         self.newest += rows
-        if len(self.newest) > 2 * _KEPT:
-            del self.newest[:-_KEPT]
-        return len(self.first) + len(self.newest) - before
+        if len(self.newest) > 2 * kept:
+            del self.newest[:-kept]
+        return self.size_bytes - before
 
     def holds(self, row: bytes) -> bool:
         return _finds(self.newest, row) or _finds(self.first, row)
@@ -124,14 +134,14 @@ def _finds(rows: bytearray, row: bytes) -> bool:
 class PublishedChecksums:
     """The checksums of one topic, by producer."""
 
-    __slots__ = ("_names", "_size_bytes", "epoch")
+    __slots__ = ("_kept", "_names", "_size_bytes", "epoch")
 
     def __init__(self) -> None:
         self.epoch = 0
         """In which something was last published here, but for the first of a leadership. It is in the stored state, and
         in no entry: replayed from before it, all that is known counts as of an earlier one, and wants proof."""
         self._names: dict[str, _Published] = {}  # heard of longest ago first
-        self._size_bytes = 0
+        self._size_bytes, self._kept = 0, _KEPT
 
     def stored(self, run: Run, region: int) -> None:
         """Takes in a run that is durable. region: where it was first published; 0: here."""
@@ -143,11 +153,19 @@ class PublishedChecksums:
             high = first + count - 1 if pairs is None else max(highest for _, highest in pairs)
             if high >= 0:
                 known = self._names.pop(name, None) or _Published(region, high)
-                self._size_bytes += known.add(region, high, _rows(segment, column[4 * at : 4 * (at + count)]))
+                self._size_bytes += known.add(
+                    region, high, _rows(segment, column[4 * at : 4 * (at + count)]), self._kept
+                )
                 self._names[name] = known
             at += count
-        while self._size_bytes > _TOPIC_BYTES and len(self._names) > 1:
-            self._drop(next(iter(self._names)))
+        while self._size_bytes > _TOPIC_BYTES:
+            if self._kept > _KEPT_MIN:
+                self._kept //= 2
+                for known in self._names.values():
+                    known.shrink(self._kept)
+                self._size_bytes = sum(known.size_bytes for known in self._names.values())
+            else:
+                self._drop(next(iter(self._names)))
 
     def begin(self, epoch: int, submitted: Mapping[str, int]) -> None:
         """From now on messages are published here in that epoch. submitted: what is on its way, of those before."""
@@ -159,8 +177,7 @@ class PublishedChecksums:
             known.before = known.here
 
     def _drop(self, name: str) -> None:
-        known = self._names.pop(name)
-        self._size_bytes -= len(known.first) + len(known.newest)
+        self._size_bytes -= self._names.pop(name).size_bytes
 
     def holds(self, name: str, low: int, checksum: int) -> bool:
         """Whether the message of that producer which begins with sequence `low` is known, and is the same."""
@@ -175,19 +192,21 @@ class PublishedChecksums:
     def dump(self, bytes_max: int) -> list[Any]:
         """What fits, about: the names that were heard of last."""
         out: list[Any] = [self.epoch]
+        share = bytes_max // max(1, len(self._names))
+        kept = min(self._kept, max(_KEPT_MIN, (share - 64) // 2)) // _ROW.size * _ROW.size
         for name, known in reversed(self._names.items()):
-            bytes_max -= len(known.first) + min(_KEPT, len(known.newest)) + 4 * len(name) + 48
+            first, newest = bytes(known.first[:kept]), bytes(known.newest[-kept:])
+            bytes_max -= len(first) + len(newest) + 4 * len(name) + 48
             if bytes_max < 0:
                 break
-            numbers = known.region, known.high, known.here, known.before
-            out.append([name, *numbers, bytes(known.first), bytes(known.newest[-_KEPT:])])
+            out.append([name, known.region, known.high, known.here, known.before, first, newest])
         return out
 
     def load(self, dumped: Sequence[Any]) -> None:
         self.epoch, *names = dumped
         for name, *fields in reversed(names):
             known = self._names[name] = _Published(*fields)
-            self._size_bytes += len(known.first) + len(known.newest)
+            self._size_bytes += known.size_bytes
 
 
 def entries(run: Run) -> Iterator[tuple[str, int, int, int]]:

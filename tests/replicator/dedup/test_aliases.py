@@ -8,14 +8,15 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+import msgpack
 import pytest
 
-from heliograph.model.positions import BEFORE_ALL
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup import aliases
 from replicator.dedup.producer_dedup import Coming, DedupSettings, Producers
-from replicator.dedup.published_checksums import checksum_of, checksums_of, entries
+from replicator.dedup.published_checksums import PublishedChecksums, checksum_of, checksums_of, entries
 from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.dedup.alias_world import Region, World, body, ignored, local
@@ -187,6 +188,40 @@ def test_a_tail_that_comes_late_is_told_from_the_tries_of_it_and_from_another_pr
     region.ledger.confirm(9)
     assert region.stored()[before:] == [body(0, sequence) for sequence in range(100, 150)], "those of another process"
     assert region.log.vector.prefix(other) == (5, 299) and not region.log.vector.missing(other)
+
+
+def test_of_many_producers_each_has_its_share_of_what_is_known() -> None:
+    """60 names take turns after the failover, 2,000 messages each; then the tail of each comes, 10 messages."""
+    region, other, names = Region(1, random.Random(1)), (2, 1, 9), [f"p{number}" for number in range(60)]
+    at: Position = BEFORE_ALL
+    for first, count in ((0, 50), (50, 10)):
+        for name in names:
+            run = arriving(other, local(name, first, count), at[1] + 1)
+            assert region.log.append_replicated(at, run, lambda _: None, ignored) is RunVerdict.ACCEPT
+            at = run.coordinate(count - 1)
+        region.ledger.confirm(100)
+        if not first:
+            region.gate.epoch += 1
+            for start in range(50, 2050, 20):
+                for name in names:
+                    region.log.publish(local(name, start, 20), lambda _: None, ignored)
+                region.ledger.confirm(100)
+            before = len(region.stored())
+            region.ledger.save()
+            region.load()
+    assert len(region.stored()) == before == 60 * 2050
+    assert region.store.snapshot is not None and len(region.store.snapshot[1]) < 100_000
+
+
+def test_of_ten_thousand_producers_what_is_kept_is_bounded() -> None:
+    known = PublishedChecksums()
+    for number in range(10_000):
+        known.stored(local(f"p{number}", 0, 40), 0)
+    assert known._size_bytes == sum(one.size_bytes for one in known._names.values()) <= 16_384 * 8
+    assert known.holds("p9999", 39, checksum_of(body(0, 39))) and not known.holds("p0", 39, checksum_of(body(0, 39)))
+    again = PublishedChecksums()
+    again.load(known.dump(64 << 10))
+    assert again.holds("p9999", 39, checksum_of(body(0, 39))) and len(msgpack.packb(again.dump(64 << 10))) < 64 << 10
 
 
 def test_what_a_process_was_not_told_of_is_stored_although_its_sequence_came_meanwhile() -> None:
