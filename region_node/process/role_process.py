@@ -159,8 +159,8 @@ async def _start(
             starting.result()
         except CorruptData as error:
             raise ConfigError(
-                f"what {settings.node_id} keeps in {settings.data_dir} is damaged ({error}); leave it as it is, and see "
-                "docs/operating/disks.md"
+                f"what {settings.node_id} keeps in {settings.data_dir} is damaged ({error}); leave it as it is, and "
+                "see docs/operating/disks.md"
             ) from error
         return ports
     starting.cancel()
