@@ -83,6 +83,22 @@ def test_no_junk_drawers() -> None:
     assert not [p for p in sources() if p.stem in DRAWERS]
 
 
+def test_no_range_of_the_metadata_stops_unseen_where_a_page_ends() -> None:
+    """A store answers a range with so many keys at most. Whoever wants all of them takes `pages_under`, `rows_under`,
+    or goes on in a `while`; whoever wants some says how many.
+    """
+    found = []
+    for path in sources():
+        tree = ast.parse(path.read_text())
+        going_on = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While) for node in ast.walk(loop.test)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Await) and isinstance(call := node.value, ast.Call) and id(node) not in going_on:
+                asked = isinstance(call.func, ast.Attribute) and call.func.attr == "range"
+                if asked and not any(keyword.arg == "limit" for keyword in call.keywords):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found, found
+
+
 def test_nothing_speaks_of_the_workplace() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:

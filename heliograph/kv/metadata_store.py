@@ -148,7 +148,17 @@ async def pages_under(store: MetadataStore, prefix: str) -> AsyncIterator[list[t
     """Every (key, value, version) under `prefix`, in order, however many there are: page by page, none empty, each
     linearizable.
     """
-    start, end = prefix, prefix_end(prefix)
+    async for rows in pages_between(store, prefix, prefix_end(prefix)):
+        yield rows
+
+
+async def rows_under(store: MetadataStore, prefix: str) -> list[tuple[str, bytes, int]]:
+    """The same in one list: of what is few as a rule, and may be many."""
+    return [row async for rows in pages_under(store, prefix) for row in rows]
+
+
+async def pages_between(store: MetadataStore, start: str, end: str) -> AsyncIterator[list[tuple[str, bytes, int]]]:
+    """The same of the keys in [start, end)."""
     while rows := await store.range(start, end):
         yield rows
         if len(rows) < store.range_limit:

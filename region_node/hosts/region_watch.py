@@ -22,7 +22,7 @@ from typing import Any
 import msgpack
 
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.kv.metadata_store import ABSENT, prefix_end
+from heliograph.kv.metadata_store import ABSENT, prefix_end, rows_under
 from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
 from heliograph.runtime.clock import SystemClock, system_rng
 from heliograph.runtime.every import every
@@ -63,11 +63,9 @@ class RegionWatch:
                 report, _ = await self.meta.members()
                 bookies = {
                     keys.id_of(key): msgpack.unpackb(value)
-                    for key, value, _ in await self.meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))
+                    for key, value, _ in await rows_under(self.meta, keys.BOOKIES)
                 }
-                brokers = {
-                    keys.id_of(key) for key, _, _ in await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))
-                }
+                brokers = {keys.id_of(key) for key, _, _ in await rows_under(self.meta, keys.BROKERS)}
                 marks = keys.UNDERREPLICATED
                 lacking = await self.meta.range(marks, prefix_end(marks), limit=_COUNTED) if copies else []
         except (HeliographError, TimeoutError) as error:
@@ -225,7 +223,7 @@ class RegionWatch:
 
     async def _ask(self, method: str, path: str) -> Any:
         """Asks the first broker that answers, with a token of the region's brokers. Raises OSError where none does."""
-        brokers = await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))
+        brokers = await rows_under(self.meta, keys.BROKERS)
         secret = await self.meta.get(SECRET)
         headers = (
             {}

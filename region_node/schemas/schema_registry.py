@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put
+from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put, pages_between
 from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
@@ -131,9 +131,7 @@ class SchemaRegistry:
         newest.
         """
         prefix = _prefix(topic)
-        rows = [
-            (int(key.removeprefix(prefix), 16), value) for key, value, _ in await self._meta.range(prefix, prefix + "g")
-        ]
+        rows = [(int(key.removeprefix(prefix), 16), value) for key, value, _ in await self._rows(prefix)]
         kept: list[tuple[int, bytes]] = []
         for number, value in sorted(rows, key=lambda row: (_decode(*row).time_ms, row[0]), reverse=True):
             bytes_max -= len(value)
@@ -171,8 +169,7 @@ class SchemaRegistry:
         prefix = _prefix(topic)
         for _ in range(_ATTEMPTS):
             stored = {
-                int(key.removeprefix(prefix), 16): (value, version)
-                for key, value, version in await self._meta.range(prefix, prefix + "g")
+                int(key.removeprefix(prefix), 16): (value, version) for key, value, version in await self._rows(prefix)
             }
             every = {number: _decode(number, value) for number, (value, _) in stored.items()}
             ops: list[Op] = [
@@ -196,10 +193,13 @@ class SchemaRegistry:
             return
         raise VersionConflict(prefix, -1, -1)
 
+    async def _rows(self, prefix: str) -> list[tuple[str, bytes, int]]:
+        return [row async for rows in pages_between(self._meta, prefix, prefix + "g") for row in rows]
+
     async def _load(self, topic: TopicName) -> list[Version]:
         """All of them, deletions included, by the time they came."""
         prefix = _prefix(topic)
-        rows = await self._meta.range(prefix, prefix + "g")
+        rows = await self._rows(prefix)
         return sorted(
             (_decode(int(key.removeprefix(prefix), 16), value) for key, value, _ in rows),
             key=lambda v: (v.time_ms, v.number),

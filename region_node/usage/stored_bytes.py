@@ -17,7 +17,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.kv.metadata_store import MetadataStore, prefix_end, rows_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.errors import CorruptData, HeliographError
@@ -118,7 +118,7 @@ class StoredBytes:
         return found
 
     async def _tell(self, found: dict[str, int]) -> dict[str, int]:
-        for key, _, _ in await self._meta.range(STORED, prefix_end(STORED)):
+        for key, _, _ in await rows_under(self._meta, STORED):
             if key.removeprefix(STORED) not in found:
                 await self._meta.delete(key)
         for tenant, size in found.items():

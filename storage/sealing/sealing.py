@@ -18,7 +18,7 @@ from typing import Protocol
 
 from global_config import keys
 from global_config.write_retries import Tries, busy
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, rows_under
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
@@ -231,7 +231,7 @@ class Sealing:
 
     async def look(self) -> None:
         """Reads what is stored: the watch may be behind the broker that has made a key."""
-        for key, blob, _ in await self._config.range(self._prefix, prefix_end(self._prefix)):
+        for key, blob, _ in await rows_under(self._config, self._prefix):
             self._take(keys.tenant_of(key), blob)
 
     def _heard(self, key: str, value: bytes | None, _: int) -> None:

@@ -134,7 +134,7 @@ async def _bookies(
 ) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
     """A client of the metadata, and one of each bookie that is registered there."""
     from heliograph.kv.metadata_client import MetaClient
-    from heliograph.kv.metadata_store import prefix_end
+    from heliograph.kv.metadata_store import rows_under
     from heliograph.runtime.clock import SystemClock, system_rng
     from local_meta import keys
     from storage.ledger.bookies.bookie_client import BookieClient
@@ -142,7 +142,7 @@ async def _bookies(
     rng = system_rng()
     meta, clients = MetaClient([address], clock=SystemClock(), rng=rng, ssl=tls), dict[str, BookieClient]()
     try:
-        for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES)):
+        for key, value, _ in await rows_under(meta, keys.BOOKIES):
             fields = msgpack.unpackb(value)
             clients[keys.id_of(key)] = BookieClient(
                 keys.id_of(key), str(fields["host"]), int(fields["port"]), rng=rng, ssl=tls

@@ -15,7 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under, prefix_end
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under, prefix_end, rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
@@ -95,7 +95,7 @@ class Conductor:
     async def history(self, namespace: str) -> list[Operation]:
         """Finished ones, the newest last."""
         prefix = history_prefix(namespace)
-        return [Operation.decode(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
+        return [Operation.decode(value) for _, value, _ in await rows_under(self._store, prefix)]
 
     async def plan(
         self, kind: str, namespace: str, target: str, record: Leadership | None = None, unheard: str = ""
@@ -238,7 +238,7 @@ class Conductor:
     async def _file(self, operation: Operation) -> None:
         prefix = history_prefix(operation.namespace)
         await self._store.put(_filed(operation), operation.encode())
-        old = await self._store.range(prefix, prefix_end(prefix))
+        old = await rows_under(self._store, prefix)
         for key, _, _ in old[:-KEPT]:
             await self._store.delete(key)
 
@@ -246,13 +246,13 @@ class Conductor:
         """The signed report of a drill; the newest `REPORTS_KEPT` of a namespace stay."""
         prefix = reports_prefix(operation.namespace)
         await self._store.put(f"{prefix}{operation.id:08d}", json.dumps(report).encode())
-        for key, _, _ in (await self._store.range(prefix, prefix_end(prefix)))[:-REPORTS_KEPT]:
+        for key, _, _ in (await rows_under(self._store, prefix))[:-REPORTS_KEPT]:
             await self._store.delete(key)
 
     async def reports(self, namespace: str) -> list[dict[str, Any]]:
         """Signed reports of drills, the newest last."""
         prefix = reports_prefix(namespace)
-        return [json.loads(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
+        return [json.loads(value) for _, value, _ in await rows_under(self._store, prefix)]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -498,7 +498,7 @@ class Conductor:
         record, _ = await self.switching.get(namespace)
         for epoch in range(record.epoch, 0, -1):
             prefix = boundary_prefix(namespace, epoch)
-            rows = [json.loads(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
+            rows = [json.loads(value) for _, value, _ in await rows_under(self._store, prefix)]
             if rows and rows[0]["source"] == returned:
                 return {name: held for row in rows for name, held in row["topics"].items()}, epoch
         raise NotFound(

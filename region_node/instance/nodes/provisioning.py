@@ -16,7 +16,7 @@ from pathlib import Path
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.kv.metadata_store import prefix_end
+from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock, system_rng
@@ -78,7 +78,7 @@ class Provisioning:
         """The largest number of copies that a namespace of the region wants, and why. Raises HeliographError."""
         most, why = _COPIES, "each entry is kept by two"
         with contextlib.closing(self._config_of(self._home())) as store:
-            for key, value, _ in await store.range(keys.NAMESPACES, prefix_end(keys.NAMESPACES)):
+            for key, value, _ in await rows_under(store, keys.NAMESPACES):
                 namespace = NamespacePolicies.decode(value)
                 wanted = int(namespace.policies.get("persistence", {}).get("bookkeeperWriteQuorum", _COPIES))
                 if region in namespace.regions and wanted > most:

@@ -22,7 +22,7 @@ from typing import Any
 import msgpack
 
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.kv.metadata_store import prefix_end
+from heliograph.kv.metadata_store import prefix_end, rows_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
@@ -268,10 +268,7 @@ class Resize:
 
     async def _suffices(self, meta: MetaClient, node: NodePlan) -> None:
         """Raises ConfigError where the bookies that are left are fewer than what is stored or will be stored wants."""
-        registered = {
-            keys.id_of(key): msgpack.unpackb(value)
-            for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))
-        }
+        registered = {keys.id_of(key): msgpack.unpackb(value) for key, value, _ in await rows_under(meta, keys.BOOKIES)}
         drained = await _ids(meta, keys.DECOMMISSIONS)
         takers = sorted(
             b for b, row in registered.items() if row.get("writable", True) and b != node.name and b not in drained
@@ -379,4 +376,4 @@ class Resize:
 
 
 async def _ids(meta: MetaClient, prefix: str) -> set[str]:
-    return {keys.id_of(key) for key, _, _ in await meta.range(prefix, prefix_end(prefix))}
+    return {keys.id_of(key) for key, _, _ in await rows_under(meta, prefix)}

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.kv.metadata_store import prefix_end
+from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
@@ -125,7 +125,7 @@ async def dismiss(store: MetaClient, region: str, others: list[str]) -> None:
 async def check_dismissal(store: MetaClient, region: str) -> None:
     """Raises NotAllowed with what names the region still, or with why its voter can't be spared."""
     for prefix, what in ((keys.NAMESPACES, "namespace"), (keys.TENANTS, "tenant")):
-        for key, value, _ in await store.range(prefix, prefix_end(prefix)):
+        for key, value, _ in await rows_under(store, prefix):
             regions = (
                 NamespacePolicies.decode(value).regions
                 if prefix == keys.NAMESPACES

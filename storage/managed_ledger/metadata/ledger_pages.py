@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.metadata_store import MetadataStore, pages_between
 from heliograph.model.errors import CorruptData, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerPage, ManagedLedgerMetadata, decode_page
 from local_meta import keys
@@ -71,8 +71,8 @@ async def _infos(
 
 
 async def _blobs(meta: MetadataStore, topic: str, pages: Sequence[LedgerPage]) -> dict[int, bytes]:
-    rows = await meta.range(keys.ledger_page(topic, pages[0].key), keys.ledger_page(topic, pages[-1].key + 1))
-    return {keys.ledger_of(key): blob for key, blob, _ in rows}
+    between = pages_between(meta, keys.ledger_page(topic, pages[0].key), keys.ledger_page(topic, pages[-1].key + 1))
+    return {keys.ledger_of(key): blob async for rows in between for key, blob, _ in rows}
 
 
 def _lost(topic: str, page: LedgerPage) -> CorruptData:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
@@ -48,6 +48,21 @@ def test_numbers_count_up_and_the_same_schema_keeps_its_own() -> None:
         with pytest.raises(IncompatibleSchema, match="isAllowAutoUpdateSchema"):
             await schemas.get_or_create(BASE, avro(INT, {**OPTIONAL, "name": "d"}), "FULL", may_create=False)
         assert await schemas.get_or_create(BASE, first, "FULL", may_create=False) == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize("versions", [2, 3, 4, 7])
+def test_no_version_is_left_out_where_a_page_of_the_metadata_ends(versions: int) -> None:
+    async def test() -> None:
+        schemas = registry(KvMachine(settings=MachineSettings(range_limit=3)))
+        every = [avro(INT, name=f"R{number}") for number in range(versions)]
+        for number, each in enumerate(every):
+            assert await schemas.get_or_create(TOPIC, each, "ALWAYS_COMPATIBLE") == number
+        assert [await schemas.find(TOPIC, each) for each in every] == list(range(versions))
+        assert len(await schemas.dump(TOPIC, 1 << 20)) == versions
+        await schemas.delete(TOPIC)
+        assert await schemas.dump(TOPIC, 1 << 20) == []
 
     run(test())
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from global_config.keys import PARTITIONED
-from heliograph.kv.metadata_store import Delete, prefix_end
+from heliograph.kv.metadata_store import Delete, rows_under
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
@@ -68,7 +68,7 @@ class Cleaning:
                 await broker.config.change_topic_policies(str(name), lambda _: TopicPolicies())
             for kind in (PREFIX, TIMES):
                 prefix = kind + quote(f"{name}-partition-", safe="")
-                for key, _, _ in await broker.meta.range(prefix, prefix_end(prefix)):
+                for key, _, _ in await rows_under(broker.meta, prefix):
                     await broker.meta.delete(key)
         except HeliographError as error:  # what is left is small, and without effect but for a topic of the same name
             log.warning("kafka.not_cleaned", extra={"topic": str(name), "error": str(error)})

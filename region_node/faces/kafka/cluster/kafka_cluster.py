@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, prefix_end
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, rows_under
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code, Refused
@@ -54,7 +54,7 @@ def node_url(number: int, host: str, port: int) -> str:
 async def own_number(meta: MetadataStore, broker: str) -> int:
     """The number of this broker, given to it once and for all."""
     while True:
-        rows = await meta.range(NODES, prefix_end(NODES))
+        rows = await rows_under(meta, NODES)
         taken = {int(key.rpartition("/")[2]): value.decode() for key, value, _ in rows}
         for number, name in taken.items():
             if name == broker:

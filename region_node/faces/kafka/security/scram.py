@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
-from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.kv.metadata_store import MetadataStore, rows_under
 from heliograph.model.errors import CorruptData, HeliographError, Unauthenticated
 from heliograph.runtime.clock import Rng
 from heliograph.wire.kafka.message_codec import Fields, Request
@@ -144,7 +144,7 @@ class ScramUsers:
 
     async def all(self) -> dict[str, dict[str, ScramUser]]:
         out: dict[str, dict[str, ScramUser]] = {}
-        for key, blob, _ in await self._meta.range(USERS, prefix_end(USERS)):
+        for key, blob, _ in await rows_under(self._meta, USERS):
             user, mechanism = (unquote(part) for part in key.removeprefix(USERS).split("/"))
             out.setdefault(user, {})[mechanism] = _decode(blob)
         return out

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under, prefix_end
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under, rows_under
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 from heliograph.wire.run import TxnId
 from region_node.faces.kafka.error_codes import Code, Refused
@@ -335,7 +335,7 @@ class KafkaTransactions:
 
     async def _move_offsets(self, transactional_id: str, record: TransactionRecord, commit: bool) -> None:
         prefix = f"{TXN_OFFSETS}{quote(transactional_id, safe='')}/"
-        for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
+        for key, blob, _ in await rows_under(self._meta, prefix):
             group, topic = (unquote(part) for part in key.removeprefix(prefix).split("/"))
             number, producer, _, rows = msgpack.unpackb(blob)
             if commit and number == FORMAT and producer == record.producer:

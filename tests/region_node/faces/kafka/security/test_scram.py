@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import random
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import Unauthenticated
-from region_node.faces.kafka.security.scram import ScramExchange, user_of
+from region_node.faces.kafka.security.scram import ScramExchange, ScramUsers, user_of
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 KNOWN = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096))
@@ -51,3 +54,13 @@ def test_a_user_with_commas_and_a_proof_of_another_password() -> None:
     other = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pen", SALT, 4096))
     with pytest.raises(Unauthenticated):
         begun().finish(LAST, other)
+
+
+def test_every_user_is_listed_also_behind_a_page_of_the_metadata() -> None:
+    async def run() -> None:
+        users = ScramUsers(EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3))), random.Random(1))
+        for number in range(8):
+            await users.put(f"u{number}", "SCRAM-SHA-256", KNOWN)
+        assert list(await users.all()) == [f"u{number}" for number in range(8)]
+
+    asyncio.run(run())
