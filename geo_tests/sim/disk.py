@@ -141,6 +141,19 @@ class Platter:
             if offset < len(content):
                 content[offset] ^= 1 << bit
 
+    def image(self) -> dict[str, bytes]:
+        """What a snapshot of the volume has: what is synced."""
+        return {name: bytes(inode.durable) for name, inode in self._durable.items()}
+
+    def put_back(self, image: dict[str, bytes]) -> None:
+        """This, and nothing else, is there from now on; {}: an empty disk. Nobody may use the platter meanwhile."""
+        self.unplug()
+        self._unsynced.clear()
+        self._now = {name: self.new_inode() for name in image}
+        for name, inode in self._now.items():
+            inode.now, inode.durable = bytearray(image[name]), bytearray(image[name])
+        self._durable = dict(self._now)
+
     def content(self, name: str) -> bytes:
         return bytes(self._now[name].now)
 

@@ -1,7 +1,8 @@
 """Faults: what goes wrong in a simulated world, when, and how it is put right again.
 
-Is: kinds of faults, drawn by the seed, each with its own end; `heal` ends them all. Isn't: a fault that the design does
-not claim to survive: a wiped disk, more than one machine of a region away for good.
+Is: kinds of faults, drawn by the seed, each with its own end; `heal` ends them all. Isn't: what befalls the content of
+disks (`disk_faults`), or a fault that the design does not claim to survive: more than one disk of a region gone at a
+time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
+from geo_tests.sim.disk_faults import DiskFaults
 from geo_tests.sim.life_faults import LifeFaults
 from geo_tests.sim.region import NAMESPACE
 from heliograph.model.errors import HeliographError
@@ -61,6 +63,8 @@ class Faults:
             (1, self._leave),
             *self.lives.kinds(),
         ]
+        self.disks = DiskFaults(world, self)
+        self.kinds += self.disks.kinds
         if wanted := world.settings.kinds:
             self.kinds = [(weight, kind) for weight, kind in self.kinds if kind.__name__.strip("_") in wanted]
 
@@ -82,6 +86,7 @@ class Faults:
                 platter.fail_syncs = False
                 platter.cancel_cut()
             node.revive()
+        await self.disks.made_good()
 
     def served(self, region: str) -> None:
         """A producer of `region` got a receipt."""

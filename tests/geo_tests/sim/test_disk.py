@@ -301,3 +301,26 @@ def test_power_goes_in_the_nth_operation(operation: int) -> None:
             content = platter.content("log") if platter.names() else b""
             for i in acknowledged:
                 assert content[i * 512 : (i + 1) * 512] == bytes([i + 1]) * 512
+
+
+def test_a_copy_that_is_put_back_has_what_was_synced_and_nothing_since() -> None:
+    with Simulation(1) as sim:
+        platter = Platter(sim.loop, sim.rng("disk"))
+        disk = platter.disk()
+        file = disk.open("a", create=True)
+        file.pwritev([b"synced"], 0)
+        file.datasync()
+        disk.sync_directory()
+        file.pwritev([b"not yet"], 6)
+        copy = platter.image()
+        assert copy == {"a": b"synced"}
+        disk.open("b", create=True)
+        platter.put_back(copy)
+        with pytest.raises(ProcessDied):
+            disk.names()
+        assert platter.names() == ["a"] and platter.content("a") == b"synced"
+        platter.power_cut()
+        assert platter.content("a") == b"synced", "it lies there durably"
+        platter.put_back({})
+        platter.power_cut()
+        assert platter.names() == [] and copy == {"a": b"synced"}
