@@ -15,7 +15,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
+from heliograph.kv.metadata_store import pages_under
 from heliograph.model.errors import HeliographError
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
+from local_meta import keys
+from storage.ledger.repair.replica_holdings import look
 
 if TYPE_CHECKING:
     from geo_tests.sim.faults import Faults
@@ -136,7 +140,22 @@ class DiskFaults:
         if found.state == "limbo":
             found = await lives.grant(node.name)
             self.world.trace(f"a new life of {node.name} is granted: {found}")
+        if found.state == "whole" and (lacks := await self._lacks(asked, node)):
+            return f"whole, and lacks {lacks}"
         return str(found.state)
+
+    async def _lacks(self, asked: Node, node: Node) -> list[int]:
+        """The truth beside what was told: closed ledgers of which the bookie, as it says itself, has not all."""
+        context: Any = asked.roles[0].recovery._context  # type: ignore[attr-defined]
+        lacks: list[int] = []
+        async for page in pages_under(context.meta, keys.LEDGERS):
+            for _, blob, _ in page:
+                metadata = LedgerMetadata.decode(blob)
+                if metadata.state is LedgerState.CLOSED and any(node.name in e for _, e in metadata.fragments):
+                    found = await look(context, metadata)
+                    if any(node.name in repair.lost for repair in found.lacking):
+                        lacks.append(metadata.ledger)
+        return lacks
 
     def _looked(self, node: Node, done: asyncio.Task[str]) -> None:
         error = done.exception()

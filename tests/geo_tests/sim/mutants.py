@@ -17,6 +17,9 @@ from region_node.dr.operations.operation import Operation
 from region_node.topics.serving.deferred_deletion import Tombstones
 from replicator.dedup import version_vector
 from replicator.sending import link_sender
+from storage.bookie.directories.cookie import DiskIdentity
+from storage.bookie.serving import enrolment
+from storage.ledger.bookies.bookie_cookie import BookieCookie
 from storage.managed_ledger.cursors import cursor
 
 
@@ -66,3 +69,13 @@ def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:
         return op.passed("all is in both", self._wall_ms())
 
     patch.setattr(operation_steps.Conductor, "_deliver", deliver)
+
+
+def empty_disks_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """A bookie without its directories is the one that it was."""
+    doubt_of = enrolment.doubt_of
+
+    def doubts(disk: DiskIdentity, record: BookieCookie | None) -> str:
+        return "" if disk.fresh else doubt_of(disk, record)
+
+    patch.setattr(enrolment, "doubt_of", doubts)

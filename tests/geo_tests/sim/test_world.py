@@ -27,6 +27,7 @@ from replicator.sending import link_sender
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import (
     a_tombstone_goes_with_the_first_copy,
+    empty_disks_are_believed,
     the_mark_delete_position_jumps_over_gaps,
     what_is_gone_is_not_named,
     what_was_sent_is_not_at_risk,
@@ -316,6 +317,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_gone_is_not_named: TRIMMED,
     a_tombstone_goes_with_the_first_copy: replace(CALM, faults=6, kinds=("delete_and_make_again", "cut_region_off")),
     what_was_sent_is_not_at_risk: replace(WILD, messages=120, kinds=("slow_wan", "cut_wan", "kill_two_bookies")),
+    empty_disks_are_believed: replace(WILD, faults=4, kinds=("wipe_bookie",)),
 }
 FOUND_BY: dict[Mutant, int] = {
     what_is_above_the_prefix_is_accepted: 5,
