@@ -298,7 +298,9 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     receipts_say_submitted: WILD,
     the_cursor_moves_when_a_run_is_sent: WILD,
     the_link_begins_at_the_end: WILD,
-    producers_are_not_deduplicated: WILD,
+    producers_are_not_deduplicated: replace(
+        WILD, faults=16, kinds=("kill_two_bookies", "reset_clients", "kill_broker", "cut_broker_from_bookie")
+    ),
     a_retry_is_answered_at_once: replace(WILD, faults=16, kinds=("kill_two_bookies", "reset_clients")),
     the_mark_delete_position_jumps_over_gaps: WILD,
     the_state_is_stored_ahead_of_its_position: WILD,
@@ -320,6 +322,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     empty_disks_are_believed: replace(WILD, faults=4, kinds=("wipe_bookie",)),
 }
 FOUND_BY: dict[Mutant, int] = {
+    producers_are_not_deduplicated: 4,
     what_is_above_the_prefix_is_accepted: 5,
     links_need_the_whole_instance: 16,
     what_is_lost_is_not_appended: 2 * EVERY,
