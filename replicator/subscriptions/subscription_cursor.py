@@ -5,13 +5,15 @@ Is: noticing a reset, what the cursor says as claims, what others claim as posit
 (`replicator.subscriptions.subscription_sync`).
 Invariants: a reset by a client is noticed before anything that others claimed is applied; it is stored in one piece
 with the epoch that it makes.
-Bounds: `ROUND_BYTES` read for claiming, and as much for applying, in a round.
+Bounds: `ROUND_BYTES` read for claiming, and as much for applying, in a round; a read counts as at least
+`ROUND_BYTES / ROUND_READS`.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 ROUND_BYTES = 16 << 20
+ROUND_READS = 64
+_LOOK_BYTES = 1024
+"""What it counts to look at a run that was read before."""
 _READ_ENTRIES = 512
 _READ_BYTES = 1 << 20
 
@@ -58,6 +63,41 @@ class SyncCursor(Protocol):
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None: ...
 
     def set_properties(self, properties: dict[str, str]) -> None: ...
+
+
+class RoundReads:
+    """What one round reads of the log. Holes and claims are many, and lie close: what was read for one of them is kept
+    for the next. left: bytes that the round may still read.
+    """
+
+    __slots__ = ("_begin", "_end", "_log", "_runs", "left")
+
+    def __init__(self, log: ReplicatedLog) -> None:
+        self._log, self.left = log, ROUND_BYTES
+        self._begin = self._end = BEFORE_ALL
+        self._runs: list[tuple[int, int, Run]] = []
+
+    async def read(self, at: Position, through: Position) -> list[tuple[int, int, Run]]:
+        """Runs from `at` on that begin at or before `through`, some of them; [] where nothing is there."""
+        if not self._begin <= at < self._end:
+            runs = await self._log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
+            if not runs:
+                return []
+            if at == self._end:
+                self._runs += runs
+            else:
+                self._runs, self._begin = runs, at
+            self._end = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+            self.left -= max(ROUND_BYTES // ROUND_READS, sum(run.size_bytes for *_, run in runs))
+        begin = max(0, bisect_right(self._runs, at, key=_start) - 1)
+        ledger, first, run = self._runs[begin]
+        begin += (ledger, first + run.count) <= at  # a ledger ends there
+        found = self._runs[begin : bisect_right(self._runs, through, begin, key=_start)]
+        if found and _start(found[0]) < at:
+            ledger, first, run = found[0]
+            found[0] = ledger, at[1], run.cut(at[1] - first, run.count)
+        self.left -= _LOOK_BYTES * len(found)
+        return found
 
 
 class SyncedCursor:
@@ -167,25 +207,7 @@ class SyncedCursor:
             fresh = fresh[1:]
         for after, through in given_up:
             insert(translated, after, through)
-        read_bytes = 0
-        fresh = subtract(fresh, given_up)
-        for after, through in fresh:
-            at, whole = (after[0], after[1] + 1), True
-            while at <= through:
-                runs = await self._log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
-                if not runs:
-                    break
-                for ledger, first, run in runs:
-                    if (ledger, first) <= through:
-                        self._claim_run(claims, ledger, first, run, through)
-                        read_bytes += run.size_bytes
-                at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-                if read_bytes > ROUND_BYTES:
-                    whole = False
-                    break
-            if not whole:
-                break
-            insert(translated, after, through)
+        whole = await self._claim_ranges(claims, subtract(fresh, given_up), translated)
         for position, left in partly.items():
             if (
                 not cursor.is_acked(position)
@@ -206,7 +228,27 @@ class SyncedCursor:
         ):  # holes have closed: there may be room for what had none
             self.translated, self.left_out = [], 0
             return False
-        return read_bytes <= ROUND_BYTES and counted
+        return whole and counted
+
+    async def _claim_ranges(self, claims: Claims, fresh: Sequence[Range], translated: list[Range]) -> bool:
+        """As many of these ranges, in order, as a round may read; notes how far in `translated`. Returns whether that
+        was all.
+        """
+        reads = RoundReads(self._log)
+        for after, through in fresh:
+            at = (after[0], after[1] + 1)
+            while at <= through:
+                if reads.left <= 0:
+                    insert(translated, after, (at[0], at[1] - 1))
+                    return False
+                runs = await reads.read(at, through)
+                if not runs:
+                    break
+                for ledger, first, run in runs:
+                    self._claim_run(claims, ledger, first, run, through)
+                at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+            insert(translated, after, through)
+        return True
 
     async def _floor(self, start: Position) -> dict[Origin, Position]:
         """By origin, everything that comes before the first entry here behind `start`: at or below it, or trimmed."""
@@ -278,11 +320,8 @@ class SyncedCursor:
 
     async def apply_all(self, cursor: SyncCursor) -> bool:
         state = self.state
-        left = ROUND_BYTES
-        for todo in state.todo(self._log.vector.prefix):
-            left = await self._apply(cursor, todo, left)
-            if left <= 0:
-                return False
+        if not await self._apply(cursor, state.todo(self._log.vector.prefix)):
+            return False
         for region, (origin, at), bits in state.todo_partly():
             looked = await position_of(self._log, origin, at)
             if not self._still(cursor, state.epoch):
@@ -298,45 +337,53 @@ class SyncedCursor:
         self.observe(cursor)
         return self.state.epoch == epoch and self.state.base is not None and self.current() is cursor
 
-    async def _apply(self, cursor: SyncCursor, todo: Todo, budget: int) -> int:
-        """Acknowledges here what is claimed there. Returns what is left of the budget of bytes; 0: stop."""
-        state, epoch = self.state, self.state.epoch
-        async for acked, reached, size_bytes, more in self._places(todo, cursor.mark_delete):
-            if not self._still(cursor, epoch):
-                return 0
-            budget -= size_bytes
-            cursor.ack_ranges(acked)
-            self.see(cursor)
-            if budget <= 0 and more:
-                if reached > todo.after:
-                    state.applied(todo._replace(through=min(reached, todo.through)))
-                return 0
+    async def _apply(self, cursor: SyncCursor, todos: Sequence[Todo]) -> bool:
+        """Acknowledges here what is claimed there, as much as a round may read, in one go: the cursor's holes are
+        looked at once. Returns whether it was all.
+        """
+        state, epoch, reads = self.state, self.state.epoch, RoundReads(self._log)
+        found: list[tuple[int, int, int]] = []
+        done: list[Todo] = []
+        for todo in todos:
+            if reads.left <= 0:
+                break
+            whole, through = True, BEFORE_ALL
+            async for acked, reached, more in self._places(todo, cursor.mark_delete, reads):
+                found += acked
+                through = max(through, reached)
+                if reads.left <= 0 and more and (done or through > todo.after):  # each round gets somewhere
+                    whole = False
+                    break
+            if whole:
+                done.append(todo)
+            elif through > todo.after:
+                done.append(todo._replace(through=min(through, todo.through)))
         if not self._still(cursor, epoch):
-            return 0
-        state.applied(todo)
-        return budget
+            return False
+        cursor.ack_ranges(found)
+        self.see(cursor)
+        for todo in done:
+            state.applied(todo)
+        return done == list(todos)
 
     async def _places(
-        self, todo: Todo, above: Position
-    ) -> AsyncIterator[tuple[list[tuple[int, int, int]], Position, int, bool]]:
+        self, todo: Todo, above: Position, reads: RoundReads
+    ) -> AsyncIterator[tuple[list[tuple[int, int, int]], Position, bool]]:
         """Where behind `above` what `todo` names lies, read by read.
 
-        (ranges, highest coordinate of them, bytes read, whether more is to be read). Hidden entries between count too.
+        (ranges, highest coordinate of them, whether more is to be read). Hidden entries between count too.
         """
         log = self._log
         low, high = self._between(todo)
         at = max(low, log.ledger.first_position(), (above[0], above[1] + 1))
         checked = todo.claimer != HERE and self._region_number(todo.claimer) != todo.origin[0]
         while high is not None and at <= high:
-            runs = await log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
+            runs = await reads.read(at, high)
             if not runs:
                 break
             ranges: list[tuple[int, int, int]] = []
-            reached, size_bytes = BEFORE_ALL, 0
+            reached = BEFORE_ALL
             for ledger, first, run in runs:
-                if (ledger, first) > high:
-                    break
-                size_bytes += run.size_bytes
                 if run.flags is not None and run.flags[0] & FLAG_HIDDEN:
                     ranges.append((ledger, first, first + run.count - 1))
                     continue
@@ -349,7 +396,7 @@ class SyncedCursor:
                     else:
                         ranges += [(ledger, first + i, first + i) for i in keep if start <= i < stop]
             at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-            yield ranges, reached, size_bytes, at <= high
+            yield ranges, reached, at <= high
 
     async def never_given(self, start: Position) -> list[tuple[int, int, int]]:
         """What is acknowledged here behind `start` only because it lay before the beginning that was believed in until
@@ -357,16 +404,16 @@ class SyncedCursor:
         """
         state = self.state
         base, before = state.base or {}, state.before
-        named, claimed = [], []
+        named, claimed, reads = [], [], RoundReads(self._log)  # all of it, whatever it takes: once an earlier beginning
         for origin, through in before.items():
             after = base.get(origin, BEFORE_ALL)
-            async for ranges, *_ in self._places(Todo(HERE, origin, after, through), start):
+            async for ranges, *_ in self._places(Todo(HERE, origin, after, through), start, reads):
                 named += ranges
             for region, claims in list(state.others.items()):
                 for low, high in subtract(
                     [(after, through)], subtract([(after, through)], claims.ranges.get(origin, ()))
                 ):
-                    async for ranges, *_ in self._places(Todo(region, origin, low, high), start):
+                    async for ranges, *_ in self._places(Todo(region, origin, low, high), start, reads):
                         claimed += ranges
         wanted: list[Range] = []
         kept: list[Range] = []
@@ -387,6 +434,10 @@ class SyncedCursor:
         if cursor.properties.get(PROPERTY) != text:
             cursor.set_properties({**cursor.properties, PROPERTY: text})
             self.seen_changes = cursor.changes if self.seen_changes == cursor.changes - 1 else self.seen_changes
+
+
+def _start(found: tuple[int, int, Run]) -> Position:
+    return found[:2]
 
 
 def _ranges(cursor: SyncCursor) -> list[Range]:

@@ -20,11 +20,13 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
 from replicator.subscriptions import subscription_cursor
-from replicator.subscriptions.ack_claims import Claims, ClaimSettings
+from replicator.subscriptions.ack_claims import RANGES_MAX, Claims, ClaimSettings
+from replicator.subscriptions.subscription_cursor import SyncedCursor
 from replicator.subscriptions.subscription_state import BEGAN, began
 from replicator.subscriptions.subscription_sync import SubscriptionSync
 from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.cursors.cursor import Cursor
+from tests.replicator.fake_ledger import FakeLedger
 from tests.replicator.link_instance import Instance, TestRegion
 
 SUBSCRIPTION = "orders"
@@ -186,6 +188,53 @@ def test_what_had_no_room_is_told_once_holes_have_closed() -> None:
         assert len(eu.done()) == 59 and not us.sync.due(), "there is an end to it"
 
     play(scenario, settings=LinkSettings(claims=ClaimSettings(ranges_max=10)))
+
+
+@pytest.mark.parametrize(("holes", "every", "most"), [(10_001, 2, 64), (300, 700, 64), (300, 700, 5)])
+def test_ten_thousand_holes_are_few_reads_and_a_round_makes_no_more_than_it_may(
+    holes: int, every: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[object, int] = {}
+    rounds: list[int] = []
+    read = FakeLedger.read
+
+    async def counted(ledger: FakeLedger, *asked: Any) -> Any:
+        task = asyncio.current_task()
+        made[task] = made.get(task, 0) + 1
+        return await read(ledger, *asked)
+
+    def watched(work: Any) -> Any:
+        async def of_a_round(*given: Any) -> Any:
+            task = asyncio.current_task()
+            before = made.get(task, 0)
+            try:
+                return await work(*given)
+            finally:
+                rounds.append(made.get(task, 0) - before)
+
+        return of_a_round
+
+    monkeypatch.setattr(FakeLedger, "read", counted)
+    monkeypatch.setattr(subscription_cursor, "ROUND_READS", most, raising=False)
+    for name in ("claim", "apply_all"):
+        monkeypatch.setattr(SyncedCursor, name, watched(getattr(SyncedCursor, name)))
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu = consumers["us"], consumers["eu"]
+        for consumer in (us, eu):
+            await consumer.subscribe()
+        for _ in range(holes * every // 100 + 1):
+            us.region.publish(100)
+        await asyncio.sleep(20)
+        in_order = sorted(us.messages().values())
+        rounds.clear()
+        us.cursor.ack(in_order[1 : 1 + holes * every : every])
+        await asyncio.sleep(200)
+        assert len(eu.done()) == min(holes, RANGES_MAX)
+        assert max(rounds) <= most + 2
+        assert not us.sync.due() and not eu.sync.due(), "there is an end to it"
+
+    play(scenario)
 
 
 async def expiry_and_consumers(
