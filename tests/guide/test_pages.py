@@ -25,6 +25,7 @@ ROOT = DOCS.parent
 NOT_RUN = {
     "console.md": "it has no commands: its pages are opened, and its acts done, in a browser by "
     "tests/system/test_console.py",
+    "disks.md": "it is one table, which is walked row by row, its commands given, by tests/system/test_lost_disks.py",
     "alerts.md": "it is a runbook, a section for each alert, with a command here and there: they are fired and cleared by "  # noqa: E501
     "tests/system/test_alerts.py",
 }
