@@ -173,9 +173,11 @@ class DiskFaults:
     # -- what they share ------------------------------------------------------------------------------------------
 
     def _whole_bookie(self) -> Node | None:
-        """One of a region that can lose a disk now."""
+        """One of a region that can lose a disk now. Without a spare bookie an open ledger lacks the lost copy until it
+        is rolled over, which an idle topic's is not: that is told (`bookies new-life`), and not promised otherwise.
+        """
         region = self._region()
-        if region.name in self._ill or not all(node.is_ready() for node in region.bookies):
+        if region.name in self._ill or len(region.bookies) < 3 or not all(node.is_ready() for node in region.bookies):
             return None
         return self.rng.choice(region.bookies)
 
