@@ -388,7 +388,9 @@ def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
     if settings.regions:
         return settings
     count = rng.choice(COUNTS)
-    trims = rng.random() < TRIMS if settings.trims is None else settings.trims
+    trims = rng.random() < TRIMS
+    if settings.trims is not None or settings.replicated:  # what was consumed in another region is trimmed in each
+        trims = bool(settings.trims)
     return replace(settings, regions=CITIES[:count], messages=max(1, settings.messages * 9 // count**2), trims=trims)
 
 

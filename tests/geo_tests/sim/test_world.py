@@ -42,6 +42,7 @@ WILD = WorldSettings(regions=("us", "eu", "ap"), chaos_s=10.0, faults=10, messag
 CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
 """For those whose fault is named, or that are seen without any."""
 TRIMMED = replace(WILD, trims=True, kinds=("truncate", "leave", "cut_wan"))
+LOST_DISKS = replace(WILD, faults=5, messages=48, kinds=("wipe_bookie", "unmount_bookie", "roll_bookie_back"))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
@@ -56,6 +57,14 @@ def test_worlds_hold(block: int) -> None:
             or World(seed).settings.trims
             or sum(kind.endswith("found and repaired") for kind in verdict.kinds) == 1
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_worlds_that_lose_disks_hold(block: int) -> None:
+    for seed in range(4 * block, 4 * block + 4):
+        verdict = run_seed(seed, LOST_DISKS)
+        assert verdict.messages > 0 and any(kind.endswith("bookie") for kind in verdict.kinds)
 
 
 def test_worlds_have_three_to_five_regions() -> None:
@@ -288,6 +297,7 @@ def silence_is_taken_for_health(patch: pytest.MonkeyPatch) -> None:
 
 def another_regions_sequences_answer_a_producer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(producer_dedup.Producers, "_follows", lambda self, run: True)
+    patch.setattr(producer_dedup.Producers, "_same", lambda self, name, low, checksum: True)
 
 
 Mutant = Callable[[pytest.MonkeyPatch], None]

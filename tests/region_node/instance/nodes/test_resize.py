@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgpack
 import pytest
 
+from heliograph.kv.metadata_store import RANGE_LIMIT
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
@@ -155,7 +156,7 @@ class World:
         self.present, self.done, self.left = plan, list[str](), [0]
         self.kept: dict[str, bytes] = {}
         self.children: dict[str, Child] = {}
-        self.fails = False
+        self.fails, self.range_limit = False, RANGE_LIMIT
         for node in plan.nodes():
             self.children[node.name] = self.child(node)
         region = plan.region("us")
