@@ -170,9 +170,12 @@ class Chaos:
 
     def wrong_clock(self, role: str, ahead_ms: int) -> Fault:
         """A wall clock jumps while its process stands still, and is wrong, too, when that is started again; the topic's
-        ledgers are closed meanwhile. It is set right again while the process runs.
+        ledgers are closed before and meanwhile. It is set right again while the process runs.
         """
         name, pid = self.process(role)
+        assert (self.clocks / name).exists(), f"{name} does not go by the clock that tests give it"
+        self._unload(name.partition("-")[0])
+        self.load(HOLD_S / 4)
         os.kill(pid, signal.SIGSTOP)
         set_ahead(self.clocks, name, ahead_ms)
         os.kill(pid, signal.SIGCONT)

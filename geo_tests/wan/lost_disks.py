@@ -30,13 +30,13 @@ class LostDisks:
 
     def __init__(self, instance: Instance, rng: random.Random, compared: Counter[str], *, patience_s: float) -> None:
         self._instance, self._rng, self._compared, self._patience_s = instance, rng, compared, patience_s
-        self._voters: dict[str, tuple[dict[str, Any], Process]] = {}
+        self.voters: dict[str, tuple[dict[str, Any], Process]] = {}
         """Those that were added to the metadata of `_voting`: node -> its settings, and its process."""
         self._voting = ""
 
     def end(self) -> None:
         """Ends the processes that were started here."""
-        for _, process in self._voters.values():
+        for _, process in self.voters.values():
             process.kill()
 
     # -- bookies -------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class LostDisks:
         self._down(name)
         shutil.rmtree(self._folder(name))
         self._up(name)
-        self._limbo(name)
+        self.limbo(name)
         return Fault(where=name, heal=lambda: self.new_life(name))
 
     def wipe_two_bookies(self, load: Load) -> Fault:
@@ -68,7 +68,7 @@ class LostDisks:
         disk = mine.with_name(f"{mine.name}.unmounted")
         mine.rename(disk)
         self._up(name)
-        self._limbo(name)
+        self.limbo(name)
 
         def mount() -> None:
             self._down(name)
@@ -92,7 +92,7 @@ class LostDisks:
         shutil.rmtree(mine)
         copy.rename(mine)
         self._up(name)
-        self._limbo(name)
+        self.limbo(name)
         return Fault(where=name, heal=lambda: self.new_life(name))
 
     def new_life(self, name: str) -> None:
@@ -132,20 +132,20 @@ class LostDisks:
                 "roles": ["meta"],
                 "meta_node": node,
             }
-            self._voters[name] = settings, Process(self._instance.data, settings).wait_ready()
+            self.voters[name] = settings, Process(self._instance.data, settings).wait_ready()
             heliograph("meta", "add", name, f"127.0.0.1:{port}", "--promote", "--admin", admin)
 
     def wipe_voter(self) -> Fault:
         """One of three, the leader or not, comes back with an empty folder: the others bring it up."""
-        name = self._rng.choice(sorted(self._voters))
-        settings, process = self._voters[name]
+        name = self._rng.choice(sorted(self.voters))
+        settings, process = self.voters[name]
         leads = self._rng.random() < 0.5
         if leads:
-            self._lead(self._voting, name)
+            self.lead(self._voting, name)
         process.kill()
         shutil.rmtree(settings["data_dir"])
-        self._voters[name] = settings, Process(self._instance.data, settings).wait_ready()
-        return Fault(where=f"{name}{', which led' if leads else ''}", heal=lambda: self._lead(self._voting, name))
+        self.voters[name] = settings, Process(self._instance.data, settings).wait_ready()
+        return Fault(where=f"{name}{', which led' if leads else ''}", heal=lambda: self.lead(self._voting, name))
 
     def wipe_config_voter(self) -> Fault:
         """A region's voter of the global configuration comes back with an empty folder."""
@@ -155,9 +155,9 @@ class LostDisks:
         shutil.rmtree(self._folder(name) / "config")
         self._up(name)
         other = self._rng.choice([one for one in self._instance.state["regions"] if one != region])
-        return Fault(where=region, heal=lambda: self._lead(other, region, "--config"))
+        return Fault(where=region, heal=lambda: self.lead(other, region, "--config"))
 
-    def _lead(self, region: str, member: str, *options: str) -> None:
+    def lead(self, region: str, member: str, *options: str) -> None:
         """Until the member counts, nobody hands it the lead. region: whose broker is asked."""
 
         def leads() -> bool:
@@ -170,10 +170,11 @@ class LostDisks:
     # -- what they share -----------------------------------------------------------------------------------------------
 
     def _bookie(self, region: str = "", without: str = "") -> str:
+        """One that has a ledger: of another one the loss is none, and it is enrolled again by itself."""
         region = region or self._rng.choice(list(self._instance.state["regions"]))
         rows = self._instance.status()["regions"][region]["processes"]
         names = [row["name"] for row in rows if "bookie" in row["name"] and row["pid"]]
-        return self._rng.choice([name for name in names if name != without])
+        return self._rng.choice([name for name in names if name != without and self._row(name)["state"]["ledgers"]])
 
     def _region(self, name: str) -> str:
         return name.partition("-")[0]
@@ -193,10 +194,9 @@ class LostDisks:
         heliograph("process", "start", name, "--data", str(self._instance.data))
 
     def _row(self, name: str) -> dict[str, Any]:
-        rows = rest("GET", f"{self._instance.admin(self._region(name))}/heliograph/v1/bookies")
-        return dict(next(row for row in rows if row["id"] == name))
+        return dict(rest("GET", f"{self._instance.admin(self._region(name))}/heliograph/v1/bookies/{name}"))
 
-    def _limbo(self, name: str) -> None:
+    def limbo(self, name: str) -> None:
         """It is not believed, and the region says so."""
         eventually(lambda: self._row(name)["limbo"], f"{name} is in limbo", self._patience_s)
         assert not self._row(name)["writable"], f"{name} is in limbo, and takes entries"

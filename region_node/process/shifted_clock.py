@@ -2,8 +2,8 @@
 
 Is: what HELIOGRAPH_TEST_CLOCKS does, which names a folder. A process reads its file there, of the name of its node:
 eight bytes, how many ms its wall clock is ahead (little-endian, signed); where there is none it makes one of 0. It
-maps the file: who writes to it sets the clock of the running process at once. Isn't: a setting. A process that listens
-on other addresses than this machine's own refuses to start with it. The monotonic clock stays right, as with a time
+maps the file: who writes to it sets the clock of the running process at once. Isn't: a setting. One that listens on
+other addresses than this machine's own refuses to start with it. The monotonic clock stays right, as with a time
 service that sets the wall clock.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import mmap
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,13 +31,13 @@ class ShiftedClock:
     def __init__(self, path: Path) -> None:
         """Makes the file where it is not there. Raises OSError."""
         self._machine = SystemClock()
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            if os.fstat(file).st_size < _AHEAD_MS.size:
-                os.pwrite(file, _AHEAD_MS.pack(0), 0)
-            self._map = mmap.mmap(file, _AHEAD_MS.size)
-        finally:
-            os.close(file)
+        path.touch(0o600)
+        with path.open("r+b") as file:
+            if len(file.read()) < _AHEAD_MS.size:
+                file.seek(0)
+                file.write(_AHEAD_MS.pack(0))
+                file.flush()
+            self._map = mmap.mmap(file.fileno(), _AHEAD_MS.size)
 
     def monotonic(self) -> float:
         return self._machine.monotonic()
@@ -50,11 +49,10 @@ class ShiftedClock:
 
 def set_ahead(folder: Path, node: str, ahead_ms: int) -> None:
     """Sets the clock of a node's process, whether it runs or not. Raises OSError."""
-    file = os.open(folder / node, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.pwrite(file, _AHEAD_MS.pack(ahead_ms), 0)
-    finally:
-        os.close(file)
+    path = folder / node
+    path.touch(0o600)
+    with path.open("r+b") as file:
+        file.write(_AHEAD_MS.pack(ahead_ms))
 
 
 def clock_of(settings: ProcessSettings, environment: Mapping[str, str]) -> Clock:
