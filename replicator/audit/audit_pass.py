@@ -266,10 +266,12 @@ class AuditPass:
         self.findings += [
             Finding(Fault.DAMAGED, origin, at, where) for (origin, at), where in self._bad.items() if where not in known
         ]
+        kept = self.log.ledger.first_position()  # what was trimmed while it was read is no hole
         for hole in self.holes:
             self.findings += [
                 Finding(Fault.UNREADABLE, None, None, (hole.ledger, entry))
                 for entry in range(hole.first, hole.last + 1)
+                if (hole.ledger, entry) >= kept
             ]
 
     # -- what is there -------------------------------------------------------------------------------------------------
