@@ -72,15 +72,16 @@ class BookieCopies:
 
     async def _all_answer(self, bookies: Sequence[str], ledger: int) -> bool:
         """Whether nobody is only out of reach: a bookie that cannot read a block says no more than one that is not
-        there.
+        there. One that has lost the ledger with an earlier life answers, for good.
         """
         for bookie in bookies:
             try:
                 await self._context.pool.client(bookie).read_lac(ledger)
             except NoSuchLedger:
                 continue
-            except HeliographError:
-                return False
+            except HeliographError as error:
+                if not (isinstance(error, BookieUnavailable) and error.forgotten):
+                    return False
         return True
 
     async def refill(self, log: ReplicatedLog, ledger: int, runs: Sequence[tuple[int, Run]]) -> int:
