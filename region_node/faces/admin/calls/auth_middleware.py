@@ -47,11 +47,9 @@ def guard(
             return refuse(412, "no part of a path may be . or ..")
         if (found := foreign_pages.refusal(request.method, request.headers)) is not None:
             return refuse(*found)
-        # of a path that there is not the router says so
+        # no resource: there is no such path, and the router says so
         access = CallAccess.PUBLIC if resource is None else access_of(request.method, resource.canonical)
-        if access is CallAccess.PUBLIC or (
-            access is CallAccess.METRICS and metrics_open
-        ):  # no path: the router says so
+        if access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open):
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
         if security.authentication.open:
