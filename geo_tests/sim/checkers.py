@@ -138,3 +138,15 @@ class History:
                         f"{self.topic}: messages of {origin} are in another order in {region}, from the {at}th on: "
                         f"{order[at : at + 3]} instead of {expected[at : at + 3]}"
                     )
+
+    def check_common_order(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
+        """The order of each origin where not every region has all: of what its own region and another one both have."""
+        for origin in regions:
+            orders = {
+                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin]
+                for region, found in regions.items()
+            }
+            for region, order in orders.items():
+                both = set(order) & set(orders[origin])
+                if [m for m in order if m in both] != [m for m in orders[origin] if m in both]:
+                    raise Violation(f"{self.topic}: messages of {origin} are in another order in {region}")

@@ -177,15 +177,7 @@ class TrimmedHistory(History):
 
     def _check_origin_order(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
         """What is trimmed differs: what two regions have of one origin is in one order."""
-        for origin in regions:
-            orders = {
-                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin]
-                for region, found in regions.items()
-            }
-            for region, order in orders.items():
-                both = set(order) & set(orders[origin])
-                if [m for m in order if m in both] != [m for m in orders[origin] if m in both]:
-                    raise Violation(f"{self.topic}: messages of {origin} are in another order in {region}")
+        self.check_common_order(regions)
 
 
 def _missing(vector: Vector, origin: Origin, at: Position) -> bool:
