@@ -99,6 +99,19 @@ def test_no_range_of_the_metadata_stops_unseen_where_a_page_ends() -> None:
     assert not found, found
 
 
+def test_an_error_without_a_text_still_says_something() -> None:
+    """An exception is true also where its text is empty, as a time-out's is: `error or "no answer"` says nothing."""
+    found = []
+    for path in sources():
+        for handler in ast.walk(ast.parse(path.read_text())):
+            if isinstance(handler, ast.ExceptHandler) and handler.name:
+                for node in ast.walk(handler):
+                    match node:
+                        case ast.BoolOp(ast.Or(), [ast.Name(name), *_]) if name == handler.name:
+                            found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found, "say reason_of(error, ...) of heliograph.model.errors"
+
+
 def test_nothing_speaks_of_the_workplace() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:

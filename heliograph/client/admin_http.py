@@ -15,7 +15,7 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
-from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound, reason_of
 
 _TIMEOUT_S = 60
 _HOPS_MAX = 5
@@ -67,7 +67,7 @@ def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
             connection.request("GET", "/")
             target = urlsplit(connection.getresponse().getheader("Location", ""))
         except (OSError, http.client.HTTPException) as error:
-            reason = f"{address}: {error or type(error).__name__}"
+            reason = f"{address}: {reason_of(error)}"
             continue
         finally:
             connection.close()

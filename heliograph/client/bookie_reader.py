@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from heliograph.client.object_reader import fill
 from heliograph.model.certificate_role import peer_identity
-from heliograph.model.errors import CorruptData, StorageError
+from heliograph.model.errors import CorruptData, StorageError, reason_of
 from heliograph.model.striping import Striping
 from heliograph.wire.run import Run
 
@@ -96,7 +96,7 @@ def read_bookies(
                 finally:
                     ensemble.close()
     except (OSError, EOFError, HTTPException, ValueError, CorruptData) as error:
-        raise BookiesUnread(f"ledger {where.ledger} from entry {at}: {error or type(error).__name__}") from error
+        raise BookiesUnread(f"ledger {where.ledger} from entry {at}: {reason_of(error)}") from error
     if at <= last:
         raise BookiesUnread(f"ledger {where.ledger}: entries from {at} on are named nowhere")
 
@@ -125,7 +125,7 @@ class _Ensemble:
                     answer = self._open(one, at, last)
                 start, run = answer.block(at)
             except (OSError, EOFError, HTTPException, ValueError, CorruptData) as error:
-                self._why = str(error) or type(error).__name__
+                self._why = reason_of(error)
                 self._leave(one, answer)
                 continue
             if run.seal is not None:

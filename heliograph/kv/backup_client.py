@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from heliograph.kv.machine_commands import open_answer
 from heliograph.kv.metadata_store import Delete, MetadataStore
-from heliograph.model.errors import MetadataUnavailable, PeerError
+from heliograph.model.errors import MetadataUnavailable, PeerError, reason_of
 from heliograph.wire.metadata_frames import (
     FEATURE_BACKUPS,
     FEATURES,
@@ -48,13 +48,13 @@ async def fetch(
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=ssl)
     except (OSError, TimeoutError) as error:
         raise MetadataUnavailable(
-            f"the metadata node at {address} cannot be reached: {error or 'no answer'}"
+            f"the metadata node at {address} cannot be reached: {reason_of(error, 'no answer')}"
         ) from error
     try:
         await _Fetching(reader, writer, address, on_piece).run(at_least)
     except (OSError, TimeoutError) as error:
         raise MetadataUnavailable(
-            f"the backup from {address} was cut short ({error or 'no answer'}): begin again"
+            f"the backup from {address} was cut short ({reason_of(error, 'no answer')}): begin again"
         ) from error
     finally:
         writer.close()

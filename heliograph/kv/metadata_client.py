@@ -31,7 +31,7 @@ from heliograph.kv.machine_commands import (
 )
 from heliograph.kv.metadata_connection import MetaConnection
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
-from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError, reason_of
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
@@ -339,7 +339,7 @@ class MetaClient:
                     connection = await self._connect(address)
                     await connection.ready
             except (OSError, TimeoutError, PeerError, ValueError) as error:
-                self._trouble = f"{address}: {error or 'no answer'}"
+                self._trouble = f"{address}: {reason_of(error, 'no answer')}"
                 if connection is not None:
                     connection.close()
                 self._at = (self._at + 1) % len(self._addresses)

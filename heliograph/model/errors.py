@@ -8,6 +8,13 @@ handler.
 from __future__ import annotations
 
 
+def reason_of(error: BaseException, otherwise: str = "") -> str:
+    """What an error says; where it says nothing, as a time-out does, `otherwise`, or the name of its type. An exception
+    without a text is still true: `error or "..."` would say nothing.
+    """
+    return str(error) or otherwise or type(error).__name__
+
+
 class HeliographError(Exception):
     """Root. `retryable`: the same call may succeed later by itself."""
 

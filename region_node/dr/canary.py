@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import crc32c
 
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, reason_of
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
@@ -134,7 +134,7 @@ class Canary:
         except TimeoutError:
             reason = f"no answer within {self.settings.timeout_s:g} s"
         except HeliographError as error:
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error)
         if reason:
             self._topic = ""
         return reason, (self._clock.monotonic() - began) * 1000

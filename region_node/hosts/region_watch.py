@@ -23,7 +23,7 @@ import msgpack
 
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import ABSENT, prefix_end, rows_under
-from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict
+from heliograph.model.errors import ConfigError, HeliographError, NotAllowed, VersionConflict, reason_of
 from heliograph.runtime.clock import SystemClock, system_rng
 from heliograph.runtime.every import every
 from local_meta import keys
@@ -69,7 +69,7 @@ class RegionWatch:
                 marks = keys.UNDERREPLICATED
                 lacking = await self.meta.range(marks, prefix_end(marks), limit=_COUNTED) if copies else []
         except (HeliographError, TimeoutError) as error:
-            return f"the metadata of {self._manifest.region} does not answer: {error or 'time-out'}"
+            return f"the metadata of {self._manifest.region} does not answer: {reason_of(error, 'time-out')}"
         if report["leader"] is None:
             return "nobody leads the metadata"
         roles = {row["member"]: row for row in report["members"]}

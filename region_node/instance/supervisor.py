@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.model.errors import ConfigError, HeliographError, reason_of
 from region_node.instance.control import ControlPort
 from region_node.instance.nodes.broker_credentials import SupervisorTokens
 from region_node.instance.nodes.processes import READY_S, Child, Processes, interpreter_of
@@ -264,7 +264,7 @@ class Supervisor:
                 case other:
                     return {"error": f"no verb {other!r}"}
         except (HeliographError, KeyError, TimeoutError, OSError) as error:
-            return {"error": str(error) or type(error).__name__}
+            return {"error": reason_of(error)}
 
     async def _act_on(self, verb: str, child: Child, python: str) -> int | None:
         """Returns the process id: of who was killed, or of who runs now."""

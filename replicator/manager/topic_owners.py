@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
 from heliograph.model.certificate_role import REPLICATOR, peer_identity
-from heliograph.model.errors import HeliographError, LinkError
+from heliograph.model.errors import HeliographError, LinkError, reason_of
 from heliograph.runtime.clock import Clock
 from replicator.health.incoming_stats import Heard
 from replicator.health.link_causes import Cause, cause_of
@@ -115,7 +115,7 @@ class Owners:
                 try:
                     connection = await self._owner(link)
                 except (HeliographError, OSError, TimeoutError) as error:
-                    link.on_ended(cause_of(error), str(error) or type(error).__name__)
+                    link.on_ended(cause_of(error), reason_of(error))
                 else:
                     link.open_on(connection)
         finally:

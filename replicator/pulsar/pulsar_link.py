@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heliograph.model.configuration.configuration_records import PulsarCluster
-from heliograph.model.errors import HeliographError, LinkError
+from heliograph.model.errors import HeliographError, LinkError, reason_of
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.pulsar.geo_replication import Marker, producer_name, response, send_frame
@@ -159,7 +159,7 @@ class PulsarLink:
                 raise
         except (HeliographError, OSError, TimeoutError) as error:
             if attempt == self._attempt:
-                self.on_ended(cause_of(error), str(error) or f"no answer in time while asking for {step}")
+                self.on_ended(cause_of(error), reason_of(error, f"no answer in time while asking for {step}"))
             return
         if attempt != self._attempt or self.ended or connection.client.closed is not None:
             connection.leave(number)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
+from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError, reason_of
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.standstill import stood_still_s
@@ -329,7 +329,7 @@ class BookieClient:
                 self._connecting = loop.create_task(self._connect(loop))  # it had no time to connect
                 return
             self._connecting = None
-            self._lost(str(error) or f"no connection within {self._settings.connect_timeout_s} s")
+            self._lost(reason_of(error, f"no connection within {self._settings.connect_timeout_s} s"))
             return
         self._connecting, self._connection = None, connection
         if connection.transport.is_closing():

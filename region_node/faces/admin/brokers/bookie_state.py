@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
-from heliograph.model.errors import MetadataUnavailable, NotFound
+from heliograph.model.errors import MetadataUnavailable, NotFound, reason_of
 from heliograph.model.topic_names import check_name
 from local_meta import keys
 from region_node.faces.admin.brokers.extensions import recovery_of
@@ -69,7 +69,7 @@ async def _ask(admin: Admin, request: web.Request, address: str) -> Any:
                 )
             return json.loads(text)
     except (ClientError, TimeoutError, OSError, ValueError) as error:
-        raise MetadataUnavailable(f"it does not answer at {address}: {error or type(error).__name__}") from error
+        raise MetadataUnavailable(f"it does not answer at {address}: {reason_of(error)}") from error
 
 
 ROUTES = (("GET", "/heliograph/v1/bookies/{id}", state),)

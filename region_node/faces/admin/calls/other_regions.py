@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.errors import MetadataUnavailable, reason_of
 from region_node.faces.admin.calls.admin_context import Admin
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
@@ -49,9 +49,7 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
         ):
             text = await answer.text()
     except (ClientError, TimeoutError, OSError) as error:
-        raise MetadataUnavailable(
-            f"region {region} does not answer at {info.admin_url}: {error or type(error).__name__}"
-        ) from error
+        raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {reason_of(error)}") from error
     if answer.status >= 300:
         raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
     try:

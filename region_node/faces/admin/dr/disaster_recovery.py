@@ -16,7 +16,7 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node.dr.leadership.leadership_changes import unheard, unheard_text
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import namespace_facts
@@ -203,7 +203,7 @@ async def _led(admin: Admin, conductor: Conductor, namespace: str) -> _Led | Non
         return None
     except (TimeoutError, HeliographError) as error:
         gate = _leases(admin).core.gate(namespace)
-        why = str(error) or f"nothing came from it within {admin.region_patience_s:g} s"
+        why = reason_of(error, f"nothing came from it within {admin.region_patience_s:g} s")
         trouble = f"the global configuration does not answer ({why}): this is what the copy here says"
         if gate is None or gate.record is None:
             raise MetadataUnavailable(trouble) from error

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
 
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node import console
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
@@ -153,9 +153,7 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                             )
                     return answer.status, _json(bytes(given))
     except (ClientError, TimeoutError, OSError) as error:
-        raise MetadataUnavailable(
-            f"region {region} does not answer at {url}: {error or type(error).__name__}"
-        ) from error
+        raise MetadataUnavailable(f"region {region} does not answer at {url}: {reason_of(error)}") from error
     raise MetadataUnavailable(f"the topic is moving between brokers of {region}: try again")
 
 
