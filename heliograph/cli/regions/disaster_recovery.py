@@ -155,6 +155,7 @@ def status(
             "namespace": namespace,
             **{key: found[key] for key in ("mode", "active", "epoch", "state")},
             **({"not effective yet": unheard} if (unheard := found.get("unheard")) else {}),
+            **({"takes nothing": f"{asks}: `heliograph dr set {namespace}`"} if (asks := found["asks"]) else {}),
             "under way": running,
         },
         False,

@@ -282,14 +282,16 @@ def namespaces_get(
 
 def namespaces_create(
     namespace: Namespace,
-    clusters: Clusters = "",
+    clusters: Annotated[
+        str, typer.Option("--clusters", help="Regions, comma separated; none given: the region asked, alone.")
+    ] = "",
     bundles: Annotated[
         int, typer.Option(help="Hash ranges that its topics are spread over; fixed from then on.", min=1, max=4096)
     ] = 4,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
-    """Make a namespace; no --clusters: in this region alone."""
+    """Make a namespace, in the regions that `--clusters` names."""
     body = {"bundles": {"numBundles": bundles}, **({"replication_clusters": _names(clusters)} if clusters else {})}
     Rest(admin, token).put(namespace_path(namespace), body)
     done(f"namespace {namespace} is created")

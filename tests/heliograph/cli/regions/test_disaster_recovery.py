@@ -227,3 +227,18 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
         if store.writes < at:
             return
     raise AssertionError("a move has fewer writes than that")
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def test_a_leadership_that_asks_for_its_region_says_so_and_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"mode": "active-passive", "active": "us", "epoch": 7, "state": "fenced", "operation": None, "targets": {}}
+    asks = "the configuration was restored from a backup"
+    rest = SimpleNamespace(get=lambda path: {**found, "asks": asks})
+    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: rest)
+    disaster_recovery.status(NS)
+    said = " ".join(capsys.readouterr().out.split())
+    assert asks in said and f"heliograph dr set {NS}" in said
