@@ -7,7 +7,7 @@ Invariants: a directory with a wrong cookie is never written to; a bookie starts
 its place, or not at all; one that was dropped after a failure is never used again, and what a ledger had in it is never
 said to be absent.
 
-A cookie is the file `cookie` (`checkpoint.write_small`): version 1 of a bookie with one journal and one ledger
+A cookie is the file `cookie` (`small_files.write_small`): version 1 of a bookie with one journal and one ledger
 directory, [instance, bookie, salt]; version 2 of any other, [instance, bookie, salt, kind, index, journal directories,
 ledger directories]. `dropped`, in the directories that are left, is [[kind, index, reason]...].
 """
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Disk
-from storage.bookie.journal.checkpoint import NEW, read_small, write_small
 from storage.bookie.journal.journal import is_transient
+from storage.bookie.journal.small_files import NEW, read_small, write_small
 
 JOURNAL, LEDGER = "journal", "ledger"
 _COOKIE, _DROPPED = "cookie", "dropped"

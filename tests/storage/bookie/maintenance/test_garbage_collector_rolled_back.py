@@ -11,7 +11,8 @@ import asyncio
 import pytest
 
 from local_meta import keys
-from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata, write_small
+from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata
+from storage.bookie.journal.small_files import write_small
 from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import add, send
