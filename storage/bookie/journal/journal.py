@@ -22,9 +22,10 @@ the page cache) and never crosses the end of its segment:
     36  frames as they came (`heliograph.wire.bookie_frames`)
 
 Replay takes consecutive sequences and ends at the first record that is missing or bad. What lies behind it was never
-acknowledged, unless a later record claims that it was synced: then the disk has lost what it had promised, and the
-bookie starts in limbo. A start that found such a rest writes down at which sequence it goes on ("fork"), which voids
-what earlier starts left from there on.
+acknowledged, unless a later record claims that it was synced, or a segment that was made is not there: then the disk
+has lost what it had promised, and the bookie starts in limbo. `made-segments` says which were made and not removed. A
+start that found such a rest writes down at which sequence it goes on ("fork"), which voids what earlier starts left
+from there on.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from dataclasses import dataclass
 
 import crc32c
 
+from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk, File
+from storage.bookie.journal.small_files import read_small, write_small
 
 _HEAD = struct.Struct(">2sBBIQQQI")
 _SEED = struct.Struct(">IQQ")
@@ -45,6 +48,7 @@ _MAGIC, VERSION = b"HJ", 1
 _ALIGN = 4096
 _ZEROS = bytes(1 << 16)
 _PREFIX = "segment-"
+_MADE = "made-segments"
 
 Fork = tuple[int, int, int]
 """(number of a start, first sequence it wrote, last sequence it found behind the end): records of earlier starts from
@@ -87,6 +91,8 @@ class JournalReplay:
     free: list[str]
     stray_through: int
     """The last sequence found behind the end of the replay; below `next_sequence` where there is none."""
+    made: set[str]
+    """Segment files that the directory's list names."""
 
 
 class Journal:
@@ -113,6 +119,10 @@ class Journal:
         )
         self._free = [_Segment(name, disk.open(name)) for name in replay.free]
         names = [*replay.used, *replay.free]
+        self._made_names = set(names)
+        """As the directory's list has them: only `_make` and `_drop` change it, in one thread."""
+        if replay.made != self._made_names:
+            self._list()
         self._next_name = max((int(name.removeprefix(_PREFIX)) for name in names), default=-1) + 1
         self._making = False
         self._flushed_through = 0
@@ -288,15 +298,25 @@ class Journal:
                 )
             file.datasync()
             self._zeroing.sync_directory()
+            self._made_names.add(name)
+            self._list()
         except OSError:
             file.close()
+            self._made_names.discard(name)
             self._zeroing.remove(name)
             raise
         return _Segment(name, file)
 
     def _drop(self, segment: _Segment) -> None:
+        """Blocking. It leaves the list before it is removed."""
         segment.file.close()
+        self._made_names.discard(segment.name)
+        self._list()
         self._zeroing.remove(segment.name)
+
+    def _list(self) -> None:
+        """Blocking. Whatever is listed is there: a new segment is listed last, an old one removed last."""
+        write_small(self._zeroing, _MADE, sorted(self._made_names))
 
 
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -311,6 +331,14 @@ def is_transient(error: BaseException) -> bool:
 
 def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]) -> JournalReplay:
     """Reads every segment of the directory. Blocking; raises OSError."""
+    lost = ""
+    try:
+        listed = read_small(disk, _MADE)
+    except CorruptData as error:
+        listed, lost = None, f"the list of the journal's segments cannot be read: {error}"
+    made = set(listed[1]) if listed is not None else set()
+    if gone := sorted(made.difference(disk.names())):
+        lost = f"the journal has lost {', '.join(gone[:3])}{f' and {len(gone) - 3} more' if len(gone) > 3 else ''}"
     found: list[tuple[int, str, list[JournalRecord]]] = []
     free: list[str] = []
     stray: list[JournalRecord] = []
@@ -348,7 +376,7 @@ def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]
         corrupt = f"the journal lost record {expected}, which record {claim.sequence} says was synced"
         taken += sorted((r for r in stray if r.sequence > expected), key=lambda r: r.sequence)
     used = {name: needed[-1].sequence for _, name, needed in found}
-    return JournalReplay(taken, expected, corrupt, used, free, stray_through)
+    return JournalReplay(taken, expected, lost or corrupt, used, free, stray_through, made)
 
 
 def _records(data: bytes, salt: int) -> tuple[list[JournalRecord], int]:

@@ -60,6 +60,44 @@ def test_records_come_back_in_order_over_segments() -> None:
     scenario(body)
 
 
+def test_a_segment_that_was_made_and_is_gone_is_a_loss() -> None:
+    """Also the newest one, of which no later record says that it was synced."""
+
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        done = write(journal, *[b"%d " % index + b"x" * 8000 for index in range(20)])
+        await asyncio.sleep(1)
+        assert done == [None] * 20
+        platter.power_cut()
+        whole = read_back(platter)
+        assert not whole.corrupt and len(whole.used) > 2
+        platter.disk().remove(max(whole.used, key=whole.used.__getitem__))
+        assert "has lost segment-" in read_back(platter).corrupt
+
+    scenario(body)
+
+
+def test_a_segment_that_was_removed_is_not_missed() -> None:
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        write(journal, *[b"%d " % index + b"x" * 8000 for index in range(60)])
+        await asyncio.sleep(1)
+        many = journal.segments
+        journal.recycle(journal.next_sequence - 1)
+        await asyncio.sleep(1)
+        assert journal.segments < many
+        platter.power_cut()
+        found = read_back(platter, journal.next_sequence - 1)
+        assert not found.corrupt and found.made <= {*found.used, *found.free}
+        again = begin(platter, 2, found)
+        write(again, b"on")
+        await asyncio.sleep(1)
+        platter.power_cut()
+        assert not read_back(platter, journal.next_sequence - 1).corrupt
+
+    scenario(body)
+
+
 def test_an_earlier_lap_of_a_segment_is_never_replayed() -> None:
     async def body(platter: Platter) -> None:
         journal = begin(platter, 1, read_back(platter))
@@ -95,7 +133,7 @@ def test_segments_are_written_before_their_first_use_and_not_by_the_thread_that_
             spare=2,
             start=1,
             salt=SALT,
-            replay=JournalReplay([], 1, "", {}, [], -1),
+            replay=JournalReplay([], 1, "", {}, [], -1, set()),
         )
         disk.submit = None  # type: ignore[method-assign, assignment]
         done = write(journal, *[b"x" * 30_000] * 7)
@@ -107,7 +145,7 @@ def test_segments_are_written_before_their_first_use_and_not_by_the_thread_that_
         journal.close()
 
     asyncio.run(main())
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("segment-*"):
         assert path.stat().st_blocks * 512 >= SEGMENT, f"{path.name} has holes"
 
 
@@ -121,7 +159,7 @@ def test_a_record_in_another_place_is_none() -> None:
         for record in (b"one", b"two", b"three"):
             write(journal, record)
             await asyncio.sleep(0.1)
-        name = platter.names()[0]
+        name = next(name for name in platter.names() if name.startswith("segment-"))
         content = platter.content(name)
         for place in (1, 3, 5):  # in pages; its own is 2
             file = platter.disk().open(name)
