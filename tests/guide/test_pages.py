@@ -140,7 +140,7 @@ OPEN = re.compile(r"[A-Z][A-Z0-9:_-]*|\{\w+\}|.*[=…].*")
 
 def is_route(method: str, path: str) -> bool:
     """`…` stands for one part or several."""
-    return any(at == method and _fits(path.rstrip("/").split("/"), route.split("/")) for at, route, _ in ROUTES)
+    return any(at == method and _fits(path.rstrip("/").split("/"), route.split("/")) for at, route, *_ in ROUTES)
 
 
 def _fits(given: list[str], wanted: list[str]) -> bool:

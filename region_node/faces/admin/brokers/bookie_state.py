@@ -21,6 +21,7 @@ from heliograph.model.topic_names import check_name
 from local_meta import keys
 from region_node.faces.admin.brokers.extensions import recovery_of
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _TIMEOUT = ClientTimeout(total=5.0, connect=2.0)
 _ANSWER_BYTES_MAX = 4 << 20
@@ -72,4 +73,4 @@ async def _ask(admin: Admin, request: web.Request, address: str) -> Any:
         raise MetadataUnavailable(f"it does not answer at {address}: {reason_of(error)}") from error
 
 
-ROUTES = (("GET", "/heliograph/v1/bookies/{id}", state),)
+ROUTES: tuple[Route, ...] = (Route("GET", "/heliograph/v1/bookies/{id}", CallAccess.SUPER, state),)

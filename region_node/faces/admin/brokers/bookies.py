@@ -12,6 +12,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.brokers.extensions import recovery_of
 from region_node.faces.admin.calls.admin_context import Admin, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.ledger.bookies.bookie_labels import Labels
 
 _NO_GROUP = "default"
@@ -95,10 +96,10 @@ def _text(given: dict[str, Any], name: str) -> str:
     return value
 
 
-ROUTES = (
-    ("GET", "/admin/v2/bookies/all", list_all),
-    ("GET", "/admin/v2/bookies/racks-info", racks),
-    ("GET", "/admin/v2/bookies/racks-info/{bookie}", rack),
-    ("POST", "/admin/v2/bookies/racks-info/{bookie}", set_rack),
-    ("DELETE", "/admin/v2/bookies/racks-info/{bookie}", forget_rack),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/bookies/all", CallAccess.SUPER, list_all),
+    Route("GET", "/admin/v2/bookies/racks-info", CallAccess.SUPER, racks),
+    Route("GET", "/admin/v2/bookies/racks-info/{bookie}", CallAccess.SUPER, rack),
+    Route("POST", "/admin/v2/bookies/racks-info/{bookie}", CallAccess.SUPER, set_rack),
+    Route("DELETE", "/admin/v2/bookies/racks-info/{bookie}", CallAccess.SUPER, forget_rack),
 )

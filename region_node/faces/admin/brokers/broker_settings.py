@@ -16,6 +16,7 @@ from aiohttp import web
 from heliograph.model.configuration.policy_table import BY_BROKER, Policy
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
 async def names(admin: Admin, request: web.Request) -> Any:
@@ -87,10 +88,10 @@ def _text(policy: Policy, value: Any) -> str:
 
 
 _ALL = "/admin/v2/brokers/configuration"
-ROUTES = (
-    ("GET", _ALL, names),
-    ("GET", f"{_ALL}/values", values),
-    ("GET", f"{_ALL}/runtime", runtime),
-    ("POST", f"{_ALL}/{{name}}/{{value:.+}}", change),
-    ("DELETE", f"{_ALL}/{{name}}", forget),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _ALL, CallAccess.SUPER, names),
+    Route("GET", f"{_ALL}/values", CallAccess.SUPER, values),
+    Route("GET", f"{_ALL}/runtime", CallAccess.SUPER, runtime),
+    Route("POST", f"{_ALL}/{{name}}/{{value:.+}}", CallAccess.SUPER, change),
+    Route("DELETE", f"{_ALL}/{{name}}", CallAccess.SUPER, forget),
 )

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin, number
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 log = logging.getLogger("region_node.admin.ending")
 
@@ -35,4 +36,4 @@ async def shutdown(admin: Admin, request: web.Request) -> Any:
     return answer
 
 
-ROUTES = (("POST", "/admin/v2/brokers/shutdown", shutdown),)
+ROUTES: tuple[Route, ...] = (Route("POST", "/admin/v2/brokers/shutdown", CallAccess.SUPER, shutdown),)

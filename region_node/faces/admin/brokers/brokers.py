@@ -13,6 +13,7 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFou
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers import config_conflicts, load_balancing, metadata_members
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
@@ -240,23 +241,23 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()
 
 
-ROUTES = (
-    ("GET", "/admin/v2/brokers", list_active),
-    ("GET", "/admin/v2/brokers/health", health),
-    ("GET", "/admin/v2/brokers/ready", health),
-    ("GET", "/admin/v2/brokers/version", version),
-    ("GET", "/admin/v2/brokers/leaderBroker", leader),
-    ("GET", "/admin/v2/brokers/internal-configuration", internal_configuration),
-    ("GET", "/admin/v2/brokers/backlog-quota-check", check_quotas),
-    ("GET", "/admin/v2/brokers/{cluster}", list_active),
-    ("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", owned_namespaces),
-    ("GET", "/admin/v2/broker-stats/topics", broker_topics),
-    ("GET", "/admin/v2/broker-stats/load-report", load_report),
-    ("GET", "/admin/v2/broker-stats/metrics", metrics_as_json),
-    ("GET", "/admin/v2/broker-stats/mbeans", metrics_as_json),
-    ("GET", "/admin/v2/broker-stats/bookieops", bookie_operations),
-    ("GET", "/admin/v2/broker-stats/allocator-stats/{name}", allocator),
-    ("GET", "/status.html", health),
-    ("GET", "/metrics", scrape),
-    ("GET", "/metrics/", scrape),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/brokers", CallAccess.SUPER, list_active),
+    Route("GET", "/admin/v2/brokers/health", CallAccess.PUBLIC, health),
+    Route("GET", "/admin/v2/brokers/ready", CallAccess.PUBLIC, health),
+    Route("GET", "/admin/v2/brokers/version", CallAccess.ANY, version),
+    Route("GET", "/admin/v2/brokers/leaderBroker", CallAccess.SUPER, leader),
+    Route("GET", "/admin/v2/brokers/internal-configuration", CallAccess.SUPER, internal_configuration),
+    Route("GET", "/admin/v2/brokers/backlog-quota-check", CallAccess.SUPER, check_quotas),
+    Route("GET", "/admin/v2/brokers/{cluster}", CallAccess.SUPER, list_active),
+    Route("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", CallAccess.SUPER, owned_namespaces),
+    Route("GET", "/admin/v2/broker-stats/topics", CallAccess.SUPER, broker_topics),
+    Route("GET", "/admin/v2/broker-stats/load-report", CallAccess.SUPER, load_report),
+    Route("GET", "/admin/v2/broker-stats/metrics", CallAccess.SUPER, metrics_as_json),
+    Route("GET", "/admin/v2/broker-stats/mbeans", CallAccess.SUPER, metrics_as_json),
+    Route("GET", "/admin/v2/broker-stats/bookieops", CallAccess.SUPER, bookie_operations),
+    Route("GET", "/admin/v2/broker-stats/allocator-stats/{name}", CallAccess.SUPER, allocator),
+    Route("GET", "/status.html", CallAccess.PUBLIC, health),
+    Route("GET", "/metrics", CallAccess.METRICS, scrape),
+    Route("GET", "/metrics/", CallAccess.METRICS, scrape),
 )

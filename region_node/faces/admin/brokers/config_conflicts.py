@@ -15,6 +15,7 @@ from aiohttp import web
 from global_config.deferred_edits import DeferredEdits
 from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.prometheus_text import Sample
 
 
@@ -49,7 +50,7 @@ def _deferred(admin: Admin) -> DeferredEdits:
     return admin.deferred
 
 
-ROUTES = (
-    ("GET", "/heliograph/v1/conflicts", listed),
-    ("POST", "/heliograph/v1/conflicts/{region}/{conflict}", resolve),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/conflicts", CallAccess.SUPER, listed),
+    Route("POST", "/heliograph/v1/conflicts/{region}/{conflict}", CallAccess.SUPER, resolve),
 )

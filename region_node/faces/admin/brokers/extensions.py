@@ -21,6 +21,7 @@ from heliograph.model.topic_names import check_name
 from heliograph.wire.block import encode_block
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.admin_context import number as whole_number
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from replicator.log.coordinate_lookup import own_before, vector_at
 
 if TYPE_CHECKING:
@@ -225,17 +226,17 @@ def recovery_of(admin: Admin) -> AutoRecovery:
 
 
 _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", "/heliograph/v1/status", status),
-    ("GET", "/heliograph/v1/config/status", config_status),
-    ("GET", "/heliograph/v1/bookies", bookies),
-    ("POST", "/heliograph/v1/bookies/{id}/decommission", decommission),
-    ("GET", "/heliograph/v1/bookies/{id}/decommission", emptying),
-    ("DELETE", "/heliograph/v1/bookies/{id}/decommission", recommission),
-    ("GET", "/heliograph/v1/bookies/{id}/new-life", new_life),
-    ("POST", "/heliograph/v1/bookies/{id}/new-life", grant_new_life),
-    ("GET", "/heliograph/v1/audit", audit),
-    ("GET", f"{_TOPIC}/snapshot", snapshot),
-    ("GET", f"{_TOPIC}/blocks", blocks),
-    ("GET", f"{_TOPIC}/vector", vector),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/status", CallAccess.SUPER, status),
+    Route("GET", "/heliograph/v1/config/status", CallAccess.SUPER, config_status),
+    Route("GET", "/heliograph/v1/bookies", CallAccess.SUPER, bookies),
+    Route("POST", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, decommission),
+    Route("GET", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, emptying),
+    Route("DELETE", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, recommission),
+    Route("GET", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER, new_life),
+    Route("POST", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER, grant_new_life),
+    Route("GET", "/heliograph/v1/audit", CallAccess.SUPER, audit),
+    Route("GET", f"{_TOPIC}/snapshot", CallAccess.CONSUME, snapshot),
+    Route("GET", f"{_TOPIC}/blocks", CallAccess.CONSUME, blocks),
+    Route("GET", f"{_TOPIC}/vector", CallAccess.CONSUME, vector),
 )

@@ -18,6 +18,7 @@ from aiohttp import web
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.isolation.anti_affinity import FailureDomain
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
@@ -197,15 +198,15 @@ def _policy(fields: dict[str, Any]) -> IsolationPolicy:
 
 _ALL = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
 _DOMAINS = "/admin/v2/clusters/{cluster}/failureDomains"
-ROUTES = (
-    ("GET", _ALL, list_all),
-    ("GET", f"{_ALL}/brokers", brokers),
-    ("GET", f"{_ALL}/brokers/{{broker}}", broker),
-    ("GET", f"{_ALL}/{{policy}}", get),
-    ("POST", f"{_ALL}/{{policy}}", put),
-    ("DELETE", f"{_ALL}/{{policy}}", delete),
-    ("GET", _DOMAINS, list_domains),
-    ("GET", f"{_DOMAINS}/{{domain}}", get_domain),
-    ("POST", f"{_DOMAINS}/{{domain}}", put_domain),
-    ("DELETE", f"{_DOMAINS}/{{domain}}", delete_domain),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _ALL, CallAccess.SUPER, list_all),
+    Route("GET", f"{_ALL}/brokers", CallAccess.SUPER, brokers),
+    Route("GET", f"{_ALL}/brokers/{{broker}}", CallAccess.SUPER, broker),
+    Route("GET", f"{_ALL}/{{policy}}", CallAccess.SUPER, get),
+    Route("POST", f"{_ALL}/{{policy}}", CallAccess.SUPER, put),
+    Route("DELETE", f"{_ALL}/{{policy}}", CallAccess.SUPER, delete),
+    Route("GET", _DOMAINS, CallAccess.SUPER, list_domains),
+    Route("GET", f"{_DOMAINS}/{{domain}}", CallAccess.SUPER, get_domain),
+    Route("POST", f"{_DOMAINS}/{{domain}}", CallAccess.SUPER, put_domain),
+    Route("DELETE", f"{_DOMAINS}/{{domain}}", CallAccess.SUPER, delete_domain),
 )

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.balance.balancer import Balancer
 from region_node.runtime import prometheus_text
 
@@ -159,9 +160,14 @@ def _balancer(admin: Admin) -> Balancer:
     return admin.balancer
 
 
-ROUTES = (
-    ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", availability),
-    ("GET", "/heliograph/v1/balance", show),
-    ("POST", "/heliograph/v1/balance/pause", pause),
-    ("DELETE", "/heliograph/v1/balance/pause", resume),
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}",
+        CallAccess.SUPER,
+        availability,
+    ),
+    Route("GET", "/heliograph/v1/balance", CallAccess.SUPER, show),
+    Route("POST", "/heliograph/v1/balance/pause", CallAccess.SUPER, pause),
+    Route("DELETE", "/heliograph/v1/balance/pause", CallAccess.SUPER, resume),
 )

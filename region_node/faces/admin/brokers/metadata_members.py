@@ -18,6 +18,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, Members, body, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime import prometheus_text
 
 _SCRAPE_S = 0.5
@@ -112,10 +113,10 @@ def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometh
 
 
 _MEMBERS = "/heliograph/v1/{group:metadata|config}/members"
-ROUTES = (
-    ("GET", _MEMBERS, show),
-    ("POST", _MEMBERS + "/{member}", add),
-    ("POST", _MEMBERS + "/{member}/promote", promote),
-    ("POST", _MEMBERS + "/{member}/lead", transfer),
-    ("DELETE", _MEMBERS + "/{member}", remove),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _MEMBERS, CallAccess.SUPER, show),
+    Route("POST", _MEMBERS + "/{member}", CallAccess.SUPER, add),
+    Route("POST", _MEMBERS + "/{member}/promote", CallAccess.SUPER, promote),
+    Route("POST", _MEMBERS + "/{member}/lead", CallAccess.SUPER, transfer),
+    Route("DELETE", _MEMBERS + "/{member}", CallAccess.SUPER, remove),
 )

@@ -1,14 +1,14 @@
 """Who calls, and may they: the middleware in front of every handler of the admin interface.
 
-Is: credentials from a request's headers or certificate, and the check that `call_rights` names. Isn't: a handler, or
-a rule.
+Is: credentials from a request's headers or certificate, and the check of the right that the call's row says. Isn't: a
+handler, or a rule.
 Invariants: no handler runs before the check; `request["principal"]` is there for every handler; a refusal says 401
 where other credentials may help, 403 where a grant would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -16,7 +16,7 @@ from aiohttp.typedefs import Middleware
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls import foreign_pages
-from region_node.faces.admin.calls.call_rights import CallAccess, access_of
+from region_node.faces.admin.calls.call_rights import CallAccess, RouteRights, Served
 from region_node.security.authentication.principal import NOBODY, Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
@@ -25,11 +25,10 @@ PRINCIPAL = "principal"
 ORIGINAL = "X-Original-Principal"
 """For whom a proxy speaks."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 def guard(
     security: Security,
+    route_rights: RouteRights,
     *,
     metrics_open: bool,
     refuse: Callable[[int, str], web.Response],
@@ -41,14 +40,14 @@ def guard(
     """
 
     @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        resource = request.match_info.route.resource
+    async def check(request: web.Request, handler: Served) -> web.StreamResponse:
+        route = request.match_info.route
         if any(_leads_elsewhere(value) for value in request.match_info.values()):
             return refuse(412, "no part of a path may be . or ..")
         if (found := foreign_pages.refusal(request.method, request.headers)) is not None:
             return refuse(*found)
         # no resource: there is no such path, and the router says so
-        access = CallAccess.PUBLIC if resource is None else access_of(request.method, resource.canonical)
+        access = CallAccess.PUBLIC if route.resource is None else route_rights.of(route)
         if access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open):
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)

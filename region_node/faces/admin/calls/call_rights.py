@@ -1,15 +1,27 @@
-"""Which right each call of the admin interface wants: the one table.
+"""Which right each call of the admin interface wants: it stands in the row that makes the call, and nowhere else.
 
-Is: rows of method and path template, the first that fits counts. Isn't: the check (`auth_middleware`).
-Invariants: what no row names wants an admin of the tenant where the path names one, else a super user: a new call is
-closed until a row opens it.
-Source: docs/protocols/security.md, "Rights".
+Is: the rights, the form of a row, and how rows come to a router. Isn't: the rows (each area's module has its `ROUTES`),
+or the check of a caller (`auth_middleware`).
+Invariants: a row without a right, or with one that the names in its path cannot answer, ends the start, and so does a
+route that came to the router without a row.
+Source: docs/protocols/security.md, "Rights"; docs/decisions/0219-a-row-says-its-right.md.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from region_node.faces.admin.calls.admin_context import Admin
+
+Handler = Callable[["Admin", web.Request], Awaitable[Any]]
+Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
+"""A handler as aiohttp calls it."""
 
 
 class CallAccess(Enum):
@@ -26,56 +38,61 @@ class CallAccess(Enum):
     SUPER = "a super user"
 
 
-_NAMESPACE = r"/admin/v2/namespaces/\{tenant\}/\{namespace\}"
-_TOPICS = r"/admin/v2/\{domain\}/\{tenant\}/\{namespace\}"
-_TOPIC = _TOPICS + r"/\{topic\}"
-_READ = (
-    r"stats|internalStats|partitioned-stats|partitioned-internalStats|internal-info|partitions|"
-    r"schemaValidationEnforced|properties|deduplicationEnabled"
-)
-_CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examinemessage|ledger/.*|backlogSize|backlog"
+class Route(NamedTuple):
+    """One row. method: `*` is every one. path: as aiohttp takes it; the first that fits counts."""
 
-ROWS: tuple[tuple[str, str, CallAccess], ...] = (
-    ("GET", r"/status\.html|/heliograph/v1/health|/admin/v2/brokers/(health|ready)|/openapi.*", CallAccess.PUBLIC),
-    ("GET", r"/console/?|/console/\{file\}", CallAccess.PUBLIC),
-    ("*", r"/console/at/\{region\}/\{path\}", CallAccess.PASSED_ON),
-    ("GET", r"/metrics/?", CallAccess.METRICS),
-    ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", CallAccess.ANY),
-    (
-        "*",
-        rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*|migration)",
-        CallAccess.SUPER,
-    ),
-    ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", CallAccess.SUPER),
-    ("GET", r"/admin/v2/broker-stats/.*", CallAccess.SUPER),
-    ("*", r"/admin/v2/resource-quotas(/.*)?", CallAccess.SUPER),
-    ("GET", rf"{_NAMESPACE}/(topics|deduplication)|{_TOPICS}|{_TOPICS}/partitioned", CallAccess.LIST),
-    ("GET", rf"{_TOPIC}/({_READ})", CallAccess.LOOK_UP),
-    ("*", rf"{_TOPIC}/({_CONSUMER})", CallAccess.CONSUME),
-    ("GET", r"/lookup/v2/topic/.*", CallAccess.LOOK_UP),
-    ("GET", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", CallAccess.LOOK_UP),
-    ("POST", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", CallAccess.PRODUCE),
-    ("POST", r"/topics/.*\{tenant\}/\{namespace\}/\{topic\}(/.*)?", CallAccess.PRODUCE),
-    ("GET", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/.*", CallAccess.CONSUME),
-    ("POST", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/transactions/verdict", CallAccess.SUPER),
-    ("POST", r"/heliograph/v1/reading/(snapshots|vectors|hold|held|objects|blocks)", CallAccess.EACH),
-    ("DELETE", r"/heliograph/v1/keys/.*", CallAccess.SUPER),
-    ("POST", r"/heliograph/v1/keys/\{tenant\}/required", CallAccess.SUPER),
-    ("GET", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", CallAccess.TENANT),
-    ("*", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", CallAccess.SUPER),
-    ("PUT", r"/heliograph/v1/tenants/\{tenant\}/quota", CallAccess.SUPER),
-    ("DELETE", r"/heliograph/v1/tenants/\{tenant\}/quota", CallAccess.SUPER),
-    ("PUT", r"/admin/v2/tenants/.*", CallAccess.SUPER),
-    ("POST", r"/admin/v2/tenants/.*", CallAccess.SUPER),
-    ("DELETE", r"/admin/v2/tenants/.*", CallAccess.SUPER),
-)
-_COMPILED = tuple((method, re.compile(path), access) for method, path, access in ROWS)
+    method: str
+    path: str
+    access: CallAccess
+    handler: Handler
 
 
-def access_of(method: str, template: str) -> CallAccess:
-    """template: as aiohttp's `canonical`, `/admin/v2/tenants/{tenant}`."""
-    method = "GET" if method == "HEAD" else method
-    for wanted, path, access in _COMPILED:
-        if wanted in ("*", method) and path.fullmatch(template):
-            return access
-    return CallAccess.TENANT if "{tenant}" in template else CallAccess.SUPER
+PARAMETER = re.compile(r"{(\w+)(?::([^{}]*))?}")
+"""One name of a path, and the pattern that it has to fit."""
+_TOPIC = frozenset({"tenant", "namespace", "topic"})
+_NAMES: dict[CallAccess, frozenset[str]] = {
+    CallAccess.TENANT: frozenset({"tenant"}),
+    CallAccess.LIST: frozenset({"tenant", "namespace"}),
+    CallAccess.PRODUCE: _TOPIC,
+    CallAccess.CONSUME: _TOPIC,
+    CallAccess.LOOK_UP: _TOPIC,
+}
+"""What a path has to name, so that the right can be checked."""
+
+
+class RouteRights:
+    """Which right each route of one router wants."""
+
+    def __init__(self) -> None:
+        self._access: dict[web.AbstractRoute, CallAccess] = {}
+
+    def add(self, router: web.UrlDispatcher, rows: Iterable[Route], served: Callable[[Handler], Served]) -> None:
+        """Adds the rows, in their order. Raises TypeError, ValueError for one by which no caller could be checked."""
+        seen: set[tuple[str, str]] = set()
+        for row in rows:
+            check_row(row)
+            if row[:2] in seen:
+                raise ValueError(f"{row.method} {row.path} has two rows: leave one")
+            seen.add(row[:2])
+            self._access[router.add_route(row.method, row.path, served(row.handler))] = row.access
+
+    def of(self, route: web.AbstractRoute) -> CallAccess:
+        """What no row says is closed: such a route wants a super user, also behind `check`."""
+        return self._access.get(route, CallAccess.SUPER)
+
+    def check(self, router: web.UrlDispatcher) -> None:
+        """Raises ValueError where a route of the router has no row."""
+        if found := [f"{one.method} {one.resource and one.resource.canonical}" for one in self._strange(router)]:
+            raise ValueError(f"{', '.join(found)}: no row says whose right it is; add a Route to the area's ROUTES")
+
+    def _strange(self, router: web.UrlDispatcher) -> list[web.AbstractRoute]:
+        return [one for one in router.routes() if one not in self._access]
+
+
+def check_row(row: Route) -> None:
+    """Raises TypeError where a row says no right, ValueError where its path does not name what the right is of."""
+    if not isinstance(row, Route) or not isinstance(row.access, CallAccess):
+        raise TypeError(f"{row!r:.200} says no right: write Route(method, path, CallAccess.…, handler)")
+    names = {name for name, _ in PARAMETER.findall(row.path)}
+    if missing := sorted(_NAMES.get(row.access, frozenset()) - names):
+        raise ValueError(f"{row.method} {row.path} wants {row.access.value!r}, and has no {', '.join(missing)}")

@@ -25,6 +25,7 @@ from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
@@ -450,21 +451,21 @@ def conductor_for(
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
-ROUTES = (
-    ("GET", "/heliograph/v1/health", health),
-    ("GET", "/heliograph/v1/dr", listed),
-    ("GET", f"{_NAMESPACE}/facts", region_facts),
-    ("POST", f"{_NAMESPACE}/tails", region_tails),
-    ("POST", f"{_NAMESPACE}/spans", region_spans),
-    ("GET", f"{_NAMESPACE}/operations", history),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/health", CallAccess.PUBLIC, health),
+    Route("GET", "/heliograph/v1/dr", CallAccess.SUPER, listed),
+    Route("GET", f"{_NAMESPACE}/facts", CallAccess.TENANT, region_facts),
+    Route("POST", f"{_NAMESPACE}/tails", CallAccess.SUPER, region_tails),
+    Route("POST", f"{_NAMESPACE}/spans", CallAccess.SUPER, region_spans),
+    Route("GET", f"{_NAMESPACE}/operations", CallAccess.TENANT, history),
     *drills.ROUTES,
     *two_step_deletion.ROUTES,
     *subscription_switchover.ROUTES,
     *drill_schedules.ROUTES,
-    ("POST", f"{_NAMESPACE}/operations", begin),
-    ("POST", f"{_NAMESPACE}/operations/advance", advance),
-    ("POST", f"{_NAMESPACE}/operations/cancel", cancel),
-    ("GET", _NAMESPACE, status),
-    ("PUT", _NAMESPACE, make_passive),
-    ("DELETE", _NAMESPACE, make_active),
+    Route("POST", f"{_NAMESPACE}/operations", CallAccess.SUPER, begin),
+    Route("POST", f"{_NAMESPACE}/operations/advance", CallAccess.SUPER, advance),
+    Route("POST", f"{_NAMESPACE}/operations/cancel", CallAccess.SUPER, cancel),
+    Route("GET", _NAMESPACE, CallAccess.TENANT, status),
+    Route("PUT", _NAMESPACE, CallAccess.SUPER, make_passive),
+    Route("DELETE", _NAMESPACE, CallAccess.SUPER, make_active),
 )

@@ -19,6 +19,7 @@ from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
 class OwnCredentials:
@@ -110,9 +111,9 @@ def _conductor(admin: Admin) -> Conductor:
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
-ROUTES = (
-    ("GET", f"{_NAMESPACE}/schedule", get),
-    ("PUT", f"{_NAMESPACE}/schedule", put),
-    ("DELETE", f"{_NAMESPACE}/schedule", delete),
-    ("GET", f"{_NAMESPACE}/reports", reports),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_NAMESPACE}/schedule", CallAccess.TENANT, get),
+    Route("PUT", f"{_NAMESPACE}/schedule", CallAccess.SUPER, put),
+    Route("DELETE", f"{_NAMESPACE}/schedule", CallAccess.SUPER, delete),
+    Route("GET", f"{_NAMESPACE}/reports", CallAccess.TENANT, reports),
 )

@@ -21,6 +21,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.region_facts import path_of
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
@@ -242,9 +243,9 @@ async def verify(admin: Admin, request: web.Request) -> Any:
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
-ROUTES = (
-    ("POST", f"{_NAMESPACE}/audits", audits),
-    ("POST", f"{_NAMESPACE}/probe", probe),
-    ("DELETE", f"{_NAMESPACE}/shadow", drop),
-    ("POST", "/heliograph/v1/dr/verify", verify),
+ROUTES: tuple[Route, ...] = (
+    Route("POST", f"{_NAMESPACE}/audits", CallAccess.SUPER, audits),
+    Route("POST", f"{_NAMESPACE}/probe", CallAccess.SUPER, probe),
+    Route("DELETE", f"{_NAMESPACE}/shadow", CallAccess.SUPER, drop),
+    Route("POST", "/heliograph/v1/dr/verify", CallAccess.SUPER, verify),
 )

@@ -24,6 +24,7 @@ from region_node.dr.leadership.leadership_changes import closing, reopened, unhe
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
@@ -176,10 +177,10 @@ def _leadership(admin: Admin) -> SubscriptionLeadership:
 
 _SUBSCRIPTIONS = "/heliograph/v1/dr/{tenant}/{namespace}/subscriptions"
 _ONE = f"{_SUBSCRIPTIONS}/{{topic}}/{{subscription}}"
-ROUTES = (
-    ("GET", _SUBSCRIPTIONS, listed),
-    ("PUT", _ONE, give),
-    ("DELETE", _ONE, take_away),
-    ("POST", f"{_ONE}/move", move),
-    ("POST", f"{_ONE}/cancel", cancel),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _SUBSCRIPTIONS, CallAccess.TENANT, listed),
+    Route("PUT", _ONE, CallAccess.SUPER, give),
+    Route("DELETE", _ONE, CallAccess.SUPER, take_away),
+    Route("POST", f"{_ONE}/move", CallAccess.SUPER, move),
+    Route("POST", f"{_ONE}/cancel", CallAccess.SUPER, cancel),
 )

@@ -19,6 +19,7 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -187,12 +188,12 @@ def _leases(admin: Admin) -> WriteLeases:
 
 _DELETIONS = "/heliograph/v1/dr/{tenant}/{namespace}/deletions"
 _DELETION = "/heliograph/v1/dr/{tenant}/{namespace}/deletion"
-ROUTES = (
-    ("GET", _DELETION, preview_namespace),
-    ("PUT", _DELETION, bury_namespace),
-    ("DELETE", _DELETION, bring_back_namespace),
-    ("GET", _DELETIONS, listed),
-    ("GET", f"{_DELETIONS}/{{topic}}", preview),
-    ("PUT", f"{_DELETIONS}/{{topic}}", bury),
-    ("DELETE", f"{_DELETIONS}/{{topic}}", bring_back),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _DELETION, CallAccess.TENANT, preview_namespace),
+    Route("PUT", _DELETION, CallAccess.SUPER, bury_namespace),
+    Route("DELETE", _DELETION, CallAccess.SUPER, bring_back_namespace),
+    Route("GET", _DELETIONS, CallAccess.TENANT, listed),
+    Route("GET", f"{_DELETIONS}/{{topic}}", CallAccess.TENANT, preview),
+    Route("PUT", f"{_DELETIONS}/{{topic}}", CallAccess.SUPER, bury),
+    Route("DELETE", f"{_DELETIONS}/{{topic}}", CallAccess.SUPER, bring_back),
 )

@@ -15,6 +15,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.faces.admin.calls.admin_context import Admin, flag, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _FIELDS = (
     ("serviceUrl", "service_url", "http"),
@@ -78,8 +79,8 @@ def _shown(found: ClusterMigration) -> dict[str, Any]:
     }
 
 
-ROUTES = (
-    ("GET", "/admin/v2/clusters/{cluster}/migrate", get),
-    ("POST", "/admin/v2/clusters/{cluster}/migrate", update),
-    ("POST", "/admin/v2/namespaces/{tenant}/{namespace}/migration", update_namespace),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/clusters/{cluster}/migrate", CallAccess.SUPER, get),
+    Route("POST", "/admin/v2/clusters/{cluster}/migrate", CallAccess.SUPER, update),
+    Route("POST", "/admin/v2/namespaces/{tenant}/{namespace}/migration", CallAccess.SUPER, update_namespace),
 )

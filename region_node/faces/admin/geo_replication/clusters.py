@@ -19,6 +19,7 @@ from heliograph.model.configuration.configuration_records import PulsarCluster, 
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _CERTIFICATES = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -229,12 +230,12 @@ async def set_peers(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, list(before), list(after.names))
 
 
-ROUTES = (
-    ("GET", "/admin/v2/clusters", list_all),
-    ("GET", "/admin/v2/clusters/{cluster}", get),
-    ("GET", "/admin/v2/clusters/{cluster}/peers", peers),
-    ("POST", "/admin/v2/clusters/{cluster}/peers", set_peers),
-    ("PUT", "/admin/v2/clusters/{cluster}", create),
-    ("POST", "/admin/v2/clusters/{cluster}", update),
-    ("DELETE", "/admin/v2/clusters/{cluster}", delete),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/clusters", CallAccess.ANY, list_all),
+    Route("GET", "/admin/v2/clusters/{cluster}", CallAccess.SUPER, get),
+    Route("GET", "/admin/v2/clusters/{cluster}/peers", CallAccess.SUPER, peers),
+    Route("POST", "/admin/v2/clusters/{cluster}/peers", CallAccess.SUPER, set_peers),
+    Route("PUT", "/admin/v2/clusters/{cluster}", CallAccess.SUPER, create),
+    Route("POST", "/admin/v2/clusters/{cluster}", CallAccess.SUPER, update),
+    Route("DELETE", "/admin/v2/clusters/{cluster}", CallAccess.SUPER, delete),
 )

@@ -18,6 +18,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.topics.topic import Topic
 from replicator.coordinates.skip_reasons import HERE
 from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
@@ -173,12 +174,12 @@ def _position(text: str) -> Position:
 
 
 _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", f"{_TOPIC}/positions/{{coordinate}}", position),
-    ("GET", f"{_TOPIC}/coordinates/{{position}}", coordinate),
-    ("GET", f"{_TOPIC}/vectors", vectors),
-    ("GET", f"{_TOPIC}/risk", risk),
-    ("GET", f"{_TOPIC}/durability", durability),
-    ("POST", f"{_TOPIC}/subscriptions/{{subscription}}/seek", seek),
-    ("GET", f"{_TOPIC}/subscriptions/{{subscription}}/replication", subscription_status),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_TOPIC}/positions/{{coordinate}}", CallAccess.CONSUME, position),
+    Route("GET", f"{_TOPIC}/coordinates/{{position}}", CallAccess.CONSUME, coordinate),
+    Route("GET", f"{_TOPIC}/vectors", CallAccess.CONSUME, vectors),
+    Route("GET", f"{_TOPIC}/risk", CallAccess.CONSUME, risk),
+    Route("GET", f"{_TOPIC}/durability", CallAccess.CONSUME, durability),
+    Route("POST", f"{_TOPIC}/subscriptions/{{subscription}}/seek", CallAccess.TENANT, seek),
+    Route("GET", f"{_TOPIC}/subscriptions/{{subscription}}/replication", CallAccess.CONSUME, subscription_status),
 )

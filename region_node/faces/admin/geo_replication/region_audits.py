@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
 async def report(admin: Admin, request: web.Request) -> Any:
@@ -44,8 +45,8 @@ async def reports(admin: Admin, request: web.Request) -> Any:
     return {"broker": admin.ownership.record.broker, "passes": auditor.passes, "topics": bad}
 
 
-ROUTES = (
-    ("GET", "/heliograph/v1/audits", reports),
-    ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", report),
-    ("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", begin),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/audits", CallAccess.SUPER, reports),
+    Route("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", CallAccess.CONSUME, report),
+    Route("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", CallAccess.TENANT, begin),
 )

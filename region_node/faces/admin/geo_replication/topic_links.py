@@ -14,6 +14,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.schemas.schema_diff import differences
 from replicator.links.give_up_lost import give_up
 from replicator.links.link import Link
@@ -96,8 +97,8 @@ async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
 
 
 _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", f"{_TOPIC}/links", links),
-    ("POST", f"{_TOPIC}/links/{{region}}/resolve", decide),
-    ("POST", f"{_TOPIC}/links/{{region}}/give-up", lost),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_TOPIC}/links", CallAccess.CONSUME, links),
+    Route("POST", f"{_TOPIC}/links/{{region}}/resolve", CallAccess.TENANT, decide),
+    Route("POST", f"{_TOPIC}/links/{{region}}/give-up", CallAccess.TENANT, lost),
 )

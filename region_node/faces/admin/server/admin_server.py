@@ -30,6 +30,7 @@ from region_node.faces.admin.brokers import (
 )
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import guard
+from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
 from region_node.faces.admin.server import console_server, openapi, unsupported_paths
@@ -64,9 +65,6 @@ from region_node.runtime import request_ids
 
 log = logging.getLogger("region_node.admin.server")
 
-Handler = Callable[[Admin, web.Request], Awaitable[Any]]
-Route = tuple[str, str, Handler]
-
 
 async def describe(admin: Admin, request: web.Request) -> Any:
     """This interface as an OpenAPI document."""
@@ -74,7 +72,7 @@ async def describe(admin: Admin, request: web.Request) -> Any:
 
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", "/openapi.json", describe),
+    Route("GET", "/openapi.json", CallAccess.PUBLIC, describe),
     *console_server.ROUTES,
     *clusters.ROUTES,
     *cluster_migration.ROUTES,
@@ -150,16 +148,17 @@ class AdminServer:
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
+        self._rights = RouteRights()
         check = guard(
             admin.security,
+            self._rights,
             metrics_open=not admin.authenticate_metrics,
             refuse=_refusal,
             is_tenant=lambda tenant: admin.view.tenant(tenant) is not None,
             is_own_name=admin.goes_by,
         )
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
-        for method, path, handler in ROUTES:
-            self._app.router.add_route(method, path, self._wrapped(handler))
+        self._rights.add(self._app.router, ROUTES, self._wrapped)
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._sites: list[web.TCPSite] = []
@@ -169,6 +168,7 @@ class AdminServer:
         Raises OSError.
         """
         if self._runner.server is None:
+            self._rights.check(self._app.router)
             await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, reuse_port=shared or None, ssl_context=tls)
         await site.start()
@@ -225,7 +225,7 @@ class AdminServer:
             **more,
         )
 
-    def _wrapped(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _wrapped(self, handler: Handler) -> Served:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 return _response(await handler(self._admin, request))

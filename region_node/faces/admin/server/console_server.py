@@ -26,6 +26,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, r
 from region_node import console
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
 
@@ -172,12 +173,12 @@ def _json(given: bytes) -> str:
 
 
 _AT = "/console/at/{region}/{path:.+}"
-ROUTES = (
-    ("GET", "/console", to_page),
-    ("GET", "/console/", page),
-    ("GET", "/console/{file}", file),
-    ("GET", _AT, passed_on),
-    ("PUT", _AT, passed_on),
-    ("POST", _AT, passed_on),
-    ("DELETE", _AT, passed_on),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/console", CallAccess.PUBLIC, to_page),
+    Route("GET", "/console/", CallAccess.PUBLIC, page),
+    Route("GET", "/console/{file}", CallAccess.PUBLIC, file),
+    Route("GET", _AT, CallAccess.PASSED_ON, passed_on),
+    Route("PUT", _AT, CallAccess.PASSED_ON, passed_on),
+    Route("POST", _AT, CallAccess.PASSED_ON, passed_on),
+    Route("DELETE", _AT, CallAccess.PASSED_ON, passed_on),
 )

@@ -1,28 +1,27 @@
 """The interface's own description: an OpenAPI 3 document, made from the route table.
 
-Is: every path and method that is served, its parameters, and what each handler says it does. Isn't: schemas of every
-body; Pulsar's names are used.
+Is: every path and method that is served, its parameters, whose right it is (`x-right`), and what each handler says
+it does. Isn't: schemas of every body; Pulsar's names are used.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable
 from typing import Any
 
-_PARAMETER = re.compile(r"{(\w+)(?::([^{}]*))?}")
+from region_node.faces.admin.calls.call_rights import PARAMETER, Route
+
 _METHODS = ("get", "put", "post", "delete")
 
 
-def document(routes: Iterable[tuple[str, str, Any]], version: str) -> dict[str, Any]:
-    """routes: (method, path, handler); `*` is every method."""
+def document(routes: Iterable[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, handler in routes:
-        plain = _PARAMETER.sub(r"{\1}", path)
+    for row in routes:
+        plain = PARAMETER.sub(r"{\1}", row.path)
         operations = paths.setdefault(plain, {})
-        for name in _METHODS if method == "*" else (method.lower(),):
-            operations.setdefault(name, _operation(name, path, plain, handler))
+        for name in _METHODS if row.method == "*" else (row.method.lower(),):
+            operations.setdefault(name, _operation(name, row, plain))
     return {
         "openapi": "3.0.3",
         "info": {
@@ -39,8 +38,8 @@ def document(routes: Iterable[tuple[str, str, Any]], version: str) -> dict[str, 
     }
 
 
-def _operation(method: str, path: str, plain: str, handler: Any) -> dict[str, Any]:
-    said = inspect.getdoc(handler) or ""
+def _operation(method: str, row: Route, plain: str) -> dict[str, Any]:
+    said = inspect.getdoc(row.handler) or ""
     refusal = {
         "description": "refused",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}},
@@ -48,6 +47,7 @@ def _operation(method: str, path: str, plain: str, handler: Any) -> dict[str, An
     operation: dict[str, Any] = {
         "operationId": f"{method} {plain}",
         "tags": [_tag(plain)],
+        "x-right": row.access.value,
         "parameters": [
             {
                 "name": name,
@@ -55,7 +55,7 @@ def _operation(method: str, path: str, plain: str, handler: Any) -> dict[str, An
                 "required": True,
                 "schema": {"type": "string", **({"pattern": pattern} if pattern else {})},
             }
-            for name, pattern in _PARAMETER.findall(path)
+            for name, pattern in PARAMETER.findall(row.path)
         ],
         "responses": {
             "200": {"description": "the answer, as JSON"},

@@ -5,12 +5,12 @@ Is: the answers 501. Isn't: a place for what is merely not written yet: that has
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 
 _FUNCTIONS = (
     "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
@@ -24,7 +24,7 @@ ABSENT: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _absent(reason: str) -> Callable[[Admin, web.Request], Awaitable[Any]]:
+def _absent(reason: str) -> Handler:
     async def refuse(admin: Admin, request: web.Request) -> Any:
         raise web.HTTPNotImplemented(reason=reason)
 
@@ -32,4 +32,6 @@ def _absent(reason: str) -> Callable[[Admin, web.Request], Awaitable[Any]]:
     return refuse
 
 
-ROUTES = tuple((method, path, _absent(reason)) for method, path, reason in ABSENT)
+ROUTES: tuple[Route, ...] = tuple(
+    Route(method, path, CallAccess.SUPER, _absent(reason)) for method, path, reason in ABSENT
+)

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, body, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.balance.broker_capacity import ResourceQuota
 from region_node.placement.balance.bundle_divider import BundleDivider
 from region_node.placement.balance.bundle_quotas import QuotaBook
@@ -125,11 +126,11 @@ def _divider(admin: Admin) -> BundleDivider:
 
 _DEFAULT = "/admin/v2/resource-quotas"
 _ONE = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
-ROUTES = (
-    ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split", split),
-    ("GET", _DEFAULT, get_default),
-    ("POST", _DEFAULT, set_default),
-    ("GET", _ONE, get_quota),
-    ("POST", _ONE, set_quota),
-    ("DELETE", _ONE, reset_quota),
+ROUTES: tuple[Route, ...] = (
+    Route("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split", CallAccess.SUPER, split),
+    Route("GET", _DEFAULT, CallAccess.SUPER, get_default),
+    Route("POST", _DEFAULT, CallAccess.SUPER, set_default),
+    Route("GET", _ONE, CallAccess.SUPER, get_quota),
+    Route("POST", _ONE, CallAccess.SUPER, set_quota),
+    Route("DELETE", _ONE, CallAccess.SUPER, reset_quota),
 )

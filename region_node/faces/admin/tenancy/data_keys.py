@@ -20,6 +20,7 @@ from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.sealing.keyring import DataKey
 from storage.sealing.sealing import Sealing
 
@@ -170,12 +171,12 @@ def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -
 
 
 _TENANT = "/heliograph/v1/keys/{tenant}"
-ROUTES = (
-    ("GET", "/heliograph/v1/keys", listing),
-    ("POST", "/heliograph/v1/keys", rewrap),
-    ("GET", _TENANT, of_tenant),
-    ("POST", f"{_TENANT}/rotate", rotate),
-    ("POST", f"{_TENANT}/required", require),
-    ("DELETE", f"{_TENANT}/required", lift),
-    ("DELETE", f"{_TENANT}/{{number}}", remove),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/keys", CallAccess.SUPER, listing),
+    Route("POST", "/heliograph/v1/keys", CallAccess.SUPER, rewrap),
+    Route("GET", _TENANT, CallAccess.TENANT, of_tenant),
+    Route("POST", f"{_TENANT}/rotate", CallAccess.TENANT, rotate),
+    Route("POST", f"{_TENANT}/required", CallAccess.SUPER, require),
+    Route("DELETE", f"{_TENANT}/required", CallAccess.SUPER, lift),
+    Route("DELETE", f"{_TENANT}/{{number}}", CallAccess.SUPER, remove),
 )

@@ -12,6 +12,7 @@ from aiohttp import web
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
 async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
@@ -78,14 +79,16 @@ async def anti_affinity(admin: Admin, request: web.Request) -> Any:
 
 _ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE = f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}"
-ROUTES = (
-    ("POST", f"{_BUNDLE}/clearBacklog", clear),
-    ("POST", f"{_BUNDLE}/clearBacklog/{{subscription}}", clear),
-    ("POST", f"{_BUNDLE}/unsubscribe/{{subscription}}", unsubscribe),
-    ("GET", f"{_BUNDLE}/topicHashPositions", hash_positions),
-    ("POST", f"{_ONE}/clearBacklog", clear),
-    ("POST", f"{_ONE}/clearBacklog/{{subscription}}", clear),
-    ("POST", f"{_ONE}/unsubscribe/{{subscription}}", unsubscribe),
-    ("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", anti_affinity),
-    ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", anti_affinity),  # where Java's client asks
+ROUTES: tuple[Route, ...] = (
+    Route("POST", f"{_BUNDLE}/clearBacklog", CallAccess.TENANT, clear),
+    Route("POST", f"{_BUNDLE}/clearBacklog/{{subscription}}", CallAccess.TENANT, clear),
+    Route("POST", f"{_BUNDLE}/unsubscribe/{{subscription}}", CallAccess.TENANT, unsubscribe),
+    Route("GET", f"{_BUNDLE}/topicHashPositions", CallAccess.TENANT, hash_positions),
+    Route("POST", f"{_ONE}/clearBacklog", CallAccess.TENANT, clear),
+    Route("POST", f"{_ONE}/clearBacklog/{{subscription}}", CallAccess.TENANT, clear),
+    Route("POST", f"{_ONE}/unsubscribe/{{subscription}}", CallAccess.TENANT, unsubscribe),
+    Route("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", CallAccess.SUPER, anti_affinity),
+    Route(
+        "GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", CallAccess.SUPER, anti_affinity
+    ),  # where Java's client asks
 )

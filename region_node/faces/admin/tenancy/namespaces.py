@@ -18,6 +18,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
     check_active_stays,
@@ -230,18 +231,18 @@ def _policies(admin: Admin, request: web.Request, given: Any) -> NamespacePolici
 
 
 _ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
-ROUTES = (
-    ("GET", "/admin/v2/namespaces/{tenant}", list_of_tenant),
-    ("GET", _ONE, get),
-    ("PUT", _ONE, create),
-    ("DELETE", _ONE, delete),
-    ("DELETE", f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}", delete_bundle),
-    ("GET", f"{_ONE}/topics", topics),
-    ("GET", f"{_ONE}/bundles", bundles),
-    ("PUT", f"{_ONE}/unload", unload),
-    ("PUT", f"{_ONE}/{{bundle}}/unload", unload_bundle),
-    ("GET", f"{_ONE}/replication", get_replication),
-    ("POST", f"{_ONE}/replication", set_replication),
-    ("GET", f"{_ONE}/allowedClusters", get_allowed),
-    ("POST", f"{_ONE}/allowedClusters", set_allowed),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/namespaces/{tenant}", CallAccess.TENANT, list_of_tenant),
+    Route("GET", _ONE, CallAccess.TENANT, get),
+    Route("PUT", _ONE, CallAccess.TENANT, create),
+    Route("DELETE", _ONE, CallAccess.TENANT, delete),
+    Route("DELETE", f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}", CallAccess.TENANT, delete_bundle),
+    Route("GET", f"{_ONE}/topics", CallAccess.LIST, topics),
+    Route("GET", f"{_ONE}/bundles", CallAccess.TENANT, bundles),
+    Route("PUT", f"{_ONE}/unload", CallAccess.TENANT, unload),
+    Route("PUT", f"{_ONE}/{{bundle}}/unload", CallAccess.TENANT, unload_bundle),
+    Route("GET", f"{_ONE}/replication", CallAccess.TENANT, get_replication),
+    Route("POST", f"{_ONE}/replication", CallAccess.TENANT, set_replication),
+    Route("GET", f"{_ONE}/allowedClusters", CallAccess.TENANT, get_allowed),
+    Route("POST", f"{_ONE}/allowedClusters", CallAccess.TENANT, set_allowed),
 )

@@ -15,6 +15,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authentication.principal import ROLE_CHARS_MAX
 from region_node.security.authorization import deleted_topic_grants
 from region_node.security.authorization.authorization_service import Action
@@ -157,14 +158,14 @@ def _without(table: dict[str, list[str]], role: str) -> dict[str, list[str]]:
 _TABLES = ("permissions", "topic_permissions", "subscription_permissions")
 _ON_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
 _ON_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions"
-ROUTES = (
-    ("GET", _ON_NAMESPACE, of_namespace),
-    ("GET", f"{_ON_NAMESPACE}/subscription", of_subscriptions),
-    ("POST", f"{_ON_NAMESPACE}/subscription/{{subscription}}", grant_on_subscription),
-    ("POST", f"{_ON_NAMESPACE}/{{role}}", grant_on_namespace),
-    ("DELETE", f"{_ON_NAMESPACE}/{{role}}", revoke_on_namespace),
-    ("DELETE", f"{_ON_NAMESPACE}/{{subscription}}/{{role}}", revoke_on_subscription),
-    ("GET", _ON_TOPIC, of_topic),
-    ("POST", f"{_ON_TOPIC}/{{role}}", grant_on_topic),
-    ("DELETE", f"{_ON_TOPIC}/{{role}}", revoke_on_topic),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _ON_NAMESPACE, CallAccess.TENANT, of_namespace),
+    Route("GET", f"{_ON_NAMESPACE}/subscription", CallAccess.TENANT, of_subscriptions),
+    Route("POST", f"{_ON_NAMESPACE}/subscription/{{subscription}}", CallAccess.TENANT, grant_on_subscription),
+    Route("POST", f"{_ON_NAMESPACE}/{{role}}", CallAccess.TENANT, grant_on_namespace),
+    Route("DELETE", f"{_ON_NAMESPACE}/{{role}}", CallAccess.TENANT, revoke_on_namespace),
+    Route("DELETE", f"{_ON_NAMESPACE}/{{subscription}}/{{role}}", CallAccess.TENANT, revoke_on_subscription),
+    Route("GET", _ON_TOPIC, CallAccess.TENANT, of_topic),
+    Route("POST", f"{_ON_TOPIC}/{{role}}", CallAccess.TENANT, grant_on_topic),
+    Route("DELETE", f"{_ON_TOPIC}/{{role}}", CallAccess.TENANT, revoke_on_topic),
 )

@@ -9,7 +9,7 @@ Any broker answers: the namespaces' level lies in the global configuration, the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,8 @@ from heliograph.model.errors import NotAllowed, NotFound, Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number, text_body
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 
-Handler = Callable[[Admin, web.Request], Awaitable[Any]]
-Route = tuple[str, str, Handler]
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -308,11 +307,27 @@ async def set_group(admin: Admin, request: web.Request) -> Any:
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_CLIENTS_READ: dict[str, CallAccess] = {
+    f"{_NAMESPACE}/deduplication": CallAccess.LIST,
+    f"{_TOPIC}/deduplicationEnabled": CallAccess.LOOK_UP,
+    f"{_TOPIC}/schemaValidationEnforced": CallAccess.LOOK_UP,
+}
+"""Paths of policies that clients read, too; any other is read by who may set it."""
 
 
-def _three(path: str, setter: str, handlers: tuple[Handler, Handler, Handler]) -> tuple[Route, ...]:
+def _three(
+    path: str, setter: str, handlers: tuple[Handler, Handler, Handler], right: CallAccess = CallAccess.TENANT
+) -> tuple[Route, ...]:
     get, set_, unset = handlers
-    return ("GET", path, get), (setter, path, set_), ("DELETE", path, unset)
+    return (
+        Route("GET", path, _CLIENTS_READ.get(path, right), get),
+        Route(setter, path, right, set_),
+        Route("DELETE", path, right, unset),
+    )
+
+
+def _right(policy: Policy) -> CallAccess:
+    return CallAccess.SUPER if policy.by_super else CallAccess.TENANT
 
 
 def _namespace_routes() -> tuple[Route, ...]:
@@ -320,23 +335,32 @@ def _namespace_routes() -> tuple[Route, ...]:
     for policy in POLICIES:
         if policy.namespace:
             handlers = _get(NAMESPACE, policy), _set(NAMESPACE, policy), _unset(NAMESPACE, policy)
-            routes += _three(f"{_NAMESPACE}/{policy.namespace}", "PUT" if policy.put else "POST", handlers)
+            setter = "PUT" if policy.put else "POST"
+            routes += _three(f"{_NAMESPACE}/{policy.namespace}", setter, handlers, _right(policy))
     get, set_, unset = _quotas(NAMESPACE)
     group = BY_NAME["resourceGroup"]
     routes += [
-        ("GET", f"{_NAMESPACE}/backlogQuotaMap", get),
-        ("POST", f"{_NAMESPACE}/backlogQuota", set_),
-        ("DELETE", f"{_NAMESPACE}/backlogQuota", unset),
-        ("DELETE", f"{_NAMESPACE}/removeOffloadPolicies", _unset(NAMESPACE, BY_NAME["offloadPolicies"])),
-        ("GET", f"{_NAMESPACE}/resourcegroup", _get(NAMESPACE, group)),
-        ("POST", f"{_NAMESPACE}/resourcegroup/{{group}}", set_group),
-        ("DELETE", f"{_NAMESPACE}/resourcegroup", _unset(NAMESPACE, group)),
+        Route("GET", f"{_NAMESPACE}/backlogQuotaMap", CallAccess.TENANT, get),
+        Route("POST", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, set_),
+        Route("DELETE", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, unset),
+        Route(
+            "DELETE",
+            f"{_NAMESPACE}/removeOffloadPolicies",
+            CallAccess.TENANT,
+            _unset(NAMESPACE, BY_NAME["offloadPolicies"]),
+        ),
+        Route("GET", f"{_NAMESPACE}/resourcegroup", CallAccess.SUPER, _get(NAMESPACE, group)),
+        Route("POST", f"{_NAMESPACE}/resourcegroup/{{group}}", CallAccess.SUPER, set_group),
+        Route("DELETE", f"{_NAMESPACE}/resourcegroup", CallAccess.SUPER, _unset(NAMESPACE, group)),
     ]
     for path, field, unset_value in _OFFLOAD_PARTS:
         routes += _three(f"{_NAMESPACE}/{path}", "PUT", _part(NAMESPACE, "offloadPolicies", field, unset_value))
     get, set_, unset = _keyed(NAMESPACE, "properties", "key", str, tells=True)  # as Pulsar
-    routes += [("GET", f"{_NAMESPACE}/property/{{key}}", get), ("DELETE", f"{_NAMESPACE}/property/{{key}}", unset)]
-    routes += [("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", set_)]
+    routes += [
+        Route("GET", f"{_NAMESPACE}/property/{{key}}", CallAccess.TENANT, get),
+        Route("DELETE", f"{_NAMESPACE}/property/{{key}}", CallAccess.TENANT, unset),
+        Route("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", CallAccess.TENANT, set_),
+    ]
     return tuple(routes)
 
 
@@ -345,12 +369,13 @@ def _topic_routes() -> tuple[Route, ...]:
     for policy in POLICIES:
         if policy.topic:
             handlers = _get(TOPIC, policy), _set(TOPIC, policy), _unset(TOPIC, policy)
-            routes += _three(f"{_TOPIC}/{policy.topic}", "PUT" if policy.put_topic else "POST", handlers)
+            setter = "PUT" if policy.put_topic else "POST"
+            routes += _three(f"{_TOPIC}/{policy.topic}", setter, handlers, _right(policy))
     get, set_, unset = _quotas(TOPIC)
     routes += [
-        ("GET", f"{_TOPIC}/backlogQuotaMap", get),
-        ("POST", f"{_TOPIC}/backlogQuota", set_),
-        ("DELETE", f"{_TOPIC}/backlogQuota", unset),
+        Route("GET", f"{_TOPIC}/backlogQuotaMap", CallAccess.TENANT, get),
+        Route("POST", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, set_),
+        Route("DELETE", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, unset),
     ]
     rates = _keyed(TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
     routes += _three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates)
@@ -358,8 +383,13 @@ def _topic_routes() -> tuple[Route, ...]:
 
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", "/heliograph/v1/policies/{tenant}/{namespace}", _all(NAMESPACE)),
-    ("GET", "/heliograph/v1/policies/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}", _all(TOPIC)),
+    Route("GET", "/heliograph/v1/policies/{tenant}/{namespace}", CallAccess.TENANT, _all(NAMESPACE)),
+    Route(
+        "GET",
+        "/heliograph/v1/policies/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}",
+        CallAccess.TENANT,
+        _all(TOPIC),
+    ),
     *_namespace_routes(),
     *_topic_routes(),
 )

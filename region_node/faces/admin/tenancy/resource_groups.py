@@ -13,6 +13,7 @@ from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _FIELDS = (
     ("publishRateInMsgs", "publish_messages"),
@@ -64,9 +65,9 @@ def _shown(group: ResourceGroup) -> dict[str, int]:
     return {theirs: getattr(group, ours) for theirs, ours in _FIELDS}
 
 
-ROUTES = (
-    ("GET", "/admin/v2/resourcegroups", list_all),
-    ("GET", "/admin/v2/resourcegroups/{name}", get),
-    ("PUT", "/admin/v2/resourcegroups/{name}", put),
-    ("DELETE", "/admin/v2/resourcegroups/{name}", delete),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/resourcegroups", CallAccess.SUPER, list_all),
+    Route("GET", "/admin/v2/resourcegroups/{name}", CallAccess.SUPER, get),
+    Route("PUT", "/admin/v2/resourcegroups/{name}", CallAccess.SUPER, put),
+    Route("DELETE", "/admin/v2/resourcegroups/{name}", CallAccess.SUPER, delete),
 )

@@ -19,6 +19,7 @@ from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _GROUP = "resource_group"
 _NUMBERS = tuple(one.name for one in fields(TenantQuota) if one.name != _GROUP)
@@ -96,4 +97,8 @@ def _shown(quota: TenantQuota | None) -> Mapping[str, Any] | None:
 
 
 _QUOTA = "/heliograph/v1/tenants/{tenant}/quota"
-ROUTES = (("GET", _QUOTA, get), ("PUT", _QUOTA, put), ("DELETE", _QUOTA, delete))
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _QUOTA, CallAccess.TENANT, get),
+    Route("PUT", _QUOTA, CallAccess.SUPER, put),
+    Route("DELETE", _QUOTA, CallAccess.SUPER, delete),
+)

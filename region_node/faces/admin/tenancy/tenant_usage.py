@@ -14,6 +14,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.usage.tenant_usage import Usage, added
 from region_node.usage.usage_days import check_month, day_of, days_of, stored_by_tenant
 
@@ -66,9 +67,9 @@ async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict
     return [await admin.call(record, "GET", path) for record in admin.ownership.brokers() if record.broker != own]
 
 
-ROUTES = (
-    ("GET", "/heliograph/v1/usage", everybody),
-    ("GET", "/heliograph/v1/usage/{tenant}", one),
-    ("GET", "/heliograph/v1/usage-days", everybodys_days),
-    ("GET", "/heliograph/v1/usage-days/{tenant}", ones_days),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/usage", CallAccess.SUPER, everybody),
+    Route("GET", "/heliograph/v1/usage/{tenant}", CallAccess.TENANT, one),
+    Route("GET", "/heliograph/v1/usage-days", CallAccess.SUPER, everybodys_days),
+    Route("GET", "/heliograph/v1/usage-days/{tenant}", CallAccess.TENANT, ones_days),
 )

@@ -9,6 +9,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 
 
@@ -80,10 +81,10 @@ async def _info(admin: Admin, request: web.Request) -> TenantInfo:
     return TenantInfo(admin_roles=tuple(roles), allowed_regions=tuple(regions))
 
 
-ROUTES = (
-    ("GET", "/admin/v2/tenants", list_all),
-    ("GET", "/admin/v2/tenants/{tenant}", get),
-    ("PUT", "/admin/v2/tenants/{tenant}", create),
-    ("POST", "/admin/v2/tenants/{tenant}", update),
-    ("DELETE", "/admin/v2/tenants/{tenant}", delete),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/v2/tenants", CallAccess.SUPER, list_all),
+    Route("GET", "/admin/v2/tenants/{tenant}", CallAccess.TENANT, get),
+    Route("PUT", "/admin/v2/tenants/{tenant}", CallAccess.SUPER, create),
+    Route("POST", "/admin/v2/tenants/{tenant}", CallAccess.SUPER, update),
+    Route("DELETE", "/admin/v2/tenants/{tenant}", CallAccess.SUPER, delete),
 )

@@ -24,6 +24,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, typed_body
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authorization.authorization_service import Action
 
 log = logging.getLogger("region_node.admin.reading")
@@ -272,11 +273,11 @@ def _is_range(row: Any) -> bool:
 
 
 _PATH = "/heliograph/v1/reading"
-ROUTES = (
-    ("POST", f"{_PATH}/snapshots", snapshots),
-    ("POST", f"{_PATH}/vectors", vectors),
-    ("POST", f"{_PATH}/hold", hold),
-    ("POST", f"{_PATH}/held", held),
-    ("POST", f"{_PATH}/objects", objects),
-    ("POST", f"{_PATH}/blocks", blocks),
+ROUTES: tuple[Route, ...] = (
+    Route("POST", f"{_PATH}/snapshots", CallAccess.EACH, snapshots),
+    Route("POST", f"{_PATH}/vectors", CallAccess.EACH, vectors),
+    Route("POST", f"{_PATH}/hold", CallAccess.EACH, hold),
+    Route("POST", f"{_PATH}/held", CallAccess.EACH, held),
+    Route("POST", f"{_PATH}/objects", CallAccess.EACH, objects),
+    Route("POST", f"{_PATH}/blocks", CallAccess.EACH, blocks),
 )

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
@@ -57,7 +58,7 @@ async def _status(admin: Admin, name: TopicName) -> dict[str, str]:
     )
 
 
-ROUTES = (
-    ("PUT", f"{_ONE}/compaction", start),
-    ("GET", f"{_ONE}/compaction", status),
+ROUTES: tuple[Route, ...] = (
+    Route("PUT", f"{_ONE}/compaction", CallAccess.TENANT, start),
+    Route("GET", f"{_ONE}/compaction", CallAccess.TENANT, status),
 )

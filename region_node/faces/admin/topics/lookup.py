@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.ownership.lookup_answers import answer_of
 
 
@@ -38,7 +39,7 @@ async def bundle(admin: Admin, request: web.Request) -> Any:
 
 
 _ONE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", _ONE, topic),
-    ("GET", f"{_ONE}/bundle", bundle),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _ONE, CallAccess.LOOK_UP, topic),
+    Route("GET", f"{_ONE}/bundle", CallAccess.LOOK_UP, bundle),
 )

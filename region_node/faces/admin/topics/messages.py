@@ -21,6 +21,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.cursor_ports import visible
 from region_node.runtime.rate_meter import iso_time
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
@@ -215,10 +216,10 @@ async def backlog_size(admin: Admin, request: web.Request) -> Any:
 
 
 _TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id),
-    ("GET", f"{_TOPIC}/examinemessage", examine),
-    ("PUT", f"{_TOPIC}/backlogSize", backlog_size),
-    ("GET", f"{_TOPIC}/subscription/{{subscription}}/position/{{count}}", peek),
-    ("POST", f"{_TOPIC}/subscription/{{subscription}}/analyzeBacklog", analyze),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CallAccess.CONSUME, by_id),
+    Route("GET", f"{_TOPIC}/examinemessage", CallAccess.CONSUME, examine),
+    Route("PUT", f"{_TOPIC}/backlogSize", CallAccess.CONSUME, backlog_size),
+    Route("GET", f"{_TOPIC}/subscription/{{subscription}}/position/{{count}}", CallAccess.CONSUME, peek),
+    Route("POST", f"{_TOPIC}/subscription/{{subscription}}/analyzeBacklog", CallAccess.CONSUME, analyze),
 )

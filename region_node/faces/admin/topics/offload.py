@@ -15,6 +15,7 @@ from heliograph.model.errors import NotAllowed, StoreRefused
 from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
@@ -138,12 +139,12 @@ def _position(given: Any) -> Position:
 
 
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("PUT", f"{_TOPIC}/offload", offload),
-    ("GET", f"{_TOPIC}/offload", status),
-    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/scanOffloadedLedgers", scan),
-    ("GET", "/heliograph/v1/tier", about),
-    ("POST", "/heliograph/v1/tier/restore", restore),
-    ("POST", "/heliograph/v1/tier/collect", collect),
-    ("POST", "/heliograph/v1/tier/confirm", confirm),
+ROUTES: tuple[Route, ...] = (
+    Route("PUT", f"{_TOPIC}/offload", CallAccess.TENANT, offload),
+    Route("GET", f"{_TOPIC}/offload", CallAccess.TENANT, status),
+    Route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/scanOffloadedLedgers", CallAccess.TENANT, scan),
+    Route("GET", "/heliograph/v1/tier", CallAccess.SUPER, about),
+    Route("POST", "/heliograph/v1/tier/restore", CallAccess.SUPER, restore),
+    Route("POST", "/heliograph/v1/tier/collect", CallAccess.SUPER, collect),
+    Route("POST", "/heliograph/v1/tier/confirm", CallAccess.SUPER, confirm),
 )

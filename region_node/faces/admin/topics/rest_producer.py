@@ -31,6 +31,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
@@ -302,7 +303,7 @@ _ENCODERS: dict[str, Encode] = {
 }
 
 _ONE = "/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("POST", f"{_ONE}/partitions/{{partition}}", produce),
-    ("POST", _ONE, produce),
+ROUTES: tuple[Route, ...] = (
+    Route("POST", f"{_ONE}/partitions/{{partition}}", CallAccess.PRODUCE, produce),
+    Route("POST", _ONE, CallAccess.PRODUCE, produce),
 )

@@ -16,6 +16,7 @@ from aiohttp import web
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
 from region_node.schemas.schema_definition import (
     BYTES,
@@ -172,13 +173,13 @@ def _refused(error: IncompatibleSchema | InvalidSchema) -> web.Response:
 
 
 _OF = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", f"{_OF}/schema", latest),
-    ("GET", f"{_OF}/schema/{{version}}", one),
-    ("GET", f"{_OF}/schemas", every),
-    ("GET", f"{_OF}/metadata", metadata),
-    ("POST", f"{_OF}/schema", upload),
-    ("POST", f"{_OF}/version", version_of),
-    ("POST", f"{_OF}/compatibility", compatibility),
-    ("DELETE", f"{_OF}/schema", delete),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_OF}/schema", CallAccess.LOOK_UP, latest),
+    Route("GET", f"{_OF}/schema/{{version}}", CallAccess.LOOK_UP, one),
+    Route("GET", f"{_OF}/schemas", CallAccess.LOOK_UP, every),
+    Route("GET", f"{_OF}/metadata", CallAccess.LOOK_UP, metadata),
+    Route("POST", f"{_OF}/schema", CallAccess.PRODUCE, upload),
+    Route("POST", f"{_OF}/version", CallAccess.PRODUCE, version_of),
+    Route("POST", f"{_OF}/compatibility", CallAccess.PRODUCE, compatibility),
+    Route("DELETE", f"{_OF}/schema", CallAccess.TENANT, delete),
 )

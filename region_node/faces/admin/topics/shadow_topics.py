@@ -18,6 +18,7 @@ from aiohttp import web
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _LIST = "shadowTopics"
@@ -112,4 +113,8 @@ async def _write(admin: Admin, request: web.Request, name: TopicName, shadows: l
 
 
 _PATH = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/shadowTopics"
-ROUTES = (("GET", _PATH, get_shadows), ("PUT", _PATH, set_shadows), ("DELETE", _PATH, remove_shadows))
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _PATH, CallAccess.TENANT, get_shadows),
+    Route("PUT", _PATH, CallAccess.TENANT, set_shadows),
+    Route("DELETE", _PATH, CallAccess.TENANT, remove_shadows),
+)

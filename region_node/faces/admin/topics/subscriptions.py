@@ -17,6 +17,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName, check_name
 from region_node.faces.admin.calls.admin_context import Admin, body, flag, number, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.topics.messages import nth_unacked, position_of
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
@@ -24,7 +25,6 @@ from region_node.topics.topic import Topic
 from storage.managed_ledger.cursors.cursor import check_properties
 
 OnTopic = Callable[[Admin, web.Request, TopicName], Awaitable[Any]]
-Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 
 
 def _everywhere(act: OnTopic) -> Handler:
@@ -233,19 +233,19 @@ def _before(given: Any) -> Position:
 
 _TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _ONE = f"{_TOPIC}/subscription/{{subscription}}"
-ROUTES = (
-    ("GET", f"{_TOPIC}/subscriptions", list_all),
-    ("PUT", _ONE, _everywhere(create)),
-    ("DELETE", _ONE, _everywhere(delete)),
-    ("POST", f"{_ONE}/skip_all", _everywhere(skip_all)),
-    ("POST", f"{_ONE}/skip/{{count}}", skip),
-    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", _everywhere(reset_to_time)),
-    ("POST", f"{_ONE}/resetcursor", _everywhere(reset_to_position)),
-    ("POST", f"{_ONE}/expireMessages/{{seconds}}", _everywhere(expire)),
-    ("POST", f"{_ONE}/expireMessages", expire_to),
-    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", _everywhere(expire_all)),
-    ("GET", f"{_ONE}/properties", get_properties),
-    ("PUT", f"{_ONE}/properties", _everywhere(set_properties)),
-    ("GET", f"{_ONE}/replicatedSubscriptionStatus", get_replicated),
-    ("POST", f"{_ONE}/replicatedSubscriptionStatus", _everywhere(set_replicated)),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_TOPIC}/subscriptions", CallAccess.CONSUME, list_all),
+    Route("PUT", _ONE, CallAccess.CONSUME, _everywhere(create)),
+    Route("DELETE", _ONE, CallAccess.CONSUME, _everywhere(delete)),
+    Route("POST", f"{_ONE}/skip_all", CallAccess.CONSUME, _everywhere(skip_all)),
+    Route("POST", f"{_ONE}/skip/{{count}}", CallAccess.CONSUME, skip),
+    Route("POST", f"{_ONE}/resetcursor/{{timestamp}}", CallAccess.CONSUME, _everywhere(reset_to_time)),
+    Route("POST", f"{_ONE}/resetcursor", CallAccess.CONSUME, _everywhere(reset_to_position)),
+    Route("POST", f"{_ONE}/expireMessages/{{seconds}}", CallAccess.CONSUME, _everywhere(expire)),
+    Route("POST", f"{_ONE}/expireMessages", CallAccess.CONSUME, expire_to),
+    Route("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", CallAccess.TENANT, _everywhere(expire_all)),
+    Route("GET", f"{_ONE}/properties", CallAccess.CONSUME, get_properties),
+    Route("PUT", f"{_ONE}/properties", CallAccess.CONSUME, _everywhere(set_properties)),
+    Route("GET", f"{_ONE}/replicatedSubscriptionStatus", CallAccess.CONSUME, get_replicated),
+    Route("POST", f"{_ONE}/replicatedSubscriptionStatus", CallAccess.CONSUME, _everywhere(set_replicated)),
 )

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from heliograph.model.ledger_metadata import local_gone
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.reading.object_source import Objects
@@ -67,7 +68,7 @@ def _ledgers(ledger: ManagedLedger, wanted: int | None) -> list[int]:
     return [info.ledger for info in ledger.ledgers() if info.closed_ms and not local_gone(info)]
 
 
-ROUTES = (
-    ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/damage", damage),
-    ("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/repair", repair),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/damage", CallAccess.CONSUME, damage),
+    Route("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/repair", CallAccess.TENANT, repair),
 )

@@ -14,6 +14,7 @@ from heliograph.model.ledger_metadata import LedgerInfo, local_gone
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.topics.topics import partitions_of
 from region_node.runtime.rate_meter import iso_time
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
@@ -253,11 +254,11 @@ def _position(position: Position) -> dict[str, int]:
 
 
 _ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-ROUTES = (
-    ("GET", f"{_ONE}/stats", stats),
-    ("GET", f"{_ONE}/partitioned-stats", partitioned_stats),
-    ("GET", f"{_ONE}/internalStats", internal_stats),
-    ("GET", f"{_ONE}/partitioned-internalStats", partitioned_internal_stats),
-    ("GET", f"{_ONE}/internal-info", internal_info),
-    ("GET", f"{_ONE}/backlog", backlog),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_ONE}/stats", CallAccess.LOOK_UP, stats),
+    Route("GET", f"{_ONE}/partitioned-stats", CallAccess.LOOK_UP, partitioned_stats),
+    Route("GET", f"{_ONE}/internalStats", CallAccess.LOOK_UP, internal_stats),
+    Route("GET", f"{_ONE}/partitioned-internalStats", CallAccess.LOOK_UP, partitioned_internal_stats),
+    Route("GET", f"{_ONE}/internal-info", CallAccess.LOOK_UP, internal_info),
+    Route("GET", f"{_ONE}/backlog", CallAccess.CONSUME, backlog),
 )

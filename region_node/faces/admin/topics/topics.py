@@ -19,6 +19,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.topics.policies.auto_creation import TooManyTopics
@@ -351,25 +352,30 @@ async def _existing(admin: Admin, request: web.Request) -> TopicName:
 _DOMAIN = "{domain:persistent|non-persistent}"
 _NAMESPACE = f"/admin/v2/{_DOMAIN}/{{tenant}}/{{namespace}}"
 _ONE = f"{_NAMESPACE}/{{topic}}"
-ROUTES = (
-    ("GET", _NAMESPACE, list_plain),
-    ("GET", f"{_NAMESPACE}/partitioned", list_partitioned),
-    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}", list_plain),
-    ("PUT", f"{_ONE}/partitions", create_partitioned),
-    ("POST", f"{_ONE}/partitions", grow),
-    ("DELETE", f"{_ONE}/partitions", delete_partitioned),
-    ("GET", f"{_ONE}/partitions", get_partitions),
-    ("GET", f"{_ONE}/lastMessageId", last_message_id),
-    ("GET", f"{_ONE}/messageid/{{timestamp}}", message_id_at),
-    ("PUT", f"{_ONE}/unload", unload),
-    ("POST", f"{_ONE}/terminate", terminate),
-    ("POST", f"{_ONE}/terminate/partitions", terminate_partitions),
-    ("DELETE", f"{_ONE}/truncate", truncate),
-    ("POST", f"{_ONE}/trim", trim),
-    ("POST", f"{_ONE}/createMissedPartitions", create_missed),
-    ("GET", f"{_ONE}/properties", get_properties),
-    ("PUT", f"{_ONE}/properties", set_properties),
-    ("DELETE", f"{_ONE}/properties", delete_property),
-    ("PUT", _ONE, create),
-    ("DELETE", _ONE, delete),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", _NAMESPACE, CallAccess.LIST, list_plain),
+    Route("GET", f"{_NAMESPACE}/partitioned", CallAccess.LIST, list_partitioned),
+    Route(
+        "GET",
+        "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}",
+        CallAccess.TENANT,
+        list_plain,
+    ),
+    Route("PUT", f"{_ONE}/partitions", CallAccess.TENANT, create_partitioned),
+    Route("POST", f"{_ONE}/partitions", CallAccess.TENANT, grow),
+    Route("DELETE", f"{_ONE}/partitions", CallAccess.TENANT, delete_partitioned),
+    Route("GET", f"{_ONE}/partitions", CallAccess.LOOK_UP, get_partitions),
+    Route("GET", f"{_ONE}/lastMessageId", CallAccess.CONSUME, last_message_id),
+    Route("GET", f"{_ONE}/messageid/{{timestamp}}", CallAccess.CONSUME, message_id_at),
+    Route("PUT", f"{_ONE}/unload", CallAccess.TENANT, unload),
+    Route("POST", f"{_ONE}/terminate", CallAccess.TENANT, terminate),
+    Route("POST", f"{_ONE}/terminate/partitions", CallAccess.TENANT, terminate_partitions),
+    Route("DELETE", f"{_ONE}/truncate", CallAccess.TENANT, truncate),
+    Route("POST", f"{_ONE}/trim", CallAccess.TENANT, trim),
+    Route("POST", f"{_ONE}/createMissedPartitions", CallAccess.TENANT, create_missed),
+    Route("GET", f"{_ONE}/properties", CallAccess.LOOK_UP, get_properties),
+    Route("PUT", f"{_ONE}/properties", CallAccess.TENANT, set_properties),
+    Route("DELETE", f"{_ONE}/properties", CallAccess.TENANT, delete_property),
+    Route("PUT", _ONE, CallAccess.TENANT, create),
+    Route("DELETE", _ONE, CallAccess.TENANT, delete),
 )

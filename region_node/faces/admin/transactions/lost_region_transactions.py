@@ -17,6 +17,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.topics.topic import Topic
 from replicator.log.transaction_buffer import Open
 
@@ -131,7 +132,7 @@ async def _answers(admin: Admin, topic: Topic, origin: Origin) -> str | None:
         return None
 
 
-ROUTES = (
-    ("GET", f"{_PATH}/foreign", listed),
-    ("POST", f"{_PATH}/verdict", verdict),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_PATH}/foreign", CallAccess.CONSUME, listed),
+    Route("POST", f"{_PATH}/verdict", CallAccess.SUPER, verdict),
 )

@@ -28,6 +28,7 @@ from region_node.faces.admin.calls.admin_context import (
     number,
     typed_body,
 )
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
@@ -438,20 +439,20 @@ def _of_transaction(call: Any) -> Any:
 
 
 _ID = "{mostBits}/{leastBits}"
-ROUTES = (
-    ("GET", f"{_V3}/coordinators", coordinators),
-    ("GET", f"{_V3}/coordinatorStats", coordinator_stats),
-    ("GET", f"{_V3}/coordinatorStatus", coordinator_stats),
-    ("GET", f"{_V3}/coordinatorInternalStats/{{id}}", coordinator_internal_stats),
-    ("POST", f"{_V3}/transactionCoordinator/replicas", replicas),
-    ("GET", f"{_V3}/transactionMetadata/{_ID}", _of_transaction(metadata)),
-    ("GET", f"{_V3}/slowTransactions/{{timeout}}", slow),
-    ("POST", f"{_V3}/abortTransaction/{_ID}", _of_transaction(abort)),
-    ("GET", f"{_V3}/transactionInBufferStats/{_TOPIC}/{_ID}", in_buffer),
-    ("GET", f"{_V3}/transactionInPendingAckStats/{_TOPIC}/{{sub}}/{_ID}", in_pending_ack),
-    ("GET", f"{_V3}/transactionBufferStats/{_TOPIC}", buffer_stats),
-    ("GET", f"{_V3}/pendingAckStats/{_TOPIC}/{{sub}}", pending_ack_stats),
-    ("GET", f"{_V3}/pendingAckInternalStats/{_TOPIC}/{{sub}}", pending_ack_internal_stats),
-    ("POST", _END, end_here),
-    ("POST", _ARRIVED, arrived),
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{_V3}/coordinators", CallAccess.SUPER, coordinators),
+    Route("GET", f"{_V3}/coordinatorStats", CallAccess.SUPER, coordinator_stats),
+    Route("GET", f"{_V3}/coordinatorStatus", CallAccess.SUPER, coordinator_stats),
+    Route("GET", f"{_V3}/coordinatorInternalStats/{{id}}", CallAccess.SUPER, coordinator_internal_stats),
+    Route("POST", f"{_V3}/transactionCoordinator/replicas", CallAccess.SUPER, replicas),
+    Route("GET", f"{_V3}/transactionMetadata/{_ID}", CallAccess.SUPER, _of_transaction(metadata)),
+    Route("GET", f"{_V3}/slowTransactions/{{timeout}}", CallAccess.SUPER, slow),
+    Route("POST", f"{_V3}/abortTransaction/{_ID}", CallAccess.SUPER, _of_transaction(abort)),
+    Route("GET", f"{_V3}/transactionInBufferStats/{_TOPIC}/{_ID}", CallAccess.TENANT, in_buffer),
+    Route("GET", f"{_V3}/transactionInPendingAckStats/{_TOPIC}/{{sub}}/{_ID}", CallAccess.TENANT, in_pending_ack),
+    Route("GET", f"{_V3}/transactionBufferStats/{_TOPIC}", CallAccess.TENANT, buffer_stats),
+    Route("GET", f"{_V3}/pendingAckStats/{_TOPIC}/{{sub}}", CallAccess.TENANT, pending_ack_stats),
+    Route("GET", f"{_V3}/pendingAckInternalStats/{_TOPIC}/{{sub}}", CallAccess.TENANT, pending_ack_internal_stats),
+    Route("POST", _END, CallAccess.SUPER, end_here),
+    Route("POST", _ARRIVED, CallAccess.SUPER, arrived),
 )

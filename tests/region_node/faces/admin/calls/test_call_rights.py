@@ -1,95 +1,133 @@
-"""The table of the admin interface's rights: every route has the one that it should, and a new one is closed."""
+"""Rights of the admin interface: each stands in its row, can be checked by the path, and is one that the row may have;
+no route comes to the router without one.
+"""
 
 from __future__ import annotations
 
-import re
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.configuration.policy_table import POLICIES
-from region_node.faces.admin.calls.call_rights import ROWS, CallAccess, access_of
-from region_node.faces.admin.server.admin_server import ROUTES
+from region_node.faces.admin.calls.call_rights import PARAMETER, CallAccess, Handler, Route, RouteRights, Served
+from region_node.faces.admin.server import admin_server
+from region_node.faces.admin.server.admin_server import ROUTES, AdminServer
+from region_node.faces.admin.server.openapi import document
 from region_node.faces.admin.topics import bulk_reads
+from region_node.security.authorization.security_service import open_security
 
 NS = "/admin/v2/namespaces/{tenant}/{namespace}"
-TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+ADMIN = cast(
+    Any,
+    SimpleNamespace(
+        security=open_security(), authenticate_metrics=False, view=SimpleNamespace(tenant=None), goes_by=str.islower
+    ),
+)
 
 
-def template(path: str) -> str:
-    """As aiohttp shows a route: without the patterns of its names."""
-    return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", path)
+async def handler(admin: Any, request: web.Request) -> Any:
+    return web.Response()
+
+
+def served(given: Handler) -> Served:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return cast(web.StreamResponse, await given(ADMIN, request))
+
+    return serve
+
+
+def resolved(router: web.UrlDispatcher, method: str, path: str) -> web.AbstractRoute:
+    return asyncio.run(router.resolve(make_mocked_request(method, path))).route
+
+
+def names(path: str) -> set[str]:
+    return {name for name, _ in PARAMETER.findall(path)}
+
+
+# -- how rows come to a router -----------------------------------------------------------------------------------------
+
+
+def test_the_right_is_that_of_the_row_that_answers() -> None:
+    """Two paths that fit the same request: the first counts, its right too."""
+    router, rights = web.UrlDispatcher(), RouteRights()
+    rows = (
+        Route("GET", "/a/ours", CallAccess.ANY, handler),
+        Route("GET", "/a/{name}", CallAccess.SUPER, handler),
+        Route("*", "/a/{name:.+}", CallAccess.PUBLIC, handler),
+    )
+    rights.add(router, rows, served)
+    rights.check(router)
+    for method, path, access in (
+        ("GET", "/a/ours", CallAccess.ANY),
+        ("GET", "/a/theirs", CallAccess.SUPER),
+        ("GET", "/a/%6furs", CallAccess.ANY),
+        ("GET", "/a/ours%2Ftheirs", CallAccess.SUPER),
+        ("GET", "/a/ours/theirs", CallAccess.PUBLIC),
+        ("HEAD", "/a/ours/theirs", CallAccess.PUBLIC),
+    ):
+        assert rights.of(resolved(router, method, path)) is access, path
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "access"),
+    ("row", "error"),
     [
-        ("GET", "/status.html", CallAccess.PUBLIC),
-        ("GET", "/metrics", CallAccess.METRICS),
-        ("GET", "/admin/v2/clusters", CallAccess.ANY),
-        ("PUT", "/admin/v2/clusters/{cluster}", CallAccess.SUPER),
-        ("POST", "/admin/v2/clusters/{cluster}/peers", CallAccess.SUPER),
-        ("POST", "/admin/v2/clusters/{cluster}/migrate", CallAccess.SUPER),
-        ("POST", "/admin/v2/namespaces/{tenant}/{namespace}/migration", CallAccess.SUPER),
-        ("POST", "/admin/v2/bookies/racks-info/{bookie}", CallAccess.SUPER),
-        ("POST", "/admin/v2/brokers/shutdown", CallAccess.SUPER),
-        ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", CallAccess.SUPER),
-        ("GET", "/admin/v2/tenants", CallAccess.SUPER),
-        ("GET", "/admin/v2/tenants/{tenant}", CallAccess.TENANT),
-        ("PUT", "/admin/v2/tenants/{tenant}", CallAccess.SUPER),
-        ("POST", "/admin/v2/tenants/{tenant}", CallAccess.SUPER),
-        ("DELETE", "/admin/v2/tenants/{tenant}", CallAccess.SUPER),
-        ("PUT", NS, CallAccess.TENANT),
-        ("GET", f"{NS}/permissions", CallAccess.TENANT),
-        ("POST", f"{NS}/permissions/{{role}}", CallAccess.TENANT),
-        ("GET", f"{NS}/topics", CallAccess.LIST),
-        ("GET", f"{NS}/deduplication", CallAccess.LIST),
-        ("POST", f"{NS}/deduplication", CallAccess.TENANT),
-        ("GET", f"{TOPIC}/deduplicationEnabled", CallAccess.LOOK_UP),
-        ("POST", f"{TOPIC}/deduplicationEnabled", CallAccess.TENANT),
-        ("POST", f"{NS}/persistence/bookieAffinity", CallAccess.SUPER),
-        ("PUT", TOPIC, CallAccess.TENANT),
-        ("DELETE", TOPIC, CallAccess.TENANT),
-        ("GET", f"{TOPIC}/stats", CallAccess.LOOK_UP),
-        ("HEAD", f"{TOPIC}/stats", CallAccess.LOOK_UP),
-        ("GET", f"{TOPIC}/permissions", CallAccess.TENANT),
-        ("POST", f"{TOPIC}/terminate", CallAccess.TENANT),
-        ("POST", f"{TOPIC}/subscription/{{subscription}}/skip_all", CallAccess.CONSUME),
-        ("DELETE", f"{TOPIC}/subscription/{{subscription}}", CallAccess.CONSUME),
-        ("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CallAccess.TENANT),
-        ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", CallAccess.LOOK_UP),
-        ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/blocks", CallAccess.CONSUME),
-        ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/links", CallAccess.CONSUME),
-        ("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/links/{region}/resolve", CallAccess.TENANT),
-        ("POST", "/heliograph/v1/reading/blocks", CallAccess.EACH),
-        ("POST", "/heliograph/v1/reading/tomorrow", CallAccess.SUPER),
-        ("POST", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER),
-        ("POST", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER),
-        ("GET", "/heliograph/v1/status", CallAccess.SUPER),
-        ("GET", "/heliograph/v1/health", CallAccess.PUBLIC),
-        ("GET", "/console/", CallAccess.PUBLIC),
-        ("GET", "/console/at/{region}/{path}", CallAccess.PASSED_ON),
-        ("POST", "/console/at/{region}/{path}", CallAccess.PASSED_ON),
-        ("POST", "/console/{file}", CallAccess.SUPER),
-        ("GET", "/heliograph/v1/dr", CallAccess.SUPER),
-        ("GET", "/heliograph/v1/dr/{tenant}/{namespace}", CallAccess.TENANT),
-        ("PUT", "/heliograph/v1/dr/{tenant}/{namespace}", CallAccess.SUPER),
-        ("POST", "/heliograph/v1/dr/{tenant}/{namespace}/operations/advance", CallAccess.SUPER),
-        ("DELETE", "/heliograph/v1/dr/{tenant}/{namespace}/deletions/{topic}", CallAccess.SUPER),
-        ("GET", "/a/path/of/tomorrow", CallAccess.SUPER),
-        ("POST", f"{NS}/a/policy/of/tomorrow", CallAccess.TENANT),
+        (("GET", "/a", handler), TypeError),
+        (("GET", "/a", CallAccess.SUPER, handler), TypeError),
+        (Route("GET", "/a", None, handler), TypeError),  # type: ignore[arg-type]
+        (Route("GET", "/a", handler, CallAccess.SUPER), TypeError),  # type: ignore[arg-type]
+        (Route("GET", "/a", "a super user", handler), TypeError),  # type: ignore[arg-type]
+        (Route("GET", "/a/{cluster}", CallAccess.TENANT, handler), ValueError),
+        (Route("GET", "/a/{tenant}", CallAccess.LIST, handler), ValueError),
+        (Route("GET", "/a/{tenant}/{namespace}", CallAccess.CONSUME, handler), ValueError),
+        (Route("GET", "/openapi.json", CallAccess.SUPER, handler), ValueError),
     ],
 )
-def test_rows(method: str, path: str, access: CallAccess) -> None:
-    assert access_of(method, path) is access
+def test_a_row_by_which_nobody_could_be_checked_ends_the_start(
+    row: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AdminServer(ADMIN)
+    monkeypatch.setattr(admin_server, "ROUTES", (*ROUTES, row))
+    with pytest.raises(error, match=r"says no right|wants|two rows"):
+        AdminServer(ADMIN)
+
+
+def test_a_route_without_a_row_ends_the_start_and_is_closed() -> None:
+    router, rights = web.UrlDispatcher(), RouteRights()
+    rights.add(router, ROUTES, served)
+    rights.check(router)
+    router.add_get("/behind/the/table", served(handler), allow_head=False)
+    with pytest.raises(ValueError, match="GET /behind/the/table: no row says whose right it is"):
+        rights.check(router)
+    assert rights.of(resolved(router, "GET", "/behind/the/table")) is CallAccess.SUPER
+
+
+def test_the_listener_looks_before_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: RouteRights, router: web.UrlDispatcher) -> None:
+        raise ValueError("without a row")
+
+    monkeypatch.setattr(RouteRights, "check", refuse)
+    with pytest.raises(ValueError, match="without a row"):
+        asyncio.run(AdminServer(ADMIN).start("127.0.0.1", 0))
+
+
+def test_the_description_says_whose_right_each_call_is() -> None:
+    described = document(ROUTES, "1")["paths"]
+    for row in ROUTES:
+        found = described[PARAMETER.sub(r"{\1}", row.path)]
+        assert found["get" if row.method == "*" else row.method.lower()]["x-right"] == row.access.value
+    assert sum(map(len, described.values())) == sum(4 if row.method == "*" else 1 for row in ROUTES)
+
+
+# -- what rows may say -------------------------------------------------------------------------------------------------
 
 
 def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
-    free = {
-        (method, path)
-        for method, path, _ in ROUTES
-        if access_of(method, template(path)) in (CallAccess.PUBLIC, CallAccess.METRICS, CallAccess.ANY)
-    }
-    assert {path for _, path in free} <= {
+    free = [row for row in ROUTES if row.access in (CallAccess.PUBLIC, CallAccess.METRICS, CallAccess.ANY)]
+    assert {row.path for row in free} == {
         "/status.html",
         "/metrics",
         "/metrics/",
@@ -98,49 +136,40 @@ def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
         "/admin/v2/brokers/ready",
         "/admin/v2/brokers/version",
         "/openapi.json",
-        "/openapi",
         "/heliograph/v1/health",
         "/console",
         "/console/",
         "/console/{file}",
     }
-    assert {method for method, _ in free} == {"GET"}
+    assert {row.method for row in free} == {"GET"}
 
 
-def test_every_right_on_a_topic_can_be_checked_by_the_names_in_its_path() -> None:
-    for method, path, _ in ROUTES:
-        access, names = access_of(method, template(path)), set(re.findall(r"\{(\w+)", path))
-        if access in (CallAccess.PRODUCE, CallAccess.CONSUME, CallAccess.LOOK_UP):
-            assert {"tenant", "namespace", "topic"} <= names, path
-        if access is CallAccess.CONSUME and "/subscription/" in path:
-            assert names & {"subscription", "sub"}, path
-        if access in (CallAccess.TENANT, CallAccess.LIST):
-            assert "tenant" in names, path
-        if method != "GET" and access in (CallAccess.LOOK_UP, CallAccess.LIST, CallAccess.ANY, CallAccess.PUBLIC):
-            pytest.fail(f"{method} {path} changes something for who may only look")
+def test_who_may_only_look_changes_nothing() -> None:
+    looking = (CallAccess.LOOK_UP, CallAccess.LIST, CallAccess.ANY, CallAccess.PUBLIC, CallAccess.METRICS)
+    assert [row[:2] for row in ROUTES if row.method != "GET" and row.access in looking] == []
 
 
-def test_the_schema_calls_that_change_nothing_are_for_producers_and_consumers() -> None:
-    assert access_of("DELETE", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema") is CallAccess.TENANT
-    assert len({row[:2] for row in ROWS}) == len(ROWS)
+def test_a_call_of_one_subscription_names_it() -> None:
+    for row in ROUTES:
+        if row.access is CallAccess.CONSUME and "/subscription/" in row.path:
+            assert names(row.path) & {"subscription", "sub"}, row.path
 
 
 def test_where_a_body_names_topics_the_handler_checks_each() -> None:
     """`region_node.faces.admin.topics.bulk_reads`, all of it: its calls go by `_each`, or check before they answer
     (tests/region_node/security/test_secured_region.py).
     """
-    assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is CallAccess.EACH} == {
-        path for _, path, _ in bulk_reads.ROUTES
-    }
+    assert {row.path for row in ROUTES if row.access is CallAccess.EACH} == {row.path for row in bulk_reads.ROUTES}
 
 
 def test_a_policy_that_wants_a_super_user_says_so_wherever_it_is_set() -> None:
     """By a path of its own, or in the body of a new namespace, which goes by the row."""
+    access = {row[:2]: row.access for row in ROUTES}
     for policy in POLICIES:
         if policy.namespace:
-            wanted = access_of("PUT" if policy.put else "POST", f"{NS}/{policy.namespace}")
+            wanted = access["PUT" if policy.put else "POST", f"{NS}/{policy.namespace}"]
             assert (wanted is CallAccess.SUPER) == policy.by_super, policy.name
-    assert access_of("POST", f"{NS}/resourcegroup/{{group}}") is CallAccess.SUPER
+    assert access["POST", f"{NS}/resourcegroup/{{group}}"] is CallAccess.SUPER
     assert {policy.name for policy in POLICIES if policy.by_super} == {
         "antiAffinity",
         "bookieAffinity",

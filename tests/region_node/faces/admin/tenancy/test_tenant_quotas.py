@@ -9,7 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from region_node.faces.admin.calls.call_rights import CallAccess, access_of
+from region_node.faces.admin.calls.call_rights import CallAccess
+from region_node.faces.admin.tenancy import tenant_quotas
 from tests.region_node.live import FOR_EVER, TOPICS, provisioned, until
 from tests.region_node.region_processes import Region
 from tests.region_node.rest_client import Rest
@@ -48,12 +49,11 @@ def metrics(region: Region) -> list[str]:
 
 
 def test_an_operator_alone_sets_them() -> None:
-    path = "/heliograph/v1/tenants/{tenant}/quota"
-    assert [access_of(method, path) for method in ("GET", "PUT", "DELETE")] == [
-        CallAccess.TENANT,
-        CallAccess.SUPER,
-        CallAccess.SUPER,
-    ]
+    assert {row.method: row.access for row in tenant_quotas.ROUTES} == {
+        "GET": CallAccess.TENANT,
+        "PUT": CallAccess.SUPER,
+        "DELETE": CallAccess.SUPER,
+    }
 
 
 @pytest.mark.wan
