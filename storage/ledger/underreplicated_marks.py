@@ -8,6 +8,7 @@ Source: docs/protocols/storage.md, "Auto-recovery".
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -29,15 +30,19 @@ class Mark:
     """Bookies that are there, or will be again, and may lack entries -> an entry up to which all is confirmed: they get
     what they lack.
     """
+    nowhere: bool = False
+    """They have got what they lacked, but for entries of which no bookie has a copy."""
 
     def encode(self) -> bytes:
-        return pack([list(self.lost), [[bookie, through] for bookie, through in sorted(self.lacking.items())]])
+        lacking = [[bookie, through] for bookie, through in sorted(self.lacking.items())]
+        return pack([list(self.lost), lacking, *([True] if self.nowhere else [])])
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
         lost, *more = unpack("mark of a ledger", blob)
         try:
-            return cls(tuple(lost), {str(bookie): int(through) for bookie, through in (more[0] if more else ())})
+            lacking = {str(bookie): int(through) for bookie, through in (more[0] if more else ())}
+            return cls(tuple(lost), lacking, len(more) > 1 and more[1] is True)
         except (TypeError, ValueError) as error:
             raise CorruptData(f"mark of a ledger: {error}") from error
 
@@ -52,6 +57,7 @@ class Mark:
         return replace(
             self,
             lacking={**self.lacking, **{b: max(through, self.lacking.get(b, -1)) for b, through in bookies.items()}},
+            nowhere=False,
         )
 
     def with_lost(self, bookies: Iterable[str]) -> Mark:
@@ -86,3 +92,14 @@ async def mark_lacking(meta: MetadataStore, ledger: int, bookies: Mapping[str, i
         except VersionConflict:
             if attempt == _ATTEMPTS - 1:
                 raise
+
+
+async def look_again(meta: MetadataStore, ledger: int) -> None:
+    """Something of what no bookie had was brought back: whoever repairs the ledger finds out what is left. Raises what
+    the metadata raises.
+    """
+    key = keys.underreplicated(ledger)
+    found = await meta.get(key)
+    if found is not None and (mark := Mark.read(ledger, found[0])).nowhere:
+        with contextlib.suppress(VersionConflict):  # then somebody looks at it just now
+            await meta.put(key, replace(mark, nowhere=False).encode(), expected=found[1])

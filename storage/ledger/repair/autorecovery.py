@@ -42,7 +42,7 @@ _RENEW_S = 1.0
 _BATCH = 64
 _ABANDONED_MAX = 1000
 _WAITING_FACTOR = 30
-"""So many times `rescan_s` a mark pauses that only waits for bookies which are away."""
+"""So many times `rescan_s` a mark pauses that only waits for bookies which are away, or for what no bookie has."""
 MISPLACED_MAX = 100
 
 
@@ -105,7 +105,7 @@ class AutoRecovery:
             settings,
             leads=lambda: self.auditor and context.meta.stale_s() <= 0,
             ledgers=lambda: self._ledgers,
-            marks=lambda: len(self._marks),
+            marks=lambda: self.repairs,
         )
         self._stops: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,8 +145,8 @@ class AutoRecovery:
 
     @property
     def repairs(self) -> int:
-        """Ledgers of the region that lack a copy, as far as an auditor has found them."""
-        return len(self._marks)
+        """Ledgers of the region that lack a copy which can be made, as far as an auditor has found them."""
+        return sum(not mark.nowhere for _, mark in self._marks.values())
 
     # -- the lease, and the election ----------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class AutoRecovery:
             return
         self._on_bookies()
         now, settings = self._loop.time(), self._settings
-        await self.new_lives.step(settings.marks_max - len(self._marks), now, settings.rescan_s)
+        await self.new_lives.step(settings.marks_max - self.repairs, now, settings.rescan_s)
         wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
         if (
             now < self._scan_at
@@ -221,7 +221,7 @@ class AutoRecovery:
         there = racks(pool.all_registered(), pool.rack)
         full = False
         of_lost = sum(
-            bool(mark.lost) for _, mark in self._marks.values()
+            bool(mark.lost) and not mark.nowhere for _, mark in self._marks.values()
         )  # a gap may wait for the very bookie that is lost by now
         directories = pool.failed_directories()
         partly = sorted({b for b, _ in directories} - set(lost))
@@ -348,7 +348,9 @@ class AutoRecovery:
         else:
             mark = Mark.read(ledger, value)
             self._marks[ledger] = version, mark
-            if not self._waits(mark):
+            if mark.nowhere:
+                self._not_before[ledger] = self._loop.time() + _WAITING_FACTOR * self._settings.rescan_s
+            elif not self._waits(mark):
                 self._not_before.pop(ledger, None)
         self._wake.set()
 
@@ -376,7 +378,8 @@ class AutoRecovery:
                     await self._try(ledger)
 
     async def _try(self, ledger: int) -> None:
-        waits = self._waits(self._marks[ledger][1])
+        mark = self._marks[ledger][1]
+        waits = self._waits(mark)
         if (
             waits and ledger not in self._not_before
         ):  # after each change of a bookie it is looked at anew, without asking anybody
@@ -387,7 +390,8 @@ class AutoRecovery:
         except HeliographError as error:
             log.info("ledger.repair_failed", extra={"ledger": ledger, "error": str(error)})
         if ledger in self._marks:  # not done, or the watch has not said so yet
-            self._not_before[ledger] = self._loop.time() + (_WAITING_FACTOR if waits else 1) * self._settings.rescan_s
+            pauses = _WAITING_FACTOR if waits or mark.nowhere else 1
+            self._not_before[ledger] = self._loop.time() + pauses * self._settings.rescan_s
 
     async def _claim_and_repair(self, ledger: int) -> None:
         """Raises VersionConflict where another broker is at it."""

@@ -41,7 +41,7 @@ from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.repair.ledger_repair import READ_BYTES
-from storage.ledger.underreplicated_marks import mark_lost
+from storage.ledger.underreplicated_marks import look_again, mark_lost
 
 _ATTEMPTS_MAX = 5
 
@@ -159,6 +159,8 @@ async def refill(
                 assert filling.mark is not None
                 marked = Check(keys.underreplicated(ledger), filling.mark)
                 await context.meta.txn([Put(keys.ledger(ledger), wanted.encode(), version), marked])
+            if result.fetched_entries:
+                await look_again(context.meta, ledger)
             return result
         except (VersionConflict, OutcomeUnknown):  # auto-recovery was there too: once more, on what it has recorded
             await asyncio.sleep(context.pause_s(attempt))

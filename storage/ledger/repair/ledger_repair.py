@@ -13,6 +13,7 @@ Source: docs/protocols/storage.md, "Auto-recovery".
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from heliograph.kv.metadata_store import Check, Put
 from heliograph.model.errors import (
@@ -64,7 +65,7 @@ class LedgerRepair:
             gone = [b for b in said.lost if pool.draining(b) or not pool.registered(b) or pool.lacks(b, ledger)]
             todo = repairs(metadata, [*gone, *taking_none])
             if not todo:
-                if await self._refill(metadata, said, taking_none):
+                if await self._refill(metadata, mark, said, taking_none):
                     break
                 continue
             striping, place = metadata.striping, todo[0].ensemble.index(todo[0].lost[0])
@@ -85,7 +86,7 @@ class LedgerRepair:
             self.took_ms.add(1000 * (asyncio.get_running_loop().time() - began))
         await meta.delete(keys.underreplicated(ledger), expected=mark)
 
-    async def _refill(self, metadata: LedgerMetadata, said: Mark, taking_none: dict[str, None]) -> bool:
+    async def _refill(self, metadata: LedgerMetadata, mark: int, said: Mark, taking_none: dict[str, None]) -> bool:
         """Gives the bookies that the mark names, and any other that is found to lack some, the entries that they lack.
 
         False where one takes none, and is noted in `taking_none`: it is to be replaced. Raises as `run` does.
@@ -115,6 +116,10 @@ class LedgerRepair:
             raise BookieUnavailable(f"ledger {ledger}: {', '.join(silent)} may lack entries of it, and cannot be asked")
         if found.nowhere:  # the mark stays: somebody may just be bringing them from elsewhere, under this very mark
             first, last = found.nowhere[0]
+            if not said.nowhere and metadata.state == LedgerState.CLOSED:
+                await self._context.meta.put(
+                    keys.underreplicated(ledger), replace(said, nowhere=True).encode(), expected=mark
+                )
             raise NotEnoughBookies(f"ledger {ledger}: no bookie has the entries {first} to {last}")
         return True
 

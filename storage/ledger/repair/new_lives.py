@@ -41,7 +41,7 @@ class NewLife:
     bookie: str
     state: str
     """`limbo`: it waits for an operator. `granted`: it begins as soon as it hears of that. `filling`: it gets its
-    copies again. `whole`: nothing is left to do.
+    copies again. `whole`: it has all of which there is a copy.
     """
     ledgers_left: int
     """Ledgers that lack its copy."""
@@ -54,6 +54,12 @@ class NewLife:
     no_copy_ledgers: int
     """How many have an entry of which no other bookie that is there is known to have a copy."""
     no_copy: tuple[int, ...]
+    lost_ledgers: int
+    """How many ledgers that name it have entries of which no bookie of the region has a copy, all having been asked:
+    what is missing of those comes from elsewhere, or is lost.
+    """
+    lost_topics: tuple[str, ...]
+    """Their topics, the first LISTED_MAX of them."""
 
 
 class NewLives:
@@ -89,7 +95,12 @@ class NewLives:
         left = size = 0
         one: list[int] = []
         none: list[int] = []
+        lost = 0
+        topics: dict[str, None] = {}
         async for metadata in self._named(bookie):
+            if self._mark(metadata.ledger).nowhere:
+                lost += 1
+                topics[metadata.topic] = None
             if (
                 not doubt
                 and not (cookie.granted and metadata.ledger < cookie.floor)
@@ -110,6 +121,8 @@ class NewLives:
             one_copy=tuple(one[:LISTED_MAX]),
             no_copy_ledgers=len(none),
             no_copy=tuple(none[:LISTED_MAX]),
+            lost_ledgers=lost,
+            lost_topics=tuple(topics)[:LISTED_MAX],
         )
 
     async def grant(self, bookie: str, *, force: bool = False) -> NewLife:
@@ -153,12 +166,12 @@ class NewLives:
                     yield metadata
 
     def _lacks(self, bookie: str, metadata: LedgerMetadata) -> bool:
-        """Whether it is known that the bookie, as it is, may lack entries of the ledger."""
+        """Whether it is known that the bookie, as it is, may lack entries of the ledger of which there is a copy."""
+        mark = self._mark(metadata.ledger)
         return (
             self._context.pool.lacks(bookie, metadata.ledger)
             or self.forgot(bookie, metadata.ledger)
-            or bookie in (mark := self._mark(metadata.ledger)).lacking
-            or bookie in mark.lost
+            or (not mark.nowhere and (bookie in mark.lacking or bookie in mark.lost))
         )
 
     def _others(self, metadata: LedgerMetadata, bookie: str) -> int:

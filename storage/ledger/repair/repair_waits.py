@@ -35,4 +35,6 @@ def waits_for(pool: BookiePool, metadata: LedgerMetadata | None, mark: Mark, sil
         return f"waits for bookie {', '.join(away)}, which is away"
     if mute := sorted(b for b in mark.lacking if b in named and b in silent):
         return f"bookie {', '.join(mute)} does not say what it holds"
+    if mark.nowhere:
+        return f"no bookie has some of its entries: heliograph topics repair {metadata.topic}"
     return "copies are being made"

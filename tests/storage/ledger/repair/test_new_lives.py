@@ -11,11 +11,13 @@ from geo_tests.sim.premises import Owner, Premises, on_premises
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.errors import BookieUnavailable, NotAllowed
 from heliograph.model.ledger_metadata import LedgerState, pack
+from heliograph.runtime.throttle import Throttle
 from local_meta import keys
 from storage.ledger.bookies.bookie_cookie import BookieCookie
-from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.autorecovery import AutoRecovery
+from storage.ledger.repair.in_place_repair import Runs, refill
 from storage.ledger.repair.new_lives import NewLife
 
 ENTRIES = list("abcdef")
@@ -206,6 +208,36 @@ def test_a_cookie_and_a_ledger_that_cannot_be_read_stop_nobody() -> None:
         (blob,) = [blob for key, blob, _ in rows if key == keys.bookie_cookie(lost)]
         assert BookieCookie.decode(blob).floor > ledgers[-1]
         await whole(owner, recovery, lost, 60)
+        await owner.do(recovery.stop)
+
+    on_premises(work, bookies=2)
+
+
+@pytest.mark.parametrize("marks_max", [1000, 2])
+def test_a_new_life_ends_where_nobody_has_a_copy(marks_max: int) -> None:
+    """What is lost is told; it holds up neither the marks of other ledgers, nor those who wait for copies."""
+
+    async def work(premises: Premises) -> None:
+        owner, ledgers = await stored(premises, TOPICS)
+        recovery = await owner.do(lambda: audited(owner, marks_max=marks_max))
+        names = [node.name for node in premises.region.bookies]
+        first = await owner.do(lambda: ledger_metadata(owner.context, ledgers[0]))
+        kept = await owner.do(lambda: read_entries(owner.context, first, 0, 5, 1 << 20))
+        for name in names:
+            await emptied(premises, name)
+        for name in names:
+            await owner.do(lambda name=name: recovery.new_lives.grant(name, force=True))  # type: ignore[misc]
+        for name in names:
+            found = await whole(owner, recovery, name, 120)
+            assert (found.ledgers_left, found.lost_ledgers, found.lost_topics) == (0, 7, tuple(TOPICS))
+        assert recovery.repairs == 0
+        throttle = Throttle(1 << 30)
+        done = await owner.do(lambda: refill(owner.context, ledgers[0], Runs(kept), throttle, first_index=0))
+        assert (done.fetched_entries, done.missing) == (6, ())
+        await asyncio.sleep(20.0)
+        for name in names:
+            found = await owner.do(lambda name=name: recovery.new_lives.look(name))  # type: ignore[misc]
+            assert (found.state, found.lost_ledgers, found.lost_topics) == ("whole", 6, tuple(TOPICS[1:]))
         await owner.do(recovery.stop)
 
     on_premises(work, bookies=2)
