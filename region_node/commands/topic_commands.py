@@ -6,6 +6,7 @@ Is: options, one request to a broker's admin interface, and what a person sees. 
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -23,7 +24,13 @@ Coordinate = Annotated[
     str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")
 ]
 _REPAIR_S = 3600.0
+_POLL_S = 0.5
 _RANGES_SHOWN = 3
+_ASKED = (
+    "what is missing no region that can be asked now has: heliograph audit TOPIC says which did not answer; repair "
+    "again once they do. What none of them has is lost: heliograph topics seek moves a subscription over it"
+)
+_ASKING = "the other regions are still being asked: look again with --check, or at heliograph audit TOPIC"
 _SAYS = {
     "awaited": "has not arrived in this region yet, or was not published yet",
     "trimmed": "is gone: retention has taken it, here or before it came here, or what was left in its place",
@@ -120,21 +127,20 @@ def repair(
     topic: Topic,
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
     check: Annotated[bool, typer.Option("--check", help="Only look: exit code 1 where something is damaged.")] = False,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="How long to wait for the other regions, in seconds.", min=0)
+    ] = 600,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """What of the topic no bookie of the region has any more comes back under the same message ids: from the object
-    store, or from other regions.
+    store, or from other regions. Exit code 1 where something is missing after that.
     """
     if check:
         answer = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
-        lines = [
-            f"ledger {number}: entries {first} to {last} are on no bookie"
-            for number, ranges in answer["damaged"].items()
-            for first, last in ranges
-        ]
-        lines = lines or [f"{answer['ledgers']} ledgers were read, and every entry is there"]
+        lines = _damage(answer) or [f"{answer['ledgers']} ledgers were read, and every entry is there"]
+        missing = bool(answer["damaged"])
     else:
         answer = _ask(admin, token, topic, "repair", {} if ledger is None else {"ledger": ledger}, timeout_s=_REPAIR_S)
         lines = [
@@ -142,13 +148,42 @@ def repair(
             + "".join(f"; {a} to {b} are still missing" for a, b in row["missing"])
             for number, row in answer["ledgers"].items()
         ] or ["nothing is damaged"]
+        missing = any(row["missing"] for row in answer["ledgers"].values())
         if answer["asked_other_regions"]:
-            lines.append(
-                "the other regions are asked for what is missing: look again with --check, or at the topic's audit"
-            )
+            ended = _audit_ended(admin, token, topic, wait_s)
+            found = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
+            missing = bool(found["damaged"])
+            answer |= {"missing_entries": _entries(found), "damaged": found["damaged"], "do": ""}
+            if missing:
+                answer["do"] = _ASKED if ended else _ASKING
+            lines += ["the other regions were asked:", *(_damage(found) or ["every entry is there"])]
+        if missing:
+            lines.append(answer.get("do", _ASKING))
     typer.echo(json.dumps(answer) if json_output else "\n".join(lines))
-    if check and answer["damaged"]:
+    if missing:
         raise typer.Exit(1)
+
+
+def _damage(answer: dict[str, Any]) -> list[str]:
+    return [
+        f"ledger {number}: entries {first} to {last} are on no bookie"
+        for number, ranges in answer["damaged"].items()
+        for first, last in ranges
+    ]
+
+
+def _entries(answer: dict[str, Any]) -> int:
+    return sum(last - first + 1 for ranges in answer["damaged"].values() for first, last in ranges)
+
+
+def _audit_ended(admin: str, token: str, topic: str, wait_s: float) -> bool:
+    """False: the audit of the topic, which asks the other regions, goes on still."""
+    deadline = time.monotonic() + wait_s
+    while _ask(admin, token, topic, "audit")["running"]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:

@@ -13,12 +13,21 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import local_gone
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.reading.object_source import Objects
+
+_ASKED = (
+    "the other regions are asked for what is missing: look at the topic's damage again once its audit is not running"
+)
+_NOBODY_ASKED = (
+    "no other region can be asked now: where one has the topic, repair again once its link is connected; else what is "
+    "missing is lost, and heliograph topics seek moves a subscription over it"
+)
 
 
 async def damage(admin: Admin, request: web.Request) -> Any:
@@ -37,7 +46,7 @@ async def damage(admin: Admin, request: web.Request) -> Any:
 
 async def repair(admin: Admin, request: web.Request) -> Any:
     """Fetches what is damaged from the object store; what that has not, the audit asks the other regions for, in the
-    background.
+    background. While `missing_entries` is above 0, `do` says what is next.
     """
     given = await typed_body(request, dict, 'an object such as {} or {"ledger": 12},')
     if set(given) - {"ledger"} or not isinstance(given.get("ledger", 0), int):
@@ -56,10 +65,23 @@ async def repair(admin: Admin, request: web.Request) -> Any:
             "copied_entries": done.copied_entries,
             "missing": [list(one) for one in done.missing],
         }
-    missing = any(row["missing"] for row in rows.values())
-    if missing:
-        admin.links.auditor.want(log.topic)
-    return {"topic": ledger.topic, "ledgers": rows, "asked_other_regions": missing}
+    missing = sum(last - first + 1 for row in rows.values() for first, last in row["missing"])
+    asked = bool(missing) and _others_asked(admin, log.topic)
+    return {
+        "topic": ledger.topic,
+        "ledgers": rows,
+        "missing_entries": missing,
+        "asked_other_regions": asked,
+        "do": "" if not missing else _ASKED if asked else _NOBODY_ASKED,
+    }
+
+
+def _others_asked(admin: Admin, topic: str) -> bool:
+    try:
+        admin.links.auditor.want(topic)
+    except NotAllowed:
+        return False
+    return True
 
 
 def _ledgers(ledger: ManagedLedger, wanted: int | None) -> list[int]:
