@@ -149,6 +149,7 @@ class BrokerRole(BrokerParts):
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
         from replicator.manager.link_manager import LinkManager, LinkSettings
+        from replicator.pulsar.cluster_credentials import ClusterFiles
         from storage.ledger.bookies.bookie_client import BookieClient
         from storage.ledger.bookies.bookie_pool import BookiePool
         from storage.ledger.ledger_context import LedgerSettings
@@ -212,11 +213,10 @@ class BrokerRole(BrokerParts):
             level=lambda: self.level.present,
         )
         self.stops.append(self.tier.tiering.stop)
+        listed = self.settings.security.allowed_urls
         self.links = LinkManager(
             region=self.settings.region,
-            view=ListedRegions(self.view, UrlList(listed))
-            if (listed := self.settings.security.allowed_urls)
-            else self.view,
+            view=ListedRegions(self.view, UrlList(listed)) if listed else self.view,
             connect=replicator_tls(self.settings.tls, lambda *files: self.certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
@@ -269,7 +269,11 @@ class BrokerRole(BrokerParts):
         policies = self.topics.policies
         self.sealing.wanted = lambda topic: policies.of(TopicName.parse(topic)).on("encryptionAtRest")
         self.clusters = self.links.clusters = PulsarClusters(
-            self.settings.region, self.view, self.links, lambda: self.topics.schemas
+            self.settings.region,
+            self.view,
+            self.links,
+            lambda: self.topics.schemas,
+            ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names),
         )
         self.topics.gates.of = self.leases.gate
         if self.topics.compactor is not None:

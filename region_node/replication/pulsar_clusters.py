@@ -13,7 +13,7 @@ import json
 import struct
 from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
@@ -25,7 +25,7 @@ from heliograph.wire.run import Buffer
 from region_node.schemas.schema_registry import SchemaRegistry
 from replicator.health.link_causes import Cause
 from replicator.manager.link_manager import LinkManager
-from replicator.pulsar.cluster_credentials import ClientCredentials, lasts_s, secret_may_go_to, tls_of, token_of
+from replicator.pulsar.cluster_credentials import ClientCredentials, ClusterFiles, lasts_s, secret_may_go_to
 from replicator.pulsar.pulsar_link import PulsarLink
 
 _TIMEOUT = ClientTimeout(total=10)
@@ -45,14 +45,19 @@ class PulsarClusters:
     """
 
     def __init__(
-        self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]
+        self,
+        region: str,
+        view: ClusterView,
+        links: LinkManager,
+        schemas: Callable[[], SchemaRegistry],
+        files: ClusterFiles,
     ) -> None:
-        self._region, self._view, self._links, self._schemas = region, view, links, schemas
+        self._region, self._view, self._links, self._schemas, self._files = region, view, links, schemas, files
         self._issued: dict[ClientCredentials, tuple[str, float]] = {}
         """Tokens, and until when each is used."""
         self._asking: dict[ClientCredentials, asyncio.Task[tuple[str, float]]] = {}
         """Requests under way: whoever wants the same token meanwhile waits for the same answer."""
-        links.cluster_connections.issued = self.token
+        links.cluster_connections.issued, links.cluster_connections.files = self.token, files
 
     # -- from the clusters ---------------------------------------------------------------------------------------------
 
@@ -93,9 +98,10 @@ class PulsarClusters:
                     f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not "
                     f"{cluster.admin_url}"
                 )
+            self._files.check_destination(cluster, urlsplit(url).hostname or "")
             if token := await self.token(cluster):
                 headers["Authorization"] = f"Bearer {token}"
-            tls = TCPConnector(ssl=tls_of(cluster)) if url.startswith("https:") else None
+            tls = TCPConnector(ssl=self._files.tls(cluster)) if url.startswith("https:") else None
             async with ClientSession(timeout=_TIMEOUT, headers=headers, connector=tls) as session:
                 found = await _asked(session, "GET", url, None)
                 have = int(found.get("partitions", 0)) if isinstance(found, dict) else 0
@@ -110,8 +116,8 @@ class PulsarClusters:
     async def token(self, cluster: PulsarCluster) -> str:
         """By which this region is known there; "": by none. Raises NotAllowed (a file), LinkError (its issuer)."""
         if not cluster.oauth_file:
-            return token_of(cluster)
-        who = ClientCredentials.of(cluster)
+            return self._files.token(cluster)
+        who = self._files.client(cluster)
         now = self._links.clock.monotonic()
         self._issued = {client: issued for client, issued in self._issued.items() if issued[1] > now}
         if (known := self._issued.get(who)) is not None:

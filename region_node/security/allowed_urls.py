@@ -22,6 +22,7 @@ from heliograph.model.errors import NotAllowed
 log = logging.getLogger("region_node.security.urls")
 
 LINK_SCHEMES = ("pulsar", "pulsar+ssl")
+ADMIN_SCHEMES = ("http", "https")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -123,7 +124,14 @@ class ListedRegions:
 
     def cluster(self, name: str) -> PulsarCluster | None:
         found = self._view.cluster(name)
-        return found if found is None or self._passes(found.service_url) else replace(found, service_url="")
+        if found is None:
+            return None
+        service = found.service_url if self._passes(found.service_url) else ""
+        return replace(
+            found,
+            service_url=service,
+            admin_url=found.admin_url if self._passes(found.admin_url, ADMIN_SCHEMES) else "",
+        )
 
     def namespace(self, namespace: str) -> object | None:
         return self._view.namespace(namespace)
@@ -131,9 +139,9 @@ class ListedRegions:
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         return self._view.on_change(callback)
 
-    def _passes(self, url: str) -> bool:
+    def _passes(self, url: str, schemes: Sequence[str] = LINK_SCHEMES) -> bool:
         try:
-            self._urls.check(url, LINK_SCHEMES)
+            self._urls.check(url, schemes)
         except NotAllowed as error:
             if url and url not in self._said and len(self._said) < 1000:
                 self._said.add(url)

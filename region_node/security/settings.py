@@ -147,7 +147,13 @@ class SecuritySettings:
     """So many connections of one client address are open at a time, at most; 0: no limit."""
     authenticate_metrics: bool = False
     allowed_urls: tuple[str, ...] = ()
-    """Hosts, *.domains, or address ranges that a region's URL may name; empty: any."""
+    """Hosts, *.domains, or address ranges that a region's URL may name; empty: any. Only to those that it names goes
+    what is in `cluster_files`.
+    """
+    cluster_files: str = ""
+    """A folder: from it, and from nowhere else, come the files that the registration of a Pulsar cluster names; empty:
+    none is read.
+    """
     allowed_hosts: tuple[str, ...] = ()
     """Hosts and *.domains by which the admin interface may be asked where nobody is authenticated, beside addresses,
     names of this network alone, and those that the region publishes.
@@ -180,6 +186,11 @@ class SecuritySettings:
             )
         if self.authorization and not self.super_users:
             raise ConfigError("security.authorization is on without super_users: nobody could make the first tenant")
+        if self.cluster_files and not Path(self.cluster_files).is_dir():
+            raise ConfigError(
+                f"security.cluster_files: there is no folder {self.cluster_files}; make it, and put there what Pulsar "
+                "clusters are shown, and nothing else"
+            )
         if not 1 <= self.refresh_ahead_s <= 3600:
             raise ConfigError(f"security.refresh_ahead_s must be 1 to 3600, not {self.refresh_ahead_s}")
         if self.connections_per_address < 0:

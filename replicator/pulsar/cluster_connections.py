@@ -21,7 +21,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
 from heliograph.wire.varint import signed
 from replicator.health.link_causes import Cause
-from replicator.pulsar.cluster_credentials import tls_of, token_of
+from replicator.pulsar.cluster_credentials import ClusterFiles
 
 CONNECT_TIMEOUT_S = 10.0
 _Key = tuple[PulsarCluster, Address]
@@ -164,6 +164,8 @@ class ClusterConnections:
         self._monotonic = monotonic
         self.issued: Callable[[PulsarCluster], Awaitable[str]] | None = None
         """A token that an issuer gives for this region there (OAuth 2); set before the first topic is attached."""
+        self.files = ClusterFiles()
+        """By what this region proves who it is; set at the same time."""
         self._open: dict[_Key, ClusterConnection] = {}
         self._opening: dict[_Key, asyncio.Task[ClusterConnection]] = {}
 
@@ -208,8 +210,10 @@ class ClusterConnections:
                 f"cluster {cluster.name}: a certificate, or a token by OAuth, goes by TLS only: give it a "
                 f"pulsar+ssl:// address, not {address}"
             )
-        tls = tls_of(cluster) if address.secure else None
-        token = await self.issued(cluster) if cluster.oauth_file and self.issued is not None else token_of(cluster)
+        self.files.check_destination(cluster, address.host)
+        tls = self.files.tls(cluster) if address.secure else None
+        issued = self.issued if cluster.oauth_file else None
+        token = self.files.token(cluster) if issued is None else await issued(cluster)
         by_certificate = bool(cluster.certificate_file)
         return await BrokerConnection.connect(
             address, ssl=tls, token=token, by_certificate=by_certificate, timeout_s=CONNECT_TIMEOUT_S, replicates=True

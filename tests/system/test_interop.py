@@ -86,9 +86,16 @@ class Side:
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     """(the region, the cluster), namespace public/both replicated between them."""
+    with pytest.MonkeyPatch.context() as environment:
+        yield from _sides(tmp_path_factory, environment)
+
+
+def _sides(tmp_path_factory: pytest.TempPathFactory, environment: pytest.MonkeyPatch) -> Iterator[tuple[Side, Side]]:
     if shutil.which("mvn") is None or shutil.which("java") is None:
         pytest.skip("a real Pulsar needs Maven and a JDK, which are absent here")
     folder = secured(tmp_path_factory.mktemp("interop"))
+    environment.setenv("HELIOGRAPH_SECURITY__CLUSTER_FILES", str(folder / "shown"))
+    environment.setenv("HELIOGRAPH_SECURITY__ALLOWED_URLS", '["127.0.0.1", "localhost"]')
     ports = {"@PORT_TLS@": str(free_port()), "@WEB_TLS@": str(free_port()), "@FOLDER@": str(folder)}
     settings = _SETTINGS
     for name, value in ports.items():
@@ -108,7 +115,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
             "--broker-url",
             f"pulsar+ssl://127.0.0.1:{ports['@PORT_TLS@']}",
         )
-        proofs = ("--token-file", str(folder / "gateway"), "--trust-file", str(folder / "ca" / "ca.pem"))
+        proofs = ("--token-file", "gateway", "--trust-file", "ca.pem")
         heliograph("clusters", "create", CLUSTER, *addresses, *proofs, "--gateway", REGION, "--admin", ours.web)
         theirs.rest("PUT", f"clusters/{REGION}", {"serviceUrl": ours.web, "brokerServiceUrl": ours.service})
         tenant = theirs.rest("GET", "tenants/public")
@@ -136,11 +143,18 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 
 
 def secured(folder: Path) -> Path:
-    """Certificates, the secret of tokens, and the tokens of three roles, one of which may do nothing."""
+    """Certificates, the secret of tokens, and the tokens of three roles, one of which may do nothing. The region reads
+    what is in `shown`.
+    """
     ensure_certificates(folder / "ca", [CLUSTER, REGION])
     (folder / "secret").write_bytes(SECRET)
-    for role in ("operator", "gateway", "nobody"):
-        (folder / role).write_bytes(secret_token(sub=role))
+    (folder / "operator").write_bytes(secret_token(sub="operator"))
+    shown = folder / "shown"
+    shown.mkdir()
+    for role in ("gateway", "nobody"):
+        (shown / role).write_bytes(secret_token(sub=role))
+    for name in ("ca.pem", f"replicator.{REGION}.pem", f"replicator.{REGION}.key"):
+        shutil.copy(folder / "ca" / name, shown / name)
     return folder
 
 
@@ -399,12 +413,12 @@ def test_a_token_that_is_refused_is_said_and_another_registration_is_followed(si
     for body in wanted["t"][:20]:
         producer.send(body.encode())
     eventually(lambda: len(theirs.read_all(topic)) == 20, "the first are there")
-    heliograph("clusters", "update", CLUSTER, "--token-file", str(theirs.folder / "nobody"), "--admin", ours.web)
+    heliograph("clusters", "update", CLUSTER, "--token-file", "nobody", "--admin", ours.web)
     eventually(lambda: link(ours, topic)["cause"] == "unauthorized", "the link says what is wrong")
     for body in wanted["t"][20:40]:
         producer.send(body.encode())
     assert len(theirs.read_all(topic)) == 20 and "token" in link(ours, topic)["remedy"]
-    plain = ("--broker-url", theirs.service, "--token-file", str(theirs.folder / "gateway"))  # and to another address
+    plain = ("--broker-url", theirs.service, "--token-file", "gateway")  # and to another address
     heliograph("clusters", "update", CLUSTER, *plain, "--admin", ours.web)
     for body in wanted["t"][40:]:
         producer.send(body.encode())
@@ -423,9 +437,9 @@ def test_a_certificate_or_an_issuer_s_token_proves_who_the_region_is(sides: tupl
     before = heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout
     issuer = Issuer()
     issuer.mint = lambda: secret_token(sub=BY_ISSUER)
-    client = theirs.folder / "client.json"
+    client = theirs.folder / "shown" / "client.json"
     client.write_text(json.dumps({"issuer_url": issuer.url, "client_id": "us", "client_secret": "right"}))
-    pair = [str(theirs.folder / "ca" / f"replicator.{REGION}.{end}") for end in ("pem", "key")]
+    pair = [f"replicator.{REGION}.{end}" for end in ("pem", "key")]
 
     try:
         for body in wanted["p"][:10]:
@@ -438,7 +452,7 @@ def test_a_certificate_or_an_issuer_s_token_proves_who_the_region_is(sides: tupl
             producer.send(body.encode())
         eventually(lambda: len(theirs.read_all(topic)) == 20, "as the role of the certificate")
         theirs.rest("DELETE", f"namespaces/public/both/permissions/{BY_CERTIFICATE}")
-        heliograph(*update, "--certificate-file", "", "--key-file", "", "--oauth-file", str(client))
+        heliograph(*update, "--certificate-file", "", "--key-file", "", "--oauth-file", client.name)
         for body in wanted["p"][20:]:
             producer.send(body.encode())
         both_have(sides, topic, wanted)

@@ -68,23 +68,33 @@ ClusterRole = Annotated[
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of their token there."),
+    typer.Option(
+        "--token-file",
+        help="Of a Pulsar cluster: the file's name, in security.cluster_files of its gateway, of the token there.",
+    ),
 ]
 TrustFile = Annotated[
     str | None,
-    typer.Option("--trust-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of its authorities."),
+    typer.Option(
+        "--trust-file",
+        help="Of a Pulsar cluster: the file's name, in security.cluster_files of its gateway, of its authorities.",
+    ),
 ]
 CertificateFile = Annotated[
     str | None,
-    typer.Option("--certificate-file", help="Of a Pulsar cluster: on the gateway's brokers, shown there by TLS."),
+    typer.Option(
+        "--certificate-file",
+        help="Of a Pulsar cluster: the file's name, in the same folder, of what is shown there by TLS.",
+    ),
 ]
 KeyFile = Annotated[
-    str | None, typer.Option("--key-file", help="Of that certificate; none given: it is in the same file.")
+    str | None, typer.Option("--key-file", help="The file's name of its key; none given: it is in the same file.")
 ]
 OAuthFile = Annotated[
     str | None,
     typer.Option(
-        "--oauth-file", help="Of a Pulsar cluster: on the gateway's brokers, issuer_url, client_id, client_secret."
+        "--oauth-file",
+        help="Of a Pulsar cluster: the file's name, in the same folder: issuer_url, client_id, client_secret.",
     ),
 ]
 

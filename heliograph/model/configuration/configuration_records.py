@@ -91,15 +91,15 @@ class PulsarCluster(_Value):
     role: str = ""
     """Which role its replicators prove here; "": any superuser's."""
     token_file: str = ""
-    """On the gateway's brokers: the token by which they are known there."""
+    """In the folder of the gateway's brokers, as are the others: the token by which they are known there."""
     trust_file: str = ""
-    """On the gateway's brokers: the authorities of its certificates; "": the system's."""
+    """The authorities of its certificates; "": the system's."""
     certificate_file: str = ""
-    """On the gateway's brokers: the certificate that is shown there; without a token, by its role they are known."""
+    """The certificate that is shown there; without a token, by its role they are known."""
     key_file: str = ""
-    """On the gateway's brokers: the key of that certificate; "": it is in the same file."""
+    """The key of that certificate; "": it is in the same file."""
     oauth_file: str = ""
-    """On the gateway's brokers: as which client of which issuer they get tokens (OAuth 2), as JSON."""
+    """As which client of which issuer they get tokens (OAuth 2), as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotAllowed, PeerError
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.client_addresses import HEADER_BYTES_MAX, SIGNATURE, AddressCounts, ProxyHeader
@@ -188,8 +188,9 @@ def test_links_see_only_addresses_that_are_listed() -> None:
     class View:
         broken: ClassVar[dict[str, str]] = {"/regions/ap": "of a newer version"}
 
-        def cluster(self, name: str) -> None:
-            return None
+        def cluster(self, name: str) -> PulsarCluster | None:
+            urls = {"admin_url": "http://192.0.2.1:8080", "service_url": "pulsar://10.0.0.1:6650"}
+            return PulsarCluster(name=name, gateway="us", **urls) if name == "cloud" else None
 
         def region(self, name: str) -> RegionInfo | None:
             links = {"us": ["pulsar+ssl://10.0.0.1:1", "pulsar+ssl://192.0.2.1:1"], "ap": ["pulsar://192.0.2.1:1"]}
@@ -206,4 +207,7 @@ def test_links_see_only_addresses_that_are_listed() -> None:
     found = regions.region("eu")
     assert found is not None and regions.region("xx") is None
     assert (found.service_url, found.link_urls, found.number) == ("", {"us": ["pulsar+ssl://10.0.0.1:1"], "ap": []}, 2)
+    cluster = regions.cluster("cloud")
+    assert cluster is not None and regions.cluster("xx") is None
+    assert (cluster.service_url, cluster.admin_url) == ("pulsar://10.0.0.1:6650", "")
     assert regions.broken == View.broken

@@ -20,6 +20,7 @@ from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, typed_body
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from replicator.pulsar.cluster_credentials import check_file_name
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _CERTIFICATES = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -109,7 +110,10 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
     if found.certificate_file:
         shown |= {"brokerClientCertificateFilePath": found.certificate_file, "brokerClientKeyFilePath": found.key_file}
     if found.token_file:
-        shown |= {"authenticationPlugin": _TOKENS, "authenticationParameters": f"file://{found.token_file}"}
+        shown |= {
+            "authenticationPlugin": _TOKENS,
+            "authenticationParameters": f"file:///{found.token_file.lstrip('/')}",
+        }
     elif found.certificate_file:
         key = f",tlsKeyFile:{found.key_file}" if found.key_file else ""
         shown |= {
@@ -175,7 +179,9 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
                 "in each"
             )
         for value in list(new.values())[:1]:
-            out[ours] = admin.urls.check(value, schemes[ours]) if ours in schemes else value
+            if ours in schemes:
+                value = admin.urls.check(value, schemes[ours])
+            out[ours] = check_file_name(value) if value and ours in _FILES else value
     return out
 
 
@@ -194,25 +200,30 @@ def _proofs(plugin: str, parameters: str) -> dict[str, str]:
     """Files that ClusterData names as clients of Pulsar do: of a token, or of a certificate and its key."""
     if plugin == _CERTIFICATES:
         named = dict(part.partition(":")[::2] for part in parameters.split(","))
-        if set(named) <= {"tlsCertFile", "tlsKeyFile"} and named.get("tlsCertFile", "").startswith("/"):
-            return {"certificate_file": named["tlsCertFile"], "key_file": named.get("tlsKeyFile", "")}
+        if set(named) <= {"tlsCertFile", "tlsKeyFile"} and named.get("tlsCertFile"):
+            return {"certificate_file": _name(named["tlsCertFile"]), "key_file": _name(named.get("tlsKeyFile", ""))}
         raise MalformedRequest(
-            f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the "
-            "gateway's brokers"
+            f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:NAME,tlsKeyFile:NAME, of files in the "
+            "folder security.cluster_files of the gateway's brokers"
         )
     if plugin != _TOKENS:
         raise MalformedRequest(
             f"authenticationPlugin: links prove who they are by {_TOKENS} or {_CERTIFICATES}, not by {plugin}; for "
-            "OAuth 2 give oauthFile, a file on the "
-            "gateway's brokers with issuer_url, client_id, and client_secret as JSON"
+            "OAuth 2 give oauthFile, a file in the folder security.cluster_files of the gateway's brokers with "
+            "issuer_url, client_id, and client_secret as JSON"
         )
-    path = parameters.removeprefix("token:").removeprefix("file://")
-    if path.startswith("/") and "file://" in parameters:
-        return {"token_file": path}
+    url = parameters.removeprefix("token:")
+    if url.startswith("file://"):
+        return {"token_file": _name(url.removeprefix("file://"))}
     raise MalformedRequest(
-        "a token does not go into the configuration: write it to a file on the gateway's brokers, and give its path: "
-        "authenticationParameters file:///PATH, or tokenFile"
+        "a token does not go into the configuration: write it to a file in the folder security.cluster_files of the "
+        "gateway's brokers, and give its name: authenticationParameters file:///NAME, or tokenFile"
     )
+
+
+def _name(path: str) -> str:
+    """A URL of a file, and Pulsar's clients, want a slash first."""
+    return path.removeprefix("/") if path.count("/") == 1 else path
 
 
 async def peers(admin: Admin, request: web.Request) -> Any:

@@ -593,12 +593,13 @@ def test_a_pulsar_cluster_is_given_as_pulsar_admin_gives_it(rest: Rest) -> None:
         "brokerServiceUrl": "pulsar://127.0.0.1:3",
         "brokerServiceUrlTls": "pulsar+ssl://127.0.0.1:4",
         "brokerClientTlsEnabled": True,
-        "brokerClientTrustCertsFilePath": "/certs/ca.pem",
+        "brokerClientTrustCertsFilePath": "ca.pem",
         "authenticationPlugin": tokens,
-        "authenticationParameters": "file:///tokens/gateway",
+        "authenticationParameters": "file:///gateway",
     }
     for wrong in (
         {"authenticationParameters": "token:abc.def"},
+        {"authenticationParameters": "file:///etc/heliograph/broker.key"},
         {"authenticationPlugin": "org.example.Mine"},
         {"brokerServiceUrlTls": "http://x:1"},
     ):
@@ -612,13 +613,10 @@ def test_a_pulsar_cluster_is_given_as_pulsar_admin_gives_it(rest: Rest) -> None:
     assert shown["brokerServiceUrl"] == shown["brokerServiceUrlTls"] == given["brokerServiceUrlTls"], (
         "links go by TLS alone"
     )
-    assert (
-        shown["serviceUrl"] == shown["serviceUrlTls"] == given["serviceUrlTls"]
-        and shown["tokenFile"] == "/tokens/gateway"
-    )
+    assert shown["serviceUrl"] == shown["serviceUrlTls"] == given["serviceUrlTls"] and shown["tokenFile"] == "gateway"
     assert rest("POST", path, shown)[0] == 204 and rest("GET", path)[1] == shown, "what is shown may be given back"
     assert rest("POST", path, {"brokerClientTlsEnabled": False, "brokerServiceUrl": "pulsar://127.0.0.1:3"})[0] == 204
-    assert (
-        "brokerServiceUrlTls" not in rest("GET", path)[1] and rest("GET", path)[1]["tokenFile"] == "/tokens/gateway"
-    ), "the rest stays"
+    assert "brokerServiceUrlTls" not in rest("GET", path)[1] and rest("GET", path)[1]["tokenFile"] == "gateway", (
+        "the rest stays"
+    )
     assert rest("DELETE", path)[0] == 204

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import PulsarCluster
+from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import MalformedRequest
 from region_node.faces.admin.geo_replication import clusters
 from region_node.security.allowed_urls import UrlList
@@ -19,8 +20,8 @@ SECURED = PulsarCluster(
     service_url="pulsar+ssl://old:6651",
     admin_url="https://old:8443",
     role="replicator",
-    token_file="/etc/token",
-    trust_file="/etc/ca.pem",
+    token_file="token",
+    trust_file="ca.pem",
 )
 
 
@@ -36,18 +37,18 @@ def given_back(stored: PulsarCluster, **changes: Any) -> PulsarCluster:
         ({}, {}),
         ({"role": "other"}, {"role": "other"}),
         ({"gateway": "eu"}, {"gateway": "eu"}),
-        ({"tokenFile": "/etc/new"}, {"token_file": "/etc/new"}),
+        ({"tokenFile": "new"}, {"token_file": "new"}),
         ({"tokenFile": ""}, {"token_file": ""}),
-        ({"authenticationParameters": "file:///etc/new"}, {"token_file": "/etc/new"}),
-        ({"authenticationParameters": "file:///etc/new", "tokenFile": "/etc/new"}, {"token_file": "/etc/new"}),
-        ({"trustFile": "/etc/new"}, {"trust_file": "/etc/new"}),
-        ({"certificateFile": "/etc/c", "keyFile": "/etc/k"}, {"certificate_file": "/etc/c", "key_file": "/etc/k"}),
+        ({"authenticationParameters": "file:///new"}, {"token_file": "new"}),
+        ({"authenticationParameters": "file:///new", "tokenFile": "new"}, {"token_file": "new"}),
+        ({"trustFile": "new"}, {"trust_file": "new"}),
+        ({"certificateFile": "c", "keyFile": "k"}, {"certificate_file": "c", "key_file": "k"}),
         (
-            {"brokerClientCertificateFilePath": "/etc/c", "brokerClientKeyFilePath": "/etc/k"},
-            {"certificate_file": "/etc/c", "key_file": "/etc/k"},
+            {"brokerClientCertificateFilePath": "c", "brokerClientKeyFilePath": "k"},
+            {"certificate_file": "c", "key_file": "k"},
         ),
-        ({"oauthFile": "/etc/o", "tokenFile": ""}, {"oauth_file": "/etc/o", "token_file": ""}),
-        ({"brokerClientTrustCertsFilePath": "/etc/new"}, {"trust_file": "/etc/new"}),
+        ({"oauthFile": "o", "tokenFile": ""}, {"oauth_file": "o", "token_file": ""}),
+        ({"brokerClientTrustCertsFilePath": "new"}, {"trust_file": "new"}),
         ({"brokerServiceUrl": "pulsar+ssl://new:6651"}, {"service_url": "pulsar+ssl://new:6651"}),
         ({"brokerServiceUrlTls": "pulsar+ssl://new:6651"}, {"service_url": "pulsar+ssl://new:6651"}),
         ({"serviceUrl": "https://new:8443"}, {"admin_url": "https://new:8443"}),
@@ -70,8 +71,8 @@ def test_an_admin_address_without_tls_beside_clients_with_it_may_change() -> Non
 
 def test_what_names_two_new_values_for_one_thing_is_refused() -> None:
     for changes in (
-        {"tokenFile": "/etc/a", "authenticationParameters": "file:///etc/b"},
-        {"trustFile": "/etc/a", "brokerClientTrustCertsFilePath": "/etc/b"},
+        {"tokenFile": "a", "authenticationParameters": "file:///b"},
+        {"trustFile": "a", "brokerClientTrustCertsFilePath": "b"},
         {"brokerServiceUrl": "pulsar+ssl://a:6651", "brokerServiceUrlTls": "pulsar+ssl://b:6651"},
         {"serviceUrl": "https://a:8443", "serviceUrlTls": "https://b:8443"},
     ):
@@ -87,9 +88,9 @@ def test_cluster_data_of_pulsar_s_own_tools_means_the_same_each_time() -> None:
         "brokerServiceUrl": "pulsar://old:6650",
         "brokerServiceUrlTls": "pulsar+ssl://old:6651",
         "brokerClientTlsEnabled": True,
-        "brokerClientTrustCertsFilePath": "/etc/ca.pem",
+        "brokerClientTrustCertsFilePath": "ca.pem",
         "authenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-        "authenticationParameters": "file:///etc/token",
+        "authenticationParameters": "file:///token",
     }
     admin: Any = SimpleNamespace(urls=UrlList(()))
     made = PulsarCluster(
@@ -105,16 +106,32 @@ def test_cluster_data_of_pulsar_s_own_tools_means_the_same_each_time() -> None:
 def test_a_certificate_is_named_as_clients_of_pulsar_do() -> None:
     admin: Any = SimpleNamespace(urls=UrlList(()))
     plugin = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
-    given = {"authenticationPlugin": plugin, "authenticationParameters": "tlsCertFile:/etc/c.pem,tlsKeyFile:/etc/k.pem"}
+    given = {"authenticationPlugin": plugin, "authenticationParameters": "tlsCertFile:c.pem,tlsKeyFile:k.pem"}
     fields = clusters._cluster_fields(admin, given)
-    assert fields == {"certificate_file": "/etc/c.pem", "key_file": "/etc/k.pem"}
+    assert fields == {"certificate_file": "c.pem", "key_file": "k.pem"}
+    with_slashes = {**given, "authenticationParameters": "tlsCertFile:/c.pem,tlsKeyFile:/k.pem"}
+    assert clusters._cluster_fields(admin, with_slashes) == fields
     made = replace(SECURED, token_file="", **fields)
     shown = clusters._shown(made)
     assert {name: shown[name] for name in given} == given and given_back(made) == made
     assert given_back(made, certificateFile="", keyFile="") == replace(made, certificate_file="", key_file="")
     for bad in (
-        {"authenticationPlugin": plugin, "authenticationParameters": "file:///etc/token"},
+        {"authenticationPlugin": plugin, "authenticationParameters": "file:///token"},
         {**given, "authenticationPlugin": "a.Other"},
     ):
-        with pytest.raises(MalformedRequest, match=r"tlsCertFile:/PATH|oauthFile"):
+        with pytest.raises(MalformedRequest, match=r"tlsCertFile:NAME|oauthFile"):
             clusters._cluster_fields(admin, bad)
+
+
+@pytest.mark.parametrize("path", ("/etc/passwd", "/token", "../token", "..", "a/b", "file:///etc/passwd", ".hidden"))
+def test_files_are_names_alone(path: str) -> None:
+    names = [*clusters._FILES.values(), "brokerClientTrustCertsFilePath", "brokerClientCertificateFilePath"]
+    for given in (*({name: path} for name in names), {"authenticationParameters": f"file:///etc/{path}"}):
+        with pytest.raises(NotAllowed, match=r"give the name alone.*security\.cluster_files of the gateway's brokers"):
+            given_back(SECURED, **given)
+
+
+def test_a_path_that_was_stored_before_may_be_given_back() -> None:
+    before = replace(SECURED, token_file="/etc/shown/token", trust_file="/etc/shown/ca.pem")
+    assert given_back(before) == before and given_back(before, role="other") == replace(before, role="other")
+    assert given_back(before, tokenFile="token") == replace(before, token_file="token")
