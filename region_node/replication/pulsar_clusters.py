@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
+from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
@@ -25,7 +26,7 @@ from heliograph.wire.run import Buffer
 from region_node.schemas.schema_registry import SchemaRegistry
 from replicator.health.link_causes import Cause
 from replicator.manager.link_manager import LinkManager
-from replicator.pulsar.cluster_credentials import ClientCredentials, ClusterFiles, lasts_s, secret_may_go_to
+from replicator.pulsar.cluster_credentials import ClientCredentials, ClusterFiles, lasts_s
 from replicator.pulsar.pulsar_link import PulsarLink
 
 _TIMEOUT = ClientTimeout(total=10)

@@ -17,8 +17,8 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import NotAllowed
 
@@ -154,14 +154,6 @@ class ClientCredentials:
         """The fields of the request for a token, to be sent as a form. It holds the secret."""
         form = {"grant_type": "client_credentials", "client_id": self.client, "client_secret": self.secret}
         return form | {name: value for name, value in (("audience", self.audience), ("scope", self.scope)) if value}
-
-
-def secret_may_go_to(url: str) -> bool:
-    """By TLS only, but on this machine. Raises ValueError where it is no URL."""
-    parts = urlsplit(url)
-    return bool(parts.hostname) and (
-        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"))
-    )
 
 
 def lasts_s(expires_in: object) -> float:

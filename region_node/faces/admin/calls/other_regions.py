@@ -1,7 +1,7 @@
 """Asking another region over its admin interface for what only it knows, with the caller's own credentials.
 
 Is: one call, and whose credentials go with it. Isn't: a path, or what an answer means.
-Invariants: credentials go only to an address that may be called (`allowed_urls`).
+Invariants: credentials go only to an address that may be called (`allowed_urls`), and only by TLS, but on this machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from heliograph.model.errors import MetadataUnavailable, reason_of
+from heliograph.client.secret_urls import secret_may_go_to
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
 from region_node.faces.admin.calls.admin_context import Admin
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
@@ -25,6 +26,16 @@ class Caller(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
 
+def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
+    """Raises NotAllowed where the headers prove who calls, and would go to another machine for everybody to read."""
+    if "Authorization" in headers and not secret_may_go_to(url):
+        raise NotAllowed(
+            f"region {region} is asked at {url.partition('?')[0]}, which is not https://: the caller's token would go "
+            "there in clear. Open broker.admin_tls_port there, and name it: "
+            f"heliograph clusters update {region} --url https://HOST:PORT"
+        )
+
+
 async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
     """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
     address that may not be called).
@@ -34,8 +45,9 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
         raise MetadataUnavailable(
             f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
         )
-    admin.urls.check(info.admin_url, ("http", "https"))  # credentials go there
+    admin.urls.check(info.admin_url, ("http", "https"))
     headers = {"Authorization": request.headers["Authorization"]} if "Authorization" in request.headers else {}
+    check_private(info.admin_url, region, headers)
     try:
         async with (
             ClientSession(timeout=TIMEOUT) as session,

@@ -27,6 +27,7 @@ from region_node import console
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.other_regions import check_private
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
 
@@ -133,6 +134,7 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                     _check(url, brokers)
                 else:
                     admin.urls.check(url, schemes)
+                    check_private(url, region, headers)
                 asked = session.request(
                     request.method,
                     URL(url, encoded=True),

@@ -1,0 +1,83 @@
+"""A caller's credentials go to another region by TLS, or stay on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.errors import MetadataUnavailable, NotAllowed
+from region_node.faces.admin.calls.other_regions import elsewhere
+from region_node.faces.admin.server import console_server
+from region_node.security.allowed_urls import UrlList
+
+TOKEN = {"Authorization": "Bearer abc.def.ghi"}
+
+
+def admin_of(admin_url: str) -> Any:
+    """`us`, with `eu` at that URL."""
+    info = RegionInfo(name="eu", number=2, admin_url=admin_url)
+    view = SimpleNamespace(region=lambda name: info if name == "eu" else None)
+    return SimpleNamespace(region="us", view=view, urls=UrlList(()), outward=None)
+
+
+async def by_console(admin: Any, headers: dict[str, str]) -> Any:
+    path = "/heliograph/v1/status"
+    request = make_mocked_request(
+        "GET", f"/console/at/eu{path}", headers=headers, match_info={"region": "eu", "path": path[1:]}
+    )
+    request.read = _nothing  # type: ignore[method-assign]
+    return await console_server.passed_on(admin, request)
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+async def by_handler(admin: Any, headers: dict[str, str]) -> Any:
+    return await elsewhere(admin, SimpleNamespace(headers=headers), "eu", "GET", "/heliograph/v1/status")
+
+
+WAYS = pytest.mark.parametrize("ask", (by_handler, by_console))
+
+
+@WAYS
+@pytest.mark.parametrize("url", ("http://eu.invalid:8080", "http://192.0.2.1:8080", "http://localhost.eu.invalid"))
+def test_no_token_goes_to_another_machine_in_clear(ask: Any, url: str) -> None:
+    with pytest.raises(NotAllowed, match=r"heliograph clusters update eu --url https://") as refused:
+        asyncio.run(ask(admin_of(url), TOKEN))
+    assert "abc" not in str(refused.value) and "broker.admin_tls_port" in str(refused.value)
+
+
+@WAYS
+def test_who_brings_nothing_may_be_passed_on_in_clear(ask: Any) -> None:
+    with pytest.raises(MetadataUnavailable, match="does not answer"):
+        asyncio.run(ask(admin_of("http://eu.invalid:8080"), {}))
+
+
+@WAYS
+def test_regions_of_one_machine_pass_tokens_on(ask: Any) -> None:
+    heard: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        heard.append(request.headers.get("Authorization"))
+        return web.json_response({})
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/heliograph/v1/status", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        await ask(admin_of(f"http://127.0.0.1:{port}"), TOKEN)
+        await runner.cleanup()
+
+    asyncio.run(main())
+    assert heard == [TOKEN["Authorization"]]
