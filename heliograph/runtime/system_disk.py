@@ -29,6 +29,7 @@ from typing import Any
 
 from heliograph.model.buffer_reuse import UNSHARED
 from heliograph.runtime.disk import Buffer, Disk, File, T
+from heliograph.runtime.private_files import FILE_MODE, FOLDER_MODE
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_BYTES_MAX = 16 << 20
@@ -111,7 +112,7 @@ class SystemFile:
     __slots__ = ("_around", "_direct", "_fd", "_pages", "_path", "_staging", "failure", "name")
 
     def __init__(self, path: Path, flags: int, staging: _Staging, pages: _Pages) -> None:
-        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
         self._path, self._staging, self._pages = path, staging, pages
         self._direct: int | None = None
         self._around: int | None = None
@@ -240,7 +241,7 @@ class SystemDisk(Disk):
         self.directory = Path(directory)
         self._missing: OSError | None = None
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             self._missing = error
         self._staging, self._pages = _Staging(), _Pages()

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from heliograph.cli.servers import autoscale, metadata_members
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.private_files import keep_files_private
 from region_node.commands import (
     certificate_commands,
     host_commands,
@@ -237,6 +238,7 @@ def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None]
     from region_node.instance.supervisor import Supervisor
 
     console = Console(stderr=True)
+    keep_files_private()
     lock = InstanceLock(data)
 
     async def main() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.private_files import FILE_MODE, private_folder
 from region_node.hosts import inventory as described
 from region_node.hosts.inventory import HostNode, Inventory
 from region_node.process.settings import build
@@ -82,7 +83,7 @@ def render(inventory: Inventory, ca: Path, out: Path) -> list[Path]:
         for name, region in inventory.regions.items()
     }
     ensure_certificates(ca, list(inventory.regions), names)
-    out.mkdir(parents=True, exist_ok=True)
+    private_folder(out)
     kept = {host for _, host in inventory.hosts()}
     for old in out.iterdir():
         if old.is_dir() and old.name not in kept:
@@ -92,7 +93,8 @@ def render(inventory: Inventory, ca: Path, out: Path) -> list[Path]:
 
 def _host(inventory: Inventory, region: str, host: str, ca: Path, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "tls").mkdir(parents=True)
+    for made in (folder, folder / "tls"):
+        private_folder(made)
     nodes = described.nodes(inventory, region, host)
     for node in nodes:
         _write(folder / f"{node.name}.json", _json(node.settings))
@@ -104,7 +106,7 @@ def _host(inventory: Inventory, region: str, host: str, ca: Path, folder: Path) 
     )  # with a broker's certificate any host asks its region's metadata
     for role in sorted(own):
         for end in ("pem", "key"):
-            _write(folder / "tls" / f"{role}.{region}.{end}", (ca / f"{role}.{region}.{end}").read_text(), 0o600)
+            _write(folder / "tls" / f"{role}.{region}.{end}", (ca / f"{role}.{region}.{end}").read_text())
     _write(folder / "tls" / "ca.pem", (ca / "ca.pem").read_text())
     for name, text in inventory.files.items():
         _write(folder / name, text)
@@ -182,6 +184,7 @@ StartLimitIntervalSec=0
 
 [Service]
 User={inventory.user}
+UMask=0077
 ExecStart={prefix}/current/bin/python -m region_node.process --settings {prefix}/etc/{node.name}.json
 Restart=always
 RestartSec=1
@@ -204,7 +207,7 @@ def _json(fields: Any) -> str:
     return json.dumps(fields, indent=1, sort_keys=True) + "\n"
 
 
-def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    path.touch(mode)
-    path.chmod(mode)
+def _write(path: Path, text: str) -> None:
+    path.touch(FILE_MODE)
+    path.chmod(FILE_MODE)
     path.write_text(text)

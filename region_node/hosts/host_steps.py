@@ -17,6 +17,7 @@ import contextlib
 import filecmp
 import os
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
+from heliograph.runtime.private_files import OTHERS
 from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.region_watch import RegionWatch, certificate
 from region_node.hosts.service_managers import Services, services_of
@@ -276,12 +278,17 @@ def _differing(one: Path, other: Path) -> set[str]:
 
 
 def own(manifest: HostManifest) -> None:
-    """With systemd the processes run as a user of their own, whose the data and the keys are."""
-    if not manifest.user:
-        return
-    for folder in manifest.folders:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    """Data and keys are for the processes' user alone, which with systemd is one of its own."""
+    if manifest.user:
+        for folder in manifest.folders:
+            Path(folder).mkdir(parents=True, exist_ok=True)
     for top in (*manifest.folders, str(Path(manifest.prefix) / "etc")):
         for folder, _, files in os.walk(top):
             for path in (folder, *(os.path.join(folder, name) for name in files)):
-                shutil.chown(path, manifest.user)
+                found = os.lstat(path)
+                if stat.S_ISLNK(found.st_mode):  # where it leads is not theirs to have
+                    continue
+                if manifest.user:
+                    shutil.chown(path, manifest.user)
+                if found.st_mode & OTHERS and os.geteuid() in (0, found.st_uid):
+                    os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS)

@@ -13,6 +13,7 @@ import sys
 import time
 from types import FrameType
 
+from heliograph.runtime.private_files import keep_files_private
 from region_node.runtime.module_command import module_command
 
 _BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
@@ -33,6 +34,7 @@ def main() -> None:
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, end)
+    keep_files_private()
     process: subprocess.Popen[bytes] | None = None
     deaths = 0
     try:

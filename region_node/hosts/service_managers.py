@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.private_files import private_folder
 from region_node.hosts.host_folders import HostManifest
 from region_node.instance.launch import alive
 from region_node.runtime.module_command import module_command
@@ -53,6 +54,7 @@ class Systemd:
         target, text = self._units / _unit(node), (self._etc / _unit(node)).read_text()
         if not target.exists() or target.read_text() != text:
             target.write_text(text)
+            target.chmod(0o644)  # a unit holds no secret, and `systemctl cat` shows it to everybody
             _systemctl("daemon-reload")
         _systemctl("enable", "--quiet", _unit(node))
         _systemctl("start", _unit(node))
@@ -94,7 +96,7 @@ class Plain:
         if self.running(node):
             return
         for folder in ("run", "log"):
-            (self._prefix / folder).mkdir(exist_ok=True)
+            private_folder(self._prefix / folder)
         python = self._prefix / "current" / "bin" / "python"
         with (self._prefix / "log" / f"{node}.log").open("ab") as log:
             keeper = subprocess.Popen(

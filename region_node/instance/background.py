@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.runtime.private_files import keep_files_private
 from region_node.instance.launch import toxiproxy_path
 from region_node.instance.lock import InstanceLock
 from region_node.instance.plan.layout import load_plan
@@ -24,6 +25,7 @@ from region_node.instance.supervisor import Supervisor
 def main() -> None:
     data, report, restart = Path(sys.argv[1]), int(sys.argv[2]), "no-restart" not in sys.argv[3:]
     os.set_inheritable(report, False)
+    keep_files_private()
 
     def say(**fields: object) -> None:
         with contextlib.suppress(OSError):

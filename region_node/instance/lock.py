@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.private_files import private_folder
 
 
 class InstanceLock:
@@ -18,7 +19,7 @@ class InstanceLock:
 
     def __init__(self, data: Path) -> None:
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            private_folder(data)
             self._file: IO[str] = (data / "lock").open("a+")
         except OSError as error:
             raise ConfigError(

@@ -29,6 +29,7 @@ from typing import IO, Any
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from heliograph.runtime import process_usage
 from heliograph.runtime.every import every
+from heliograph.runtime.private_files import keep_files_private, shut
 from region_node.process import settings as settings_module
 from region_node.process.composition import Role, Runtime, build, system_runtime
 from region_node.process.settings import ProcessSettings
@@ -46,6 +47,7 @@ STOP_TIMEOUT_S = 30.0
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs until a signal; ends the process with 0, 1 (a fault), or 2 (something to put right first)."""
+    keep_files_private()
     parser = argparse.ArgumentParser(prog="region_node.process", description="One process of a Heliograph region.")
     parser.add_argument(
         "--settings", required=True, metavar="FILE", help="JSON; the environment (HELIOGRAPH_...) overrides it"
@@ -233,6 +235,10 @@ def _folder(settings: ProcessSettings) -> Iterator[None]:
     with lock:
         _lock(lock, folder)
         _check_version(folder, settings)
+        bookie = settings.bookie
+        for own in (settings.data_dir, bookie.journal_dir, *bookie.journal_dirs, *bookie.ledger_dirs):
+            if own:
+                shut(Path(own))
         yield
 
 

@@ -97,6 +97,9 @@ def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_p
     assert machine.run("/opt/heliograph/releases/r1/bin/heliograph host activate --release r1").split()[-1] == "started"
     machine.run("heliograph host provision && heliograph host well")
 
+    open_to_others = "find /var/lib/heliograph /opt/heliograph/etc ! -type l -perm /077"
+    assert machine.run(open_to_others) == ""
+
     reader = Reader(Page.read("systemd.md"), Inside(machine))  # type: ignore[arg-type]
     reader.section("What runs")
     limited(machine)

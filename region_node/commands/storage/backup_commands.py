@@ -23,6 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
+from heliograph.runtime.private_files import private_folder
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, load_plan
 
@@ -367,7 +368,7 @@ def _locked(targets: list[Path]) -> Iterator[None]:
     locks = []
     try:
         for target in targets:
-            target.mkdir(parents=True, exist_ok=True)
+            private_folder(target)
             lock = (target.parent / "lock").open("a+")
             locks.append(lock)
             try:

@@ -18,6 +18,7 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
+from heliograph.runtime.private_files import private_folder
 from heliograph.runtime.process_usage import allowed_cpus
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 
@@ -338,7 +339,7 @@ def load_plan(data: Path) -> InstancePlan | None:
 
 def save_plan(data: Path, plan: InstancePlan) -> None:
     """Durable before it is seen: written beside, synced, renamed."""
-    data.mkdir(parents=True, exist_ok=True)
+    private_folder(data)
     scratch = plan_path(data).with_suffix(".new")
     fields = asdict(plan)
     for region in fields["regions"]:

@@ -157,6 +157,8 @@ def test_close_waits_for_what_was_submitted(tmp_path: Path) -> None:
 def test_directory_operations(tmp_path: Path) -> None:
     disk = SystemDisk(tmp_path / "new")
     disk.open("b", create=True).close()
+    modes = [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new", tmp_path / "new" / "b")]
+    assert modes == ["0o700", "0o600"], "nobody else reads what is kept, whatever the umask is"
     disk.open("a", create=True).close()
     assert disk.names() == ["a", "b"]
     disk.rename("a", "b")

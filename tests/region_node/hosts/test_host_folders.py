@@ -27,7 +27,7 @@ def test_a_host_gets_the_certificates_of_its_own_roles_and_region(described: dic
         *(f"{role}.eu.{end}" for role in ("bookie", "broker") for end in ("pem", "key")),
     }
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "ca.key"]
-    assert all(path.stat().st_mode & 0o77 == 0 for path in (tmp_path / "out").rglob("*.key"))
+    assert not [path for path in (tmp_path / "out", *(tmp_path / "out").rglob("*")) if path.stat().st_mode & 0o77]
 
 
 def test_the_same_description_gives_the_same_bytes(described: dict[str, Any], tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_units_start_the_process_and_let_it_write_its_own_folders_only(
         "ExecStart=/opt/heliograph/current/bin/python -m region_node.process --settings "
         "/opt/heliograph/etc/eu-c-bookie-0.json\n"
     ) in unit
-    assert "User=heliograph\n" in unit and "\nIOWeight=100\n" in unit and "\nCPUWeight=100\n" in unit
+    assert "User=heliograph\nUMask=0077\n" in unit and "\nIOWeight=100\n" in unit and "\nCPUWeight=100\n" in unit
     weights = {
         path.read_text().partition("IOWeight=")[2].split()[0]
         for path in (tmp_path / "out" / "eu-a").glob("*.service")

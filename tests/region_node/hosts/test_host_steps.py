@@ -55,10 +55,25 @@ def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(
         next(folder for folder in render(inventory, tmp_path / "ca", tmp_path / "out") if folder.name == "us-a"),
         prefix / "etc",
     )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("")
+    kept = [
+        prefix / "etc",
+        prefix / "etc" / "host.json",
+        tmp_path / "data" / "us-a",
+        tmp_path / "data" / "us-a" / "lock",
+    ]
+    kept[2].mkdir(parents=True)
+    kept[3].write_text("")
+    (kept[2] / "link").symlink_to(elsewhere)
+    for path in (*kept, elsewhere):
+        path.chmod(0o755)
     recorded = Recorded()
     said: list[str] = []
     monkeypatch.setattr(host_steps, "services_of", lambda manifest: recorded)
     host_steps.start(prefix, [], said.append)
+    assert [oct(path.stat().st_mode & 0o777) for path in kept] == ["0o700"] * 4, "what an earlier version left open"
+    assert elsewhere.stat().st_mode & 0o777 == 0o755, "a link leads to what is not theirs"
     assert said == ["starts us-a-meta", "starts us-a-bookie-0", "starts us-a-bookie-1", "starts us-a-broker-0"], (
         "metadata first"
     )

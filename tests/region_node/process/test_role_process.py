@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -41,6 +42,23 @@ def test_a_data_folder_in_use_of_another_node_and_of_another_version(tmp_path: P
         version = Path(mine["data_dir"]) / "version.json"
         version.write_text(version.read_text().replace('"format": 1', '"format": 99'))
         assert "has format 99, this version reads format 1" in refused(mine, tmp_path)
+
+
+def test_what_a_process_keeps_is_for_its_own_user_alone(tmp_path: Path) -> None:
+    """The metadata holds the secret by which brokers trust each other. A folder of an earlier version is shut, too."""
+    before = os.umask(0o022)
+    try:
+        with Region(tmp_path) as region:
+            mine = region.settings("meta-0", ["meta"], meta_node={"port": 0})
+            data = Path(mine["data_dir"])
+            data.mkdir(0o755, parents=True)
+            running = region.spawn(mine).wait_ready()
+            kept = [data, *data.rglob("*")]
+            assert {path.name for path in kept} >= {"lock", "version.json", "meta", "table", "data.mdb"}
+            assert not [path for path in kept if path.stat().st_mode & 0o077]
+            assert running.terminate() == 0
+    finally:
+        os.umask(before)
 
 
 def test_a_log_that_cannot_be_read_is_named_in_a_sentence(tmp_path: Path) -> None:

@@ -28,8 +28,11 @@ def test_ports_are_given_once_and_the_plan_is_kept(tmp_path: Path) -> None:
     given.update(link.port for link in plan.links)
     given.update([plan.toxiproxy_port, plan.regions[0].service_port, plan.regions[0].admin_port])
     assert max(given.values()) == 1
-    save_plan(tmp_path, plan)
-    assert load_plan(tmp_path) == plan
+    data = tmp_path / "data"
+    data.mkdir(0o755)
+    save_plan(data, plan)
+    assert load_plan(data) == plan
+    assert data.stat().st_mode & 0o077 == 0, "what the instance keeps is for its own user alone"
 
 
 def test_each_direction_has_its_own_proxy_for_links_and_for_the_configuration() -> None:
