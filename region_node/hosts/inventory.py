@@ -10,6 +10,7 @@ Source: docs/operating/deploying.md, "The description".
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from region_node.process.settings import FORMAT as SETTINGS_FORMAT
 from region_node.process.settings import ROLES, ProcessSettings, build
+from region_node.security.exposure import Exposure
 
 FORMAT = 1
 _OWN = {
@@ -215,6 +217,11 @@ def _check_settings(node: HostNode) -> None:
         build(ProcessSettings, fields, "")
     except ConfigError as error:
         raise ConfigError(f"{node.name}: {error}") from error
+    if "broker" in node.roles:
+        security = node.settings.get("security", {})
+        known = {entry.name for entry in dataclasses.fields(Exposure)}
+        given = {n: v for n, v in security.items() if n in known} if isinstance(security, dict) else security
+        build(Exposure, given, f"{node.name}: security").check(f"{node.name}: its address", node.settings["bind"])
 
 
 # -- processes --------------------------------------------------------------------------------------------------------

@@ -119,6 +119,11 @@ async def run(settings: ProcessSettings, runtime: Runtime) -> int:
         "process.starting",
         extra={"region": settings.region, "node": settings.node_id, "roles": ",".join(settings.roles)},
     )
+    if "broker" in settings.roles and settings.security.exposure.to_all(settings.bind):
+        log.warning(
+            "security.open_to_all",
+            extra={"bind": settings.bind, "hint": "whoever reaches it may do everything: set security.authentication"},
+        )
     roles: list[Role] = []
     code = 0
     try:

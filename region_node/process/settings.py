@@ -384,6 +384,8 @@ class ProcessSettings:
                 "broker.link_port is set without tls: a plain link would let anybody in past security.authentication; "
                 "set tls, or no link_port"
             )
+        if "broker" in self.roles:
+            self.security.exposure.check("bind", self.bind)
         if self.bind in LOOPBACK:
             return
         if {"bookie", "meta", "config"} & set(self.roles) and not (self.tls is not None and self.tls.internal):

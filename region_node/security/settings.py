@@ -12,6 +12,7 @@ from pathlib import Path
 
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import ConfigError
+from region_node.security.exposure import Exposure
 
 SECRET_BYTES_MIN = {"HS256": 32, "HS384": 48, "HS512": 64}
 """A secret is at least as long as the hash (RFC 7518, 3.2)."""
@@ -162,6 +163,13 @@ class SecuritySettings:
     """Each connection to the plain Pulsar ports begins with a PROXY protocol header, version 2: only where a load
     balancer is all that reaches them.
     """
+    allow_insecure: bool = False
+    """A broker may listen beyond this machine though whoever reaches it may do everything."""
+
+    @property
+    def exposure(self) -> Exposure:
+        """Returns to whom a broker with these settings is open."""
+        return Exposure(**{entry.name: getattr(self, entry.name) for entry in fields(Exposure)})
 
     def __post_init__(self) -> None:
         for name in self.authentication:

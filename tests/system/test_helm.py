@@ -7,6 +7,7 @@ sources'`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from benchmarks.cache import once
 from region_node.hosts.host_folders import HostManifest
 from region_node.process import settings as settings_module
 from region_node.process.settings import ProcessSettings
+from region_node.security.exposure import Exposure
 from tests.system import programs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -212,6 +214,9 @@ def test_every_pod_has_settings_that_its_process_takes(case: str) -> None:
     for name, fields in pods.items():
         assert fields["node_id"] == name
         settings_module.build(ProcessSettings, {**fields, "tls": None, "security": {}}, "")  # files are in the pod only
+        known = {entry.name for entry in dataclasses.fields(Exposure)}
+        given = {key: value for key, value in fields["security"].items() if key in known}
+        settings_module.build(Exposure, given, "security").check("bind", "10.0.0.1")
     roles = [role for fields in pods.values() for role in fields["roles"]]
     wanted = {"small": (3, 1, 3, 3), "zones": (5, 1, 6, 2)}[case]
     assert tuple(roles.count(role) for role in ("meta", "config", "bookie", "broker")) == wanted
@@ -241,6 +246,7 @@ def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) ->
         ("brokers.advertised={one}", "one for each"),
         ("region.name=ap", "configPeers does not name region ap"),
         ("bookies.replicas=1", "kept by two of them"),
+        ("security.allow_insecure=false", "set security.authentication"),
     ],
 )
 def test_a_wrong_value_is_refused(setting: str, sentence: str) -> None:

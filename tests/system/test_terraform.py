@@ -175,7 +175,7 @@ class Deployed:
             "ssh": {"key_file": str(network.key), "timeout": "5m"},
             "service": "plain",
             "data": "/srv/heliograph",
-            "settings": {"broker": {"cache_mb": 16}},
+            "settings": {"broker": {"cache_mb": 16}, "security": {"allow_insecure": True}},
             "wheels": str(wheels),
             "pip_options": "--no-index --no-compile",
             "python": PYTHON,

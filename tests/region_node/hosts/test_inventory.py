@@ -43,6 +43,17 @@ def eu(given: dict[str, Any]) -> dict[str, Any]:
             lambda d: d.update(settings={"broker": {"cache_gb": 1}}),
             "eu-a-broker-0: broker: there is no setting 'cache_gb'",
         ),
+        (
+            lambda d: eu(d)["eu-b"].update(address="10.1.0.12"),
+            "eu-b-broker-0: its address is 10.1.0.12, and whoever reaches the broker there may do everything",
+        ),
+        (
+            lambda d: (
+                eu(d)["eu-b"].update(address="10.1.0.12"),
+                d.update(settings={"security": {"allow_insecure": 1}}),
+            ),
+            "security.allow_insecure: expected true or false, not 1",
+        ),
         (lambda d: d.update(settings={"bookie": {"free_mb_min": -1}}), "eu-a-bookie-0: bookie: want 0 <= free_mb_min"),
     ],
 )
@@ -101,6 +112,25 @@ def test_settings_are_merged_for_those_whom_they_concern(described: dict[str, An
     assert broker["tls"]["client_ca"] == "/opt/heliograph/etc/clients.pem" and broker["tls"]["internal"]
     (bookie,) = (node.settings for node in nodes(inventory, "eu", "eu-c") if "bookie" in node.roles)
     assert "broker" not in bookie and bookie["security"] == {"authentication": ["token"]}
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        {"allow_insecure": True},
+        {
+            "authentication": ["token"],
+            "authorization": True,
+            "super_users": ["root"],
+            "tokens": [{"algorithms": ["ES256"], "public_key_file": "{etc}/issuer.pub"}],
+        },
+    ],
+)
+def test_a_host_beyond_this_machine_says_who_is_asked(described: dict[str, Any], security: dict[str, Any]) -> None:
+    """The key's file is on the host only."""
+    eu(described)["eu-b"]["address"] = "10.1.0.12"
+    described["settings"] = {"security": security}
+    parse(described)
 
 
 def test_addresses_for_others(described: dict[str, Any]) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from heliograph.model.errors import ConfigError
+from region_node.process import role_process
+from region_node.process.settings import ProcessSettings
+from region_node.security.settings import SecuritySettings
 from tests.region_node.region_processes import REPOSITORY, Region
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
@@ -86,6 +92,25 @@ def test_a_port_that_is_taken(tmp_path: Path, role: str, section: str) -> None:
         text = refused(settings, tmp_path)
     assert "taken" in text or "in use" in text
     assert str(port) in text
+
+
+def test_a_broker_that_is_open_to_all_says_so_at_each_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ended(*_: object) -> None:
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(role_process, "build", ended)
+    for bind, security, said in (
+        ("10.0.0.1", SecuritySettings(allow_insecure=True), ["security.open_to_all"]),
+        ("127.0.0.1", SecuritySettings(), []),
+        ("10.0.0.1", SecuritySettings(authentication=("tls",)), []),
+    ):
+        caplog.clear()
+        settings = ProcessSettings(region="us", node_id="b", roles=("broker",), bind=bind, security=security)
+        with pytest.raises(ConfigError, match="enough"):
+            asyncio.run(role_process.run(settings, cast(Any, None)))
+        assert [row.message for row in caplog.records if row.levelno == logging.WARNING] == said
 
 
 def test_wrong_settings_and_options(tmp_path: Path) -> None:

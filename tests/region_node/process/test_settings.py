@@ -121,7 +121,16 @@ def test_roles_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> 
         ({"broker": {"ownership": {"lease_ttl_ms": 1}}}, "lease_ttl_ms must be 100 to 60000, not 1"),
         ({"tls": {"ca": "/no/such/ca.pem"}}, "tls.ca: the file /no/such/ca.pem does not exist"),
         ({"roles": ["bookie"], "bind": "0.0.0.0"}, "bind is 0.0.0.0: bookies and metadata nodes"),
-        ({"bind": "0.0.0.0"}, "bind is 0.0.0.0: links from other machines need certificates"),
+        (
+            {"bind": "0.0.0.0", "security": {"allow_insecure": True}},
+            "bind is 0.0.0.0: links from other machines need certificates",
+        ),
+        (
+            {"bind": "0.0.0.0", "broker": {"link_port": 0}},
+            "bind is 0.0.0.0, and whoever reaches the broker there may do",
+        ),
+        ({"bind": "::", "broker": {"link_port": 0}}, "security.allow_insecure to true"),
+        ({"bind": "broker.example", "broker": {"link_port": 0}}, "set security.authentication"),
     ],
 )
 def test_each_mistake_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:

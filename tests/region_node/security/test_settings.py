@@ -150,7 +150,10 @@ def test_bind_and_ports() -> None:
     }
     with pytest.raises(ConfigError, match="internal"):
         build(ProcessSettings, {**base, "roles": ["bookie"]}, "").check_roles()
-    build(ProcessSettings, {**base, "roles": ["broker"]}, "").check_roles()
+    for security in ({"allow_insecure": True}, {"authentication": ["tls"]}):
+        build(ProcessSettings, {**base, "roles": ["broker"], "security": security}, "").check_roles()
+    with pytest.raises(ConfigError, match="may do everything"):
+        build(ProcessSettings, {**base, "roles": ["broker"]}, "").check_roles()
     with pytest.raises(ConfigError, match="past security"):
         open_link = {"broker": {"link_port": 7000}, "security": {"anonymous_role": "guest"}}
         build(ProcessSettings, {**base, "bind": "127.0.0.1", "roles": ["broker"], **open_link}, "").check_roles()

@@ -18,6 +18,12 @@ app.kubernetes.io/component: {{ .component }}
 {{- if not (hasKey .Values.configPeers .Values.region.name) }}
 {{- fail (printf "configPeers does not name region %s itself: it holds all regions that the instance began with" .Values.region.name) }}
 {{- end }}
+{{- $security := .Values.security }}
+{{- $asked := and $security.authentication (not $security.anonymous_role) }}
+{{- $limited := and $security.authorization (not (has $security.anonymous_role ($security.super_users | default list))) }}
+{{- if not (or $asked $limited (eq (toString $security.allow_insecure) "true")) }}
+{{- fail "security: whoever reaches a broker may do everything: set security.authentication (docs/operating/deploying.md, \"Who may do what\"), or security.allow_insecure to true where nobody else can reach it" }}
+{{- end }}
 {{- if lt (mul (int .Values.bookies.replicas) (max 1 (len .Values.zones))) 2 }}
 {{- fail "there is one bookie: each entry is kept by two of them" }}
 {{- end }}
