@@ -3,20 +3,19 @@
 Is: one watch of the metadata a namespace, whoever asks; patterns; the hash of a list. Isn't: frames.
 Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop pass
 come together.
-A pattern cannot keep the broker busy: it is short, and what backtracks badly is refused (the client then polls and
-matches by itself).
+A pattern cannot keep the broker busy: RE2 matches it without backtracking, in one pass over a name, and it has few
+states (a client whose pattern is refused polls and matches by itself).
 Source: docs/protocols/pulsar.md, "Topic lists".
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable
-from re import _constants as ops  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import crc32c
+import re2
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import NotAllowed
@@ -24,8 +23,14 @@ from heliograph.model.topic_names import TopicName
 from local_meta import keys
 
 PATTERN_CHARS_MAX = 50
-_REPEATS_MAX = 2
-_PLAIN = (ops.LITERAL, ops.NOT_LITERAL, ops.ANY, ops.IN, ops.AT, ops.CATEGORY)
+PATTERN_STATES_MAX = 256
+"""What one character of a name costs at most. `.` and each bound of a `{n,m}` count by the bytes of UTF-8."""
+_SLICE = 256
+"""Names that are matched between two looks at what else the broker has to do."""
+_JAVA_CLASS = re.compile(r"&&|\[\^?[^\]]*\[(?!:)")
+"""What Java takes for an intersection, or a union, of classes, and RE2 for plain characters."""
+_OPTIONS = re2.Options()
+_OPTIONS.max_mem, _OPTIONS.log_errors, _OPTIONS.never_capture = 128 << 10, False, True
 
 OnChange = Callable[[list[str], list[str]], None]
 """(new names, names that are gone)."""
@@ -44,31 +49,31 @@ def topic_pattern(text: str) -> Callable[[str], bool]:
     if len(text) > PATTERN_CHARS_MAX:
         raise NotAllowed(f"a topics pattern has at most {PATTERN_CHARS_MAX} characters here, not {len(text)}")
     bare = text.partition("://")[2] or text
+    if _JAVA_CLASS.search(bare):
+        raise NotAllowed(f"topics pattern {text!r} has a class within a class: write it as one class")
     try:
-        if _repeats(parser.parse(bare)) > _REPEATS_MAX:
-            raise NotAllowed(f"topics pattern {text!r} has more than {_REPEATS_MAX} open repetitions")
-        matcher = re.compile(bare)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise NotAllowed(f"topics pattern {text!r} is no regular expression: {error}") from error
+        matcher = re2.compile(bare, _OPTIONS)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise NotAllowed(
+            f"topics pattern {text!r} is no regular expression that is taken here ({reason}): it may not look around "
+            "or back, and its counted repetitions have to be few"
+        ) from error
+    if matcher.programsize > PATTERN_STATES_MAX:
+        raise NotAllowed(
+            f"topics pattern {text!r} has {matcher.programsize} states, more than {PATTERN_STATES_MAX}: counted "
+            "repetitions and classes of Unicode have many"
+        )
     return lambda name: matcher.fullmatch(str(TopicName.parse(name).partitioned).partition("://")[2]) is not None
 
 
-def _repeats(parsed: Any) -> int:
-    """How many `*`, `+`, `{n,m}` it has; none may stand within another, or hold an alternative."""
-    count = 0
-    for op, argument in parsed:
-        if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
-            inner = argument[2]
-            if argument[1] > 1 and any(kind not in _PLAIN for kind, _ in inner):
-                raise NotAllowed("a repetition in a topics pattern may hold single characters only")
-            count += (argument[1] > 1) + _repeats(inner)
-        elif op is ops.SUBPATTERN:
-            count += _repeats(argument[3])
-        elif op is ops.BRANCH:
-            count += max(_repeats(branch) for branch in argument[1])
-        elif op not in _PLAIN:
-            raise NotAllowed("a topics pattern may not look around or back")
-    return count
+async def matching(matches: Callable[[str], bool], names: Sequence[str]) -> list[str]:
+    """Those of `names` that match, in their order; whatever else waits goes on between slices."""
+    found = [name for name in names[:_SLICE] if matches(name)]
+    for at in range(_SLICE, len(names), _SLICE):
+        await asyncio.sleep(0)
+        found += [name for name in names[at : at + _SLICE] if matches(name)]
+    return found
 
 
 class _Namespace:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
+from region_node.topics.serving.topic_listing import matching, topic_pattern, topics_hash
 
 if TYPE_CHECKING:
     from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
@@ -61,15 +61,24 @@ class TopicWatchers:
             raise NotFound(f"namespace {command.namespace} does not exist")
         matches = topic_pattern(command.topics_pattern)
         names: dict[str, None] = {}
+        early: list[tuple[list[str], list[str]]] = []
+        matched = False
 
-        def changed(came: list[str], gone: list[str]) -> None:
+        def change(came: list[str], gone: list[str]) -> tuple[list[str], list[str]]:
             came = [name for name in came if matches(name) and name not in names]
             gone = [name for name in gone if name in names]
-            if not came and not gone:
-                return
             names.update(dict.fromkeys(came))
             for name in gone:
                 del names[name]
+            return came, gone
+
+        def changed(came: list[str], gone: list[str]) -> None:
+            if not matched:  # the list itself is being matched
+                early.append((came, gone))
+                return
+            came, gone = change(came, gone)
+            if not came and not gone:
+                return
             update = pb.CommandWatchTopicUpdate(
                 watcher_id=watcher_id, new_topics=came, deleted_topics=gone, topics_hash=topics_hash(names)
             )
@@ -81,7 +90,12 @@ class TopicWatchers:
             stop()
             return None
         self._stops[watcher_id] = stop
-        names.update(dict.fromkeys(name for name in sorted({*found, *unused}) if matches(name)))
+        names.update(dict.fromkeys(await matching(matches, sorted({*found, *unused}))))
+        if self._stops.get(watcher_id) is not stop or connection.closed:
+            return None
+        for came, gone in early:
+            change(came, gone)
+        matched = True
         current = topics_hash(names)
         success = pb.CommandWatchTopicListSuccess(
             request_id=command.request_id, watcher_id=watcher_id, topics_hash=current
@@ -128,7 +142,7 @@ async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNa
     if command.topics_pattern:
         try:
             matches = topic_pattern(command.topics_pattern)
-            names, response.filtered = [name for name in names if matches(name)], True
+            names, response.filtered = await matching(matches, names), True
         except NotAllowed:  # the client filters by itself
             pass
     response.topics_hash = topics_hash(names)
