@@ -157,10 +157,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        self.hold("writing")
+        """The client does not take its answers: no other is made meanwhile, whatever it has asked already."""
+        self.hold_reading(True, "writing")
 
     def resume_writing(self) -> None:
-        self.release("writing")
+        self.hold_reading(False, "writing")
 
     def hold_reading(self, hold: bool, reason: object = None) -> None:
         """A topic's publish rate is used up, or has recovered: until then no request of this connection is begun

@@ -6,6 +6,7 @@ Source: docs/protocols/pulsar.md, "Topic lists".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ class TopicWatchers:
         self._stops: dict[int, Callable[[], None]] = {}
         self.namespaces: dict[int, str] = {}
         """Watcher id -> what it watches."""
+        self.listing = asyncio.Lock()
+        """One list at a time is made for a connection: lists are long."""
 
     def open(self, command: pb.CommandWatchTopicList) -> Coroutine[Any, Any, None]:
         """The watcher is there at once, so that a close right behind it cancels it; what is returned answers the
@@ -46,7 +49,9 @@ class TopicWatchers:
             raise NotAllowed(f"watcher {command.watcher_id} is open already")
         stop: Callable[[], None] | None = None
         try:
-            stop = await self._list(command, opening)
+            async with self.listing:
+                await self._connection.unsent.room()
+                stop = await self._list(command, opening)
         finally:
             if stop is None and self._stops.get(command.watcher_id) is opening:
                 self.shut(command.watcher_id)
@@ -131,6 +136,13 @@ def on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 
 
 async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    async with connection.watchers.listing:
+        await connection.unsent.room()
+        if not connection.closed:
+            await _list_topics(connection, command)
+
+
+async def _list_topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
     topics = connection.listener.topics
     connection.identity.check_list(command.namespace)
     names = await topics.listed(command.namespace) if topics.view.namespace(command.namespace) is not None else []

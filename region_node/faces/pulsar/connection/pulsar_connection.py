@@ -38,6 +38,7 @@ from region_node.faces.pulsar.commands.replicator_producers import Replicated
 from region_node.faces.pulsar.commands.topic_list_commands import TopicWatchers
 from region_node.faces.pulsar.connection.client_identity import Identity
 from region_node.faces.pulsar.connection.connection_admission import Admission
+from region_node.faces.pulsar.connection.unsent_answers import UnsentAnswers
 from region_node.faces.pulsar.server_errors import code_of
 from region_node.subscriptions.consumer import Consumer
 from region_node.topics.producers import Producer
@@ -80,8 +81,9 @@ class PulsarConnection(asyncio.Protocol):
         self.protocol_version = 0
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
-        self._out_bytes = 0
+        self.unflushed_bytes = 0
         self._paused = False
+        self.unsent = UnsentAnswers(self, listener.settings.unsent_bytes_max)
         self._heard = True
         self._reading_held = False
         self._holds: dict[object, None] = {}
@@ -225,6 +227,7 @@ class PulsarConnection(asyncio.Protocol):
             if not waiting.done():
                 waiting.set_result(False)
         self._out, self._transport = [], None
+        self.unsent.drained()
 
     # -- handshake and life
 
@@ -266,7 +269,8 @@ class PulsarConnection(asyncio.Protocol):
             if self._transport is not None and now - self._since >= settings.handshake_timeout_s:
                 self._transport.abort()  # the peer does not take what waits for it
             return
-        if self._heard or self._reading_held:
+        taking = self._transport is not None and self.unsent.held and self.unsent.taken(self._transport)
+        if self._heard or taking or (self._reading_held and not self.unsent.held):
             self._heard, self._heard_at, self._pinged_at = False, now, 0.0
         self.identity.tick(now, self.listener.clock.wall_ms())
         if not self.connected:
@@ -360,7 +364,7 @@ class PulsarConnection(asyncio.Protocol):
         if not self._out:
             self.listener.outbox.add(self)
         self._out.append(data)
-        self._out_bytes += len(data)
+        self.unflushed_bytes += len(data)
 
     def write_all(self, data: Sequence[Buffer]) -> None:
         for buffer in data:
@@ -368,28 +372,31 @@ class PulsarConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """One write of everything that waits."""
-        out, size = self._out, self._out_bytes
+        out, size = self._out, self.unflushed_bytes
         if not out or self._transport is None or self.closed:
             return
-        self._out, self._out_bytes = [], 0
+        self._out, self.unflushed_bytes = [], 0
         if len(out) == 1:
             self._transport.write(out[0])
         elif size < _JOIN_BELOW * len(out):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
-        if size >= self.listener.settings.write_buffer_bytes and not self._paused:
+        if self._paused:
+            self.unsent.look(self._transport)
+        elif size >= self.listener.settings.write_buffer_bytes:
             self.consuming.wake()
 
     @property
     def writable(self) -> bool:
-        return not self._paused and self._out_bytes < self.listener.settings.write_buffer_bytes
+        return not self._paused and self.unflushed_bytes < self.listener.settings.write_buffer_bytes
 
     def pause_writing(self) -> None:
         self._paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
+        self.unsent.drained()
         self.consuming.wake()
 
     @property
@@ -425,10 +432,12 @@ class PulsarConnection(asyncio.Protocol):
 
     async def _answer(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
         try:
+            await self.unsent.room()
             await work
         except HeliographError as error:
             self.send_error(request_id, code_of(error), str(error))
         finally:
+            work.close()  # where it never began
             self._requests -= 1
 
     # -- the sink of producers and consumers

@@ -79,6 +79,8 @@ class ListenerSettings:
     """Publishes that wait for their receipts, in the whole broker; above it reading stops."""
     write_buffer_bytes: int = 1 << 20
     """High-water mark of what waits to be written to one connection; above it dispatch to it stops."""
+    unsent_bytes_max: int = 16 << 20
+    """Of answers that one client does not take; above it nothing more is read from it."""
     message_bytes_max: int = MESSAGE_BYTES_MAX
     handshake_bytes_max: int = HANDSHAKE_BYTES_MAX
     connections_max: int = 10_000

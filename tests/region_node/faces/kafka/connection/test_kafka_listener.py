@@ -5,7 +5,8 @@ did not read.
 from __future__ import annotations
 
 from region_node.faces.kafka.connection.kafka_listener import _TICK_S
-from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
+from tests.region_node.faces.pulsar.harness import settle
 
 
 def test_who_is_silent_or_does_not_sign_in_is_closed_unless_the_broker_itself_stood_still() -> None:
@@ -27,3 +28,20 @@ def test_who_is_silent_or_does_not_sign_in_is_closed_unless_the_broker_itself_st
         assert idle.protocol.closed
 
     with_face(run, handshake_timeout_s=5.0, idle_s=11.0)
+
+
+def test_no_request_is_begun_while_answers_are_not_taken() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        one = request("metadata", 1, {"topics": None})
+        client.raw(one)
+        await settle(200)
+        client.protocol.pause_writing()
+        client.raw(one * 50)
+        await settle(1000)
+        assert len(client.answers()) == 1 and not client.transport.reading
+        client.protocol.resume_writing()
+        await settle(2000)
+        assert len(client.answers()) == 50 and client.transport.reading
+
+    with_face(run)
