@@ -5,10 +5,12 @@ Is: one object a broker, built where the pool is built. Isn't: per-ledger state.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.striping import STRIDE
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Rng
@@ -76,6 +78,10 @@ class LedgerSettings:
             raise ConfigError("ledgers: time-outs must be above 0")
 
 
+async def _nobody_knows(_: LedgerMetadata) -> int:
+    return -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerContext:
     meta: MetadataStore
@@ -89,6 +95,10 @@ class LedgerContext:
     losses: KnownLosses = field(default_factory=KnownLosses)
     sealing: Sealing | None = None
     """Encrypts what topics want encrypted at rest; None: nothing is, and what is cannot be read."""
+    confirmed: Callable[[LedgerMetadata], Awaitable[int]] = _nobody_knows
+    """Where bookies have forgotten a ledger: an entry of it that something else shows to be confirmed; -1:
+    none. Raises what the metadata raises.
+    """
     acks: BookieLatency = field(default_factory=BookieLatency)
     """How long bookies take from one ack to the next while they owe one; those that never came are not in it."""
 

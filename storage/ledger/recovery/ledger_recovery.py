@@ -81,7 +81,11 @@ async def _recover_once(
         metadata, version = marked
     core = LedgerRecovery(metadata, lambda bookie: context.pool.comes_soon(bookie, context.settings.returns_within_s))
     await _fence(context, core, ledger)
-    tail = _cut_at_stripes(metadata, await _read_tail(context, core, ledger))
+    tail = await _read_tail(context, core, ledger)
+    if core.forgotten:  # what was confirmed has its numbers, though nobody has it here: it may come from elsewhere
+        core.on_confirmed(await context.confirmed(metadata))
+        tail += await _read_tail(context, core, ledger)
+    tail = _cut_at_stripes(metadata, tail)
     closed = replace(
         metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail)
     )

@@ -89,6 +89,18 @@ class LedgerRecovery:
         assert bookie in self._fenced
         self._forgot[bookie] = None
 
+    @property
+    def forgotten(self) -> bool:
+        """Whether a bookie that should have `next` has lost whatever it had."""
+        return bool(self._forgot)
+
+    def on_confirmed(self, through: int) -> None:
+        """Something else than its bookies shows that this entry was confirmed."""
+        if through >= self.next:
+            self.next = through + 1
+            self._absent.clear()
+            self._forgot.clear()
+
     def on_found(self, through: int) -> None:
         """One bookie has the entries from `next` to `through`."""
         assert through >= self.next

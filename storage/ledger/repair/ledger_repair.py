@@ -116,7 +116,7 @@ class LedgerRepair:
             raise BookieUnavailable(f"ledger {ledger}: {', '.join(silent)} may lack entries of it, and cannot be asked")
         if found.nowhere:  # the mark stays: somebody may just be bringing them from elsewhere, under this very mark
             first, last = found.nowhere[0]
-            if not said.nowhere and metadata.state == LedgerState.CLOSED:
+            if not said.nowhere:
                 await self._context.meta.put(
                     keys.underreplicated(ledger), replace(said, nowhere=True).encode(), expected=mark
                 )

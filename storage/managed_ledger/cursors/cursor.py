@@ -345,7 +345,13 @@ class Cursor:
     @staticmethod
     def begins_at(blob: bytes) -> int:
         """The ledger of the mark-delete position of what was stored. Raises CorruptData."""
-        return int(unpack("cursor", blob, _VERSION_BITS)[0])
+        return Cursor.mark_delete_in(blob)[0]
+
+    @staticmethod
+    def mark_delete_in(blob: bytes) -> Position:
+        """The mark-delete position of what was stored. Raises CorruptData."""
+        ledger, entry, *_ = unpack("cursor", blob, _VERSION_BITS)
+        return int(ledger), int(entry)
 
     @staticmethod
     def properties_in(blob: bytes) -> dict[str, str]:

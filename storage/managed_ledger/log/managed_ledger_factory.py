@@ -1,7 +1,7 @@
 """ManagedLedgerFactory: opens, deletes, and lists the topics' logs of one broker.
 
-Is: the claim on a topic, the recovery of its last ledger, and the replay of what its stored state lacks. Isn't: a judge
-of who should own a topic.
+Is: the claim on a topic, the recovery of its last ledger, and what that opens. Isn't: a judge of who should own a
+topic, or the replay of what its stored state lacks (`storage.managed_ledger.log.log_replay`).
 Invariants: the claim (a compare-and-set that changes the metadata's owner, and marks the last ledger where its writer
 left it open) comes first, then that ledger is fenced and recovered, then the cursors are read: an earlier owner can add
 no ledger after the first, confirm nothing after the second, and store no cursor that is not seen. A deletion takes
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put, pages_under, prefix_end
 from heliograph.model.errors import (
@@ -32,15 +33,17 @@ from heliograph.runtime.throttle import Throttle
 from local_meta import keys
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
-from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata, read_open
+from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import SWEEP_S, EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead
+from storage.managed_ledger.cursors.acknowledged import confirmed_through
 from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.log import damaged_ledgers
 from storage.managed_ledger.log.log_reader import ColdReads
+from storage.managed_ledger.log.log_replay import replayed
 from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE, NoState, ShadowLedger
 from storage.managed_ledger.log.shared_parts import SharedParts
@@ -49,11 +52,10 @@ from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.managed_ledger.metadata.ledger_history import History
 from storage.managed_ledger.metadata.ledger_pages import read_pages, stored_topic
 from storage.managed_ledger.metadata.metadata_flusher import MetadataFlusher
-from storage.managed_ledger.metadata.topic_times import CREATED_MS, created_ms, dated, published_by, published_ms
+from storage.managed_ledger.metadata.topic_times import CREATED_MS, created_ms, dated, published_ms
 from storage.managed_ledger.retention.sweep_schedule import Sweeping
 from storage.sealing.sealing import Sealing
 
-_REPLAY_BYTES = 1 << 20
 _CLAIMS_MAX = 10
 _DELETES_A_WRITE = 500
 _SWEPT_A_SLICE = 200
@@ -101,7 +103,12 @@ class ManagedLedgerFactory:
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
         self.context = LedgerContext(
-            meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings(), sealing=sealing
+            meta=meta,
+            pool=pool,
+            rng=rng,
+            settings=ledger_settings or LedgerSettings(),
+            sealing=sealing,
+            confirmed=partial(confirmed_through, meta),
         )
         self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
         cache.on_first = self._start_evicting
@@ -172,8 +179,8 @@ class ManagedLedgerFactory:
             await read_pages(self._meta, topic, stored.owner, catalog.history.missing(min(starts)))
         if not loading.created:
             state.restore(stored.state_blob)
-        next_index, newest_ms = await self._replay(
-            state, catalog, stored, loading.recovered, published_ms(stored, infos)
+        next_index, newest_ms = await replayed(
+            self.context, topic, state, catalog, stored, loading.recovered, published_ms(stored, infos)
         )
         stored = replace(stored, properties=dated(stored.properties, created_ms(stored), newest_ms, stored.next_index))
         ledger = ManagedLedger(topic, state, persistence, catalog, stored, loading.version, next_index, self._parts)
@@ -381,33 +388,6 @@ class ManagedLedgerFactory:
             else:
                 infos.append(replace(last, entries=closed.last_entry + 1, closed_ms=self._clock.wall_ms()))
         return infos
-
-    async def _replay(
-        self,
-        state: LogState,
-        catalog: Catalog,
-        stored: ManagedLedgerMetadata,
-        recovered: LedgerMetadata | None,
-        newest_ms: int,
-    ) -> tuple[int, int]:
-        """Gives `state` the entries that its snapshot lacks. Returns the index of the next message, and when one was
-        published last.
-
-        newest_ms: the same without what is replayed.
-        """
-        next_index, metadata = stored.next_index, recovered
-        position = catalog.at_or_after((stored.state_through[0], stored.state_through[1] + 1))
-        while position is not None:
-            ledger, first = position
-            if metadata is None or metadata.ledger != ledger:
-                metadata = await ledger_metadata(self.context, ledger)
-            runs = await read_open(self.context, metadata, first, catalog.entries_of(ledger) - 1, _REPLAY_BYTES)
-            for first, run in runs:
-                state.replay(ledger, first, run)
-                catalog.add_bytes(ledger, run.size_bytes)
-                next_index, newest_ms = run.first_index + run.messages, published_by(run, newest_ms)
-            position = catalog.at_or_after((ledger, first + run.count))
-        return next_index, newest_ms
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

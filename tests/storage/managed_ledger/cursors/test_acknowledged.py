@@ -1,0 +1,39 @@
+"""An open ledger of which nobody has a copy ends where its topic's cursors show that it was confirmed to."""
+
+from __future__ import annotations
+
+import pytest
+
+from geo_tests.sim.premises import Premises, on_premises
+from heliograph.model.errors import EntriesLost
+from tests.storage.managed_ledger.emptied_bookies import emptied
+
+ENTRIES = list("abcdef")
+
+
+@pytest.mark.parametrize("acknowledged", [3, -1])
+def test_what_was_acknowledged_is_named_as_lost(acknowledged: int) -> None:
+    """Else it had no number by which it could be named, or come back from another region."""
+
+    async def work(premises: Premises) -> None:
+        first = await premises.owner("first")
+        ledger = await first.open()
+        cursor = await first.do(lambda: ledger.open_cursor("c", (-1, -1)))
+        await first.append(ledger, *ENTRIES)
+        number = ledger.ledgers()[-1].ledger
+        if acknowledged >= 0:
+            first.machine.run(cursor.ack_cumulative, (number, acknowledged))
+            await first.do(cursor.flushed)
+        first.machine.power_cut()
+        owner = await premises.owner("second")
+        await emptied(premises, owner)
+        opened = await owner.open()
+        assert [info.entries for info in opened.ledgers() if info.ledger == number] == [acknowledged + 1] * (
+            acknowledged >= 0
+        )
+        if acknowledged >= 0:
+            with pytest.raises(EntriesLost) as told:
+                await owner.do(lambda: opened.read((number, 0), 10, 1 << 20))
+            assert (told.value.first, told.value.last) == (0, acknowledged)
+
+    on_premises(work, bookies=2)
