@@ -6,7 +6,6 @@ Is: options, one request to a broker's admin interface, and what a person sees. 
 from __future__ import annotations
 
 import json
-import time
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.cli.groups import group
+from heliograph.cli.regions.copy_audit import audit_ended
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.model.topic_names import TopicName
 from region_node.commands.storage import tier_commands
@@ -24,7 +24,6 @@ Coordinate = Annotated[
     str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")
 ]
 _REPAIR_S = 3600.0
-_POLL_S = 0.5
 _RANGES_SHOWN = 3
 _ASKED = (
     "what is missing no region that can be asked now has: heliograph audit TOPIC says which did not answer; repair "
@@ -150,7 +149,7 @@ def repair(
         ] or ["nothing is damaged"]
         missing = any(row["missing"] for row in answer["ledgers"].values())
         if answer["asked_other_regions"]:
-            ended = _audit_ended(admin, token, topic, wait_s)
+            ended = audit_ended(lambda: bool(_ask(admin, token, topic, "audit")["running"]), wait_s)
             found = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
             missing = bool(found["damaged"])
             answer |= {"missing_entries": _entries(found), "damaged": found["damaged"], "do": ""}
@@ -174,16 +173,6 @@ def _damage(answer: dict[str, Any]) -> list[str]:
 
 def _entries(answer: dict[str, Any]) -> int:
     return sum(last - first + 1 for ranges in answer["damaged"].values() for first, last in ranges)
-
-
-def _audit_ended(admin: str, token: str, topic: str, wait_s: float) -> bool:
-    """False: the audit of the topic, which asks the other regions, goes on still."""
-    deadline = time.monotonic() + wait_s
-    while _ask(admin, token, topic, "audit")["running"]:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -52,6 +53,16 @@ def _pass(rest: Rest, path: str, wait_s: float) -> Any:
             raise ConfigError(f"the pass has not ended in {wait_s:g} s; it goes on: ask again without --now")
         time.sleep(_POLL_S)
     return answer
+
+
+def audit_ended(running: Callable[[], bool], wait_s: float) -> bool:
+    """False: it goes on still after so long."""
+    deadline = time.monotonic() + wait_s
+    while running():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _print(answer: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from heliograph.cli.regions import copy_audit
 from region_node.commands import topic_commands
 
 TOPIC = "persistent://public/default/t"
@@ -23,7 +24,7 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]], *options
         return answers[path].pop(0)
 
     monkeypatch.setattr(topic_commands, "_ask", ask)
-    monkeypatch.setattr(topic_commands, "_POLL_S", 0.0)
+    monkeypatch.setattr(copy_audit, "_POLL_S", 0.0)
     app = typer.Typer()
     topic_commands.register(app)
     done = CliRunner().invoke(app, ["topics", "repair", TOPIC, *options])
@@ -56,7 +57,7 @@ def test_what_no_region_has_ends_it_with_an_error(monkeypatch: pytest.MonkeyPatc
 def test_an_audit_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"repair": [dict(REPAIRED)], "audit": [{"running": True}] * 2, "damage": [looked([0, 9])]}
     times = iter((0.0, 0.0, 100.0))
-    monkeypatch.setattr(topic_commands.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(copy_audit.time, "monotonic", lambda: next(times))
     code, said = run(monkeypatch, answers, "--wait", "10")
     assert code == 1 and "are still being asked" in said
 
