@@ -177,7 +177,7 @@ class Deployed:
             "data": "/srv/heliograph",
             "settings": {"broker": {"cache_mb": 16}, "security": {"allow_insecure": True}},
             "wheels": str(wheels),
-            "pip_options": "--no-index --no-compile",
+            "pip_options": "--no-compile",
             "python": PYTHON,
             "heliograph": str(HELIOGRAPH),
             "wait_s": 900,

@@ -176,7 +176,7 @@ variable "ssh" {
 }
 
 variable "wheels" {
-  description = "Folder of wheels on this machine that is copied to each host; empty: pip on the host asks its package index."
+  description = "Folder of wheels on this machine that is copied to each host, of all that is installed: hosts then ask no package index. Empty: pip on the host asks its index."
   type        = string
   default     = ""
 }
@@ -188,7 +188,7 @@ variable "packages" {
 }
 
 variable "pip_options" {
-  description = "Further words for pip on the hosts, such as --no-index where all wheels are copied."
+  description = "Further words for pip on the hosts, such as --index-url with an index of your own, or --no-compile."
   type        = string
   default     = ""
 }

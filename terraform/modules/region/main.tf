@@ -94,7 +94,7 @@ resource "terraform_data" "release" {
   provisioner "remote-exec" {
     inline = [
       "set -eu",
-      "${var.ssh.sudo} sh '${local.places[each.key].upload}/install.sh' '${local.places[each.key].prefix}' '${var.release.name}' '${var.release.python}' '${local.places[each.key].upload}/wheels' '${var.service == "systemd" ? var.user : ""}' '${var.release.pip_options}' ${var.release.packages}",
+      "${var.ssh.sudo} sh '${local.places[each.key].upload}/install.sh' '${local.places[each.key].prefix}' '${var.release.name}' '${var.release.python}' '${var.release.wheels == "" ? "" : "${local.places[each.key].upload}/wheels"}' '${var.service == "systemd" ? var.user : ""}' '${var.release.pip_options}' ${var.release.packages}",
       "rm -rf '${local.places[each.key].upload}'",
     ]
   }

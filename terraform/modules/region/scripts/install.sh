@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs a release beside the one in use: an environment of its own below PREFIX/releases. What is complete already is left alone.
 # install.sh PREFIX RELEASE PYTHON WHEELS USER PIP_OPTIONS PACKAGE...
+# WHEELS: the folder of all wheels that were carried here, and nothing else is taken; empty: pip asks the host's package index.
 set -eu
+umask 022 # the processes' user reads what root makes here
 prefix=$1 release=$2 python=$3 wheels=$4 user=$5 options=$6
 shift 6
 target=$prefix/releases/$release
@@ -29,8 +31,11 @@ if [ ! -e "$target/complete" ]; then
     "$python" -m venv "$target"
     pip="$target/bin/python -m pip"
   fi
+  if [ -n "$wheels" ]; then # an index may have something else by one of their names, and this is root
+    set -- --no-index --find-links "$wheels" "$@"
+  fi
   # shellcheck disable=SC2086  # several words each
-  $pip install --quiet --disable-pip-version-check --no-cache-dir --find-links "$wheels" $options "$@"
+  $pip install --quiet --disable-pip-version-check --no-cache-dir $options "$@"
   touch "$target/complete"
 fi
 # The release in use, and this one; what is older goes.
