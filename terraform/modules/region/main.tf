@@ -78,7 +78,8 @@ resource "terraform_data" "release" {
   }
 
   provisioner "remote-exec" {
-    inline = ["rm -rf '${local.places[each.key].upload}' && mkdir -m 700 -p '${local.places[each.key].upload}/wheels'"]
+    # fails where somebody else has made the folder meanwhile: what is in it is given to root
+    inline = ["rm -rf '${local.places[each.key].upload}' && mkdir -m 700 '${local.places[each.key].upload}' && mkdir '${local.places[each.key].upload}/wheels'"]
   }
 
   provisioner "file" {
@@ -118,7 +119,7 @@ resource "terraform_data" "active" {
   }
 
   provisioner "remote-exec" {
-    inline = ["rm -rf '${local.places[each.key].upload}' && mkdir -m 700 -p '${local.places[each.key].upload}/etc'"]
+    inline = ["rm -rf '${local.places[each.key].upload}' && mkdir -m 700 '${local.places[each.key].upload}' && mkdir '${local.places[each.key].upload}/etc'"]
   }
 
   provisioner "file" {
