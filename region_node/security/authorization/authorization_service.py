@@ -12,7 +12,7 @@ Source: docs/protocols/security.md, "Rights".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
@@ -41,6 +41,10 @@ class RightsView(Protocol):
 
     def tenant(self, name: str) -> TenantInfo | None: ...
 
+    def tenants(self) -> list[str]: ...
+
+    def namespaces(self, tenant: str) -> list[str]: ...
+
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
 
 
@@ -51,6 +55,15 @@ class Authorization:
         self.enabled = settings.authorization and view is not None
         self._supers = frozenset(settings.super_users)
         self._view = view
+        self.changes = 0
+        """How often the rules may have changed: an answer holds as long as this is the same."""
+        self._named: frozenset[str] | None = None
+        if self.enabled and view is not None:
+            view.on_change(self._changed)
+
+    def _changed(self, key: str) -> None:
+        self.changes += 1
+        self._named = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -89,6 +102,14 @@ class Authorization:
             return True
         return all(self._role_may_list(role, namespace) for role in principal.roles)
 
+    def has_a_grant(self, principal: Principal) -> bool:
+        """Whether it may produce, consume, or administer anything at all, in whatever tenant."""
+        if not self.enabled or principal.internal:
+            return True
+        if self._named is None:
+            self._named = frozenset(self._roles_with_grants())
+        return all(role in self._supers or role in self._named for role in principal.roles)
+
     # -- the same, as an error ----------------------------------------------------------------------------------------
 
     def check(self, principal: Principal, action: Action, topic: TopicName) -> None:
@@ -111,7 +132,7 @@ class Authorization:
         if not self.may_list(principal, namespace):
             raise refusal(principal, "list the topics of", namespace)
 
-    # -- one role -----------------------------------------------------------------------------------------------------
+    # -- roles -----------------------------------------------------------------------------------------------------
 
     def _role_administers(self, role: str, tenant: str) -> bool:
         if role in self._supers:
@@ -119,6 +140,21 @@ class Authorization:
         assert self._view is not None
         info = self._view.tenant(tenant)
         return info is not None and role in info.admin_roles
+
+    def _roles_with_grants(self) -> Iterator[str]:
+        assert self._view is not None
+        for tenant in self._view.tenants():
+            if (info := self._view.tenant(tenant)) is not None:
+                yield from info.admin_roles
+            for namespace in self._view.namespaces(tenant):
+                if (policies := self._view.namespace(namespace)) is None:
+                    continue
+                for grants in (policies.permissions, *policies.topic_permissions.values()):
+                    yield from (
+                        role
+                        for role, actions in grants.items()
+                        if Action.PRODUCE in actions or Action.CONSUME in actions
+                    )
 
     def _role_may(self, role: str, action: Action, topic: TopicName) -> bool:
         if self._role_administers(role, topic.tenant):

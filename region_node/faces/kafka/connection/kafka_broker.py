@@ -22,6 +22,7 @@ from region_node.faces.kafka.cluster.kafka_cluster import Cluster
 from region_node.faces.kafka.cluster.kafka_configs import Configs
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.group_regions import GroupLeadership
+from region_node.faces.kafka.groups.group_rights import GroupRights
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of, subscription_of
 from region_node.faces.kafka.kafka_settings import KafkaSettings
@@ -119,6 +120,7 @@ class KafkaBroker:
         self.ids = cluster.ids
         self.quotas = ClientQuotas(meta, clock)
         self.group_leadership = GroupLeadership(self.name)
+        self.group_rights = GroupRights(security.rights, settings.namespace, self.name)
         self.delete_part: DeletePart = self._delete_here
         """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
         self._logs: dict[str, KafkaLog] = {}
@@ -219,7 +221,7 @@ class KafkaBroker:
         return name
 
     def check_cluster(self, principal: Principal) -> None:
-        """Who may change groups of the listener, and what is of its whole namespace. Raises Refused."""
+        """Who may change what is of the listener's whole namespace. Raises Refused."""
         tenant = self.settings.namespace.partition("/")[0]
         if not self.security.rights.administers(principal, tenant):
             raise Refused(

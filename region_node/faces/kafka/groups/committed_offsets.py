@@ -49,12 +49,15 @@ class Committed:
     def __init__(self, meta: MetadataStore, group: str) -> None:
         self._meta, self.group = meta, group
         self.rows: dict[Key, Row] = {}
+        self.key_changes = 0
+        """How often the partitions that it has rows of may have changed."""
         self._versions: dict[str, int] = {}
 
     async def load(self) -> None:
         prefix = group_prefix(self.group)
         found = [row async for rows in pages_under(self._meta, prefix) for row in rows]
         self.rows, self._versions = {}, {}
+        self.key_changes += 1
         for key, blob, version in found:
             self._read(key, blob, version)
 
@@ -73,7 +76,7 @@ class Committed:
         return [self._put(chunk, {**self._of(chunk), **mine}) for chunk, mine in self._by_chunk(rows).items()]
 
     def written(self, rows: dict[Key, Row], version: int) -> None:
-        self.rows.update(rows)
+        self._add(rows)
         self._versions.update(dict.fromkeys(self._by_chunk(rows), version))
 
     async def put(self, rows: dict[Key, Row]) -> None:
@@ -89,7 +92,18 @@ class Committed:
                     if not left:
                         raise
                     await self._read_again(chunk)
-            self.rows.update(mine)
+            self._add(mine)
+
+    def _add(self, rows: dict[Key, Row]) -> None:
+        before = len(self.rows)
+        self.rows.update(rows)
+        self.key_changes += len(self.rows) != before
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Drops rows that somebody else has deleted."""
+        for key in keys:
+            self.rows.pop(key, None)
+        self.key_changes += 1
 
     def _by_chunk(self, rows: dict[Key, Row]) -> dict[str, dict[Key, Row]]:
         chunks: dict[str, dict[Key, Row]] = {}
@@ -116,9 +130,7 @@ class Committed:
                     if not tries_left:
                         raise
                     await self._read_again(chunk)
-        for key, row in doomed.items():
-            if self.rows.get(key) == row:
-                del self.rows[key]
+        self.forget([key for key, row in doomed.items() if self.rows.get(key) == row])
 
     async def delete_all(self) -> None:
         await self.delete(list(self.rows))
@@ -149,8 +161,7 @@ class Committed:
     async def _read_again(self, chunk: str) -> None:
         """What is stored is true: a row that is not there any more was deleted, with its topic or its partition."""
         found = await self._meta.get(chunk)
-        for key in self._of(chunk):
-            del self.rows[key]
+        self.forget(self._of(chunk))
         self._versions.pop(chunk, None)
         if found is not None:
             self._read(chunk, *found)

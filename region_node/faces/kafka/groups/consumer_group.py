@@ -72,6 +72,8 @@ class Group:
         self.state, self.generation, self.protocol_type, self.protocol, self.leader = EMPTY, 0, "", "", ""
         self.members: dict[str, GroupMember] = {}
         self.changed = False
+        self.subscription_changes = 0
+        """How often what its members subscribe to has changed."""
         self.empty_since_ms = 0
         self._static: dict[str, str] = {}
         self._pending: dict[str, float] = {}
@@ -162,6 +164,7 @@ class Group:
         }
         self._static[member.instance] = new_id
         self.changed = True
+        self.subscription_changes += 1
         old_leader = self.leader
         if was_leader:
             self.leader = new_id
@@ -179,6 +182,7 @@ class Group:
 
     def _add(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         self.members[member.id] = member
+        self.subscription_changes += 1
         if member.instance is not None:
             self._static[member.instance] = member.id
         if not self.leader:
@@ -200,7 +204,9 @@ class Group:
         if same and (self.state == COMPLETING or (self.state == STABLE and known.id != self.leader)):
             self._answers.append((waiter, self._joined(known)))
             return
-        known.protocols = member.protocols
+        if not same:
+            known.protocols = member.protocols
+            self.subscription_changes += 1
         if known.joining is not None:
             self._refuse(known.joining, Code.REBALANCE_IN_PROGRESS, known.id)
         known.joining = waiter
@@ -428,6 +434,7 @@ class Group:
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.UNKNOWN_MEMBER_ID, "member_id": member.id}))
         del self.members[member.id]
+        self.subscription_changes += 1
         if member.instance is not None and self._static.get(member.instance) == member.id:
             del self._static[member.instance]
         if self.leader == member.id:
@@ -490,6 +497,7 @@ class Group:
 
     def load(self, blob: bytes, now: float) -> None:
         """Its members have their whole session time again. Raises CorruptData."""
+        self.subscription_changes += 1
         try:
             (
                 number,

@@ -7,7 +7,8 @@ coordinator that finds another version of the group stored gives it up; members 
 so that they go on undisturbed under another coordinator.
 Source: docs/protocols/kafka.md, "Groups".
 
-    /kafka/groups/{group}  ->  Group.dump
+    /kafka/groups/{group}        ->  Group.dump
+    /kafka/group-owners/{group}  ->  GroupAccess.dump; beside the group, so that brokers that know of no owners read it
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from heliograph.kv.metadata_store import ABSENT, pages_under
+from heliograph.kv.metadata_store import ABSENT, Delete, Put, pages_under
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.standstill import stood_still_s
@@ -25,6 +26,7 @@ from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
 from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
+from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
@@ -37,17 +39,6 @@ _GROUP_BYTES_MAX = 1 << 10
 
 def group_key(group: str) -> str:
     return f"{GROUPS}{quote(group, safe='')}"
-
-
-class CoordinatedGroup:
-    """One group that is coordinated here."""
-
-    __slots__ = ("group", "lock", "offsets", "version")
-
-    def __init__(self, group: Group, offsets: Committed) -> None:
-        self.group, self.offsets = group, offsets
-        self.version = ABSENT
-        self.lock = asyncio.Lock()
 
 
 class GroupCoordinator:
@@ -95,6 +86,9 @@ class GroupCoordinator:
                 made.version = stored[1]
                 made.group.load(stored[0], self._loop.time())
             await made.offsets.load()
+            owner = await self._broker.meta.get(owner_key(group))
+            if owner is not None:
+                made.access.load(owner[0])
             self._held[group] = made
             loading.set_result(made)
             self.schedule()
@@ -143,9 +137,7 @@ class GroupCoordinator:
                 if held.group.state == EMPTY:
                     held.group.empty_since_ms = self._broker.clock.wall_ms()
                 try:
-                    held.version = await self._broker.meta.put(
-                        group_key(held.group.name), held.group.dump(), expected=held.version
-                    )
+                    await self._store(held)
                 except VersionConflict:
                     self._refuse(answers, Code.NOT_COORDINATOR)
                     self._give_up(held.group.name, Code.NOT_COORDINATOR)
@@ -157,6 +149,15 @@ class GroupCoordinator:
                     return
         self._deliver(answers)
         self.schedule()
+
+    async def _store(self, held: CoordinatedGroup) -> None:
+        key, value, owner = group_key(held.group.name), held.group.dump(), held.access.owner
+        if owner is None or owner == held.access.stored:
+            held.version = await self._broker.meta.put(key, value, expected=held.version)
+            return
+        ops = [Put(key, value, held.version), Put(owner_key(held.group.name), held.access.dump())]
+        held.version = await self._broker.meta.txn(ops)
+        held.access.stored = owner
 
     def _refuse(self, answers: list[tuple[asyncio.Future[Fields], Fields]], code: Code) -> None:
         self._deliver(
@@ -256,7 +257,7 @@ class GroupCoordinator:
         if held.version == ABSENT and not held.offsets.rows:
             raise Refused(Code.GROUP_ID_NOT_FOUND)
         await held.offsets.delete_all()
-        await self._broker.meta.delete(group_key(group))
+        await self._broker.meta.txn([Delete(group_key(group)), Delete(owner_key(group))])
         self._held.pop(group, None)
 
     async def forget_topic(self, kafka: str) -> None:
@@ -266,8 +267,7 @@ class GroupCoordinator:
             for key in [key async for rows in pages_under(self._broker.meta, prefix) for key, _, _ in rows]:
                 await self._broker.meta.delete(key)
         for held in self._held.values():
-            for row in [row for row in held.offsets.rows if row[0] == kafka]:
-                del held.offsets.rows[row]
+            held.offsets.forget([row for row in held.offsets.rows if row[0] == kafka])
 
     async def forget_partition(self, kafka: str, index: int) -> None:
         """It begins anew, or its topic is deleted: no group keeps an offset of it. Raises what the metadata raises."""
@@ -276,4 +276,4 @@ class GroupCoordinator:
             await committed.load()
             await committed.delete([(kafka, index)])
         for held in self._held.values():
-            held.offsets.rows.pop((kafka, index), None)
+            held.offsets.forget([(kafka, index)])

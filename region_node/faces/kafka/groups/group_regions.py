@@ -19,7 +19,7 @@ from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Group
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.groups.group_coordinator import CoordinatedGroup
+    from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup
 
 Waits = Callable[[Iterable[TopicName], str], str]
 """(topics without partitions, group) -> why it may not work here now; "": it may."""

@@ -14,10 +14,13 @@ from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
+from region_node.faces.kafka.groups.group_rights import named, nobodys
+from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+    from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup
 
 _NO_OFFSET = -1
 
@@ -27,6 +30,18 @@ def _group_code(error: HeliographError) -> Code:
     if isinstance(error, Refused):
         return error.code
     return Code.COORDINATOR_NOT_AVAILABLE
+
+
+async def _group(connection: KafkaConnection, group: str) -> CoordinatedGroup:
+    """The group, for a role that may use it. Raises Refused: it may not, or this broker does not coordinate it."""
+    held = await connection.broker.coordinator.held(group)
+    connection.broker.group_rights.check(_principal(connection), held)
+    return held
+
+
+def _principal(connection: KafkaConnection) -> Principal:
+    assert connection.login.principal is not None
+    return connection.login.principal
 
 
 async def join_group(connection: KafkaConnection, request: Request) -> Fields:
@@ -40,6 +55,9 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
         broker.group_leadership.check(fields["group_id"], topics_of(protocols[0][1]) if protocols else ())
+        if nobodys(held):  # transactions and other regions write offsets past its coordinator
+            await held.offsets.load()
+        broker.group_rights.join(_principal(connection), held, named(fields["protocol_type"], protocols))
         member = GroupMember(
             fields["member_id"],
             fields.get("group_instance_id"),
@@ -72,7 +90,7 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
 async def sync_group(connection: KafkaConnection, request: Request) -> Fields:
     fields, coordinator = request.fields, connection.broker.coordinator
     try:
-        held = await coordinator.held(fields["group_id"])
+        held = await _group(connection, fields["group_id"])
         kind, name = fields.get("protocol_type"), fields.get("protocol_name")
         if (kind is not None and kind != held.group.protocol_type) or (
             name is not None and name != held.group.protocol
@@ -98,7 +116,7 @@ async def sync_group(connection: KafkaConnection, request: Request) -> Fields:
 async def heartbeat(connection: KafkaConnection, request: Request) -> Fields:
     fields, coordinator = request.fields, connection.broker.coordinator
     try:
-        held = await coordinator.held(fields["group_id"])
+        held = await _group(connection, fields["group_id"])
         code = held.group.heartbeat(
             coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
         )
@@ -114,7 +132,7 @@ async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
     )
     rows: list[Fields] = []
     try:
-        held = await coordinator.held(fields["group_id"])
+        held = await _group(connection, fields["group_id"])
         for each in leaving:
             code = held.group.leave(coordinator.now, each["member_id"], each["group_instance_id"])
             rows.append(
@@ -131,14 +149,13 @@ async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
 
 async def offset_commit(connection: KafkaConnection, request: Request) -> Fields:
     fields, broker = request.fields, connection.broker
-    principal, coordinator = connection.login.principal, broker.coordinator
-    assert principal is not None
+    principal, coordinator = _principal(connection), broker.coordinator
     rows: dict[tuple[str, int], Row] = {}
     codes: dict[tuple[str, int], Code] = {}
     now_ms = broker.clock.wall_ms()
     whole, held = Code.NONE, None
     try:
-        held = await coordinator.held(fields["group_id"])
+        held = await _group(connection, fields["group_id"])
         if not held.group.members:
             broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         whole = held.group.committed(
@@ -202,32 +219,49 @@ async def _fetched(connection: KafkaConnection, group: str, topics: list[Fields]
     """topics None: all that were committed. stable: what an open transaction may still change is refused."""
     unstable: set[tuple[str, int]] = set()
     try:
-        held = await connection.broker.coordinator.held(group)
+        held = await _group(connection, group)
         await held.offsets.load()  # a transaction's offsets, and those of other regions, are written by others
         if stable and connection.broker.transactions is not None:
             unstable = await connection.broker.transactions.unstable(group)
     except HeliographError as error:
         code = _group_code(error)
         wanted = [(topic["name"], index) for topic in topics or () for index in topic["partition_indexes"]]
-        return {"group_id": group, "error_code": code, "topics": _offset_rows({}, wanted, code)}
+        return {
+            "group_id": group,
+            "error_code": code,
+            "topics": _offset_rows({}, wanted, dict.fromkeys((topic for topic, _ in wanted), code)),
+        }
     rows = held.offsets.rows
-    keys = (
-        sorted(rows)
-        if topics is None
-        else [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
-    )
-    return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, Code.NONE, unstable)}
+    names = {topic for topic, _ in rows} if topics is None else {topic["name"] for topic in topics}
+    codes = {topic: _consumed(connection, topic) for topic in names}
+    if topics is None:
+        keys = sorted(key for key in rows if not codes[key[0]])
+    else:
+        keys = [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
+    return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, codes, unstable)}
+
+
+def _consumed(connection: KafkaConnection, topic: str) -> Code:
+    """Why the client may not see, commit, or delete offsets of the topic; NONE: it may."""
+    try:
+        connection.broker.check(_principal(connection), Action.CONSUME, topic)
+    except HeliographError as error:
+        return code_of(error)
+    return Code.NONE
 
 
 def _offset_rows(
     rows: dict[tuple[str, int], Row],
     keys: list[tuple[str, int]],
-    code: Code,
+    codes: dict[str, Code],
     unstable: set[tuple[str, int]] | None = None,
 ) -> list[Fields]:
+    """codes: of each topic that `keys` name; nothing of one that is refused is told."""
     topics: dict[str, list[Fields]] = {}
     for key in keys:
-        row, refused = rows.get(key), unstable is not None and key in unstable
+        code = codes[key[0]]
+        row = None if code else rows.get(key)
+        refused = not code and unstable is not None and key in unstable
         topics.setdefault(key[0], []).append(
             {
                 "partition_index": key[1],
@@ -242,16 +276,20 @@ def _offset_rows(
 
 async def offset_delete(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
+    codes: dict[str, Code] = {}
     try:
-        held = await connection.broker.coordinator.held(fields["group_id"])
+        held = await _group(connection, fields["group_id"])
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
         used = subscribed(held.group)
+        for topic in fields["topics"]:
+            code = _consumed(connection, topic["name"])
+            codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and topic["name"] in used else code
         doomed = [
             (topic["name"], part["partition_index"])
             for topic in fields["topics"]
             for part in topic["partitions"]
-            if topic["name"] not in used
+            if not codes[topic["name"]]
         ]
         await held.offsets.delete([key for key in doomed if key in held.offsets.rows])
     except HeliographError as error:
@@ -261,10 +299,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
             {
                 "name": topic["name"],
                 "partitions": [
-                    {
-                        "partition_index": p["partition_index"],
-                        "error_code": Code.GROUP_SUBSCRIBED_TO_TOPIC if topic["name"] in used else 0,
-                    }
+                    {"partition_index": p["partition_index"], "error_code": codes[topic["name"]]}
                     for p in topic["partitions"]
                 ],
             }
@@ -289,7 +324,7 @@ async def describe_groups(connection: KafkaConnection, request: Request) -> Fiel
         }
         rows.append(row)
         try:
-            held = await connection.broker.coordinator.held(name)
+            held = await _group(connection, name)
         except HeliographError as error:
             row["error_code"] = _group_code(error)
             continue
@@ -319,6 +354,8 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
     try:
         for name in await coordinator.names():
             held = await coordinator.held(name)
+            if not connection.broker.group_rights.may(_principal(connection), held):
+                continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
                 rows.append(
                     {
@@ -338,8 +375,8 @@ async def delete_groups(connection: KafkaConnection, request: Request) -> Fields
     for name in request.fields["groups_names"]:
         code = Code.NONE
         try:
-            assert connection.login.principal is not None
-            connection.broker.check_cluster(connection.login.principal)
+            held = await connection.broker.coordinator.held(name)
+            connection.broker.group_rights.check_deletes(_principal(connection), held)
             await connection.broker.coordinator.delete(name)
         except HeliographError as error:
             code = _group_code(error)

@@ -177,6 +177,8 @@ class ProduceRequest:
             if compacts:
                 check_keys(records_of(view))
             if head.attributes & TRANSACTIONAL:
+                if broker.security.rights.enabled and self._request.fields.get("transactional_id") is None:
+                    raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a batch of a transaction that has no id")
                 txn = log.transactions.get(head.producer, (-1, None))[1]
                 if txn is None or log.transactions[head.producer][0] != head.epoch:
                     raise Refused(Code.INVALID_TXN_STATE, f"producer {head.producer} has no transaction")
@@ -224,7 +226,7 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
         for part in topic["partition_data"]:
             found = error or broker.loaded(kafka, part["index"])
             if found is None or (
-                transactional and isinstance(found, KafkaLog) and _transaction(found, request, part) is None
+                transactional and isinstance(found, KafkaLog) and not _takes_part(connection, found, request, part)
             ):
                 return False
             logs[kafka, part["index"]] = found
@@ -270,8 +272,13 @@ def _producer(request: Request, part: Fields) -> tuple[int, int]:
     return batch.producer, batch.epoch
 
 
-def _transaction(log: KafkaLog, request: Request, part: Fields) -> TxnId | None:
-    return log.transaction_of(*_producer(request, part))
+def _takes_part(connection: KafkaConnection, log: KafkaLog, request: Request, part: Fields) -> bool:
+    """Whether it is known here that the batch is of an open transaction, and that its producer is the client's."""
+    producer, epoch = _producer(request, part)
+    transactions, principal = connection.broker.transactions, connection.login.principal
+    if log.transaction_of(producer, epoch) is None or transactions is None or principal is None:
+        return False
+    return transactions.rights.knows(principal, producer, epoch)
 
 
 def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> HeliographError | None:
@@ -287,6 +294,15 @@ def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> He
     return None
 
 
+async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, epoch: int) -> None:
+    """Raises Refused, and what the metadata raises."""
+    transactions = opened(connection)
+    assert connection.login.principal is not None
+    if log.transaction_of(producer, epoch) is None:
+        await transactions.txn_of(log, producer, epoch)
+    await transactions.rights.check_batch(connection.login.principal, producer, epoch)
+
+
 async def produce(connection: KafkaConnection, request: Request) -> Fields | None:
     """The same where logs must be loaded first; nothing else of this connection is under way meanwhile."""
     broker = connection.broker
@@ -297,13 +313,8 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
         for part in topic["partition_data"]:
             try:
                 log = error or await broker.log(kafka, part["index"])
-                if (
-                    request.fields.get("transactional_id") is not None
-                    and isinstance(log, KafkaLog)
-                    and _transaction(log, request, part) is None
-                ):
-                    producer, epoch = _producer(request, part)
-                    await opened(connection).txn_of(log, producer, epoch)
+                if request.fields.get("transactional_id") is not None and isinstance(log, KafkaLog):
+                    await _take_part(connection, log, *_producer(request, part))
                 logs[kafka, part["index"]] = log
             except HeliographError as failure:
                 logs[kafka, part["index"]] = failure

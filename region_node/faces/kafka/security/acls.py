@@ -146,7 +146,9 @@ def _meant(broker: KafkaBroker, wanted: Fields) -> tuple[TopicName | None, str, 
     """(topic, role, actions). Raises Refused."""
     if wanted["resource_type"] != TOPIC:
         raise Refused(
-            Code.INVALID_REQUEST, "only topics have grants here: who may consume a topic may join any group on it"
+            Code.INVALID_REQUEST,
+            "only topics have grants here: who may consume all topics of a group may use it, and a transactional id "
+            "belongs to the role that first initialised it",
         )
     if wanted.get("resource_pattern_type", LITERAL) != LITERAL:
         raise Refused(

@@ -20,18 +20,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import msgpack
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under, rows_under
+from heliograph.kv.metadata_store import ABSENT, MetadataStore, Op, Put, pages_under, rows_under
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 from heliograph.wire.run import TxnId
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
 from region_node.faces.kafka.transactions.transactional_id_expiration import IdleIds, producer_key
+from region_node.faces.kafka.transactions.transactional_id_rights import TransactionalIdRights
+from region_node.security.authentication.principal import Principal
 from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.stored_coordinator import as_stored
 from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
@@ -99,6 +102,8 @@ class KafkaTransactions:
         """
         self._opened: dict[str, TxnId] = {}
         """Ids that are coordinated here, as long as their transaction is open."""
+        tenant = broker.settings.namespace.partition("/")[0]
+        self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant)
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
 
     def topic_of(self, transactional_id: str) -> str:
@@ -118,10 +123,13 @@ class KafkaTransactions:
         found = await self._meta.get(IDS + quote(transactional_id, safe=""))
         return None if found is None else TransactionRecord.decode(*found)
 
-    async def _put(self, transactional_id: str, record: TransactionRecord) -> TransactionRecord:
-        """Both keys at once. Raises Refused where another broker has written meanwhile."""
+    async def _put(
+        self, transactional_id: str, record: TransactionRecord, more: Sequence[Op] = ()
+    ) -> TransactionRecord:
+        """Both keys at once, and `more`. Raises Refused where another broker has written meanwhile."""
         key = IDS + quote(transactional_id, safe="")
-        ops = [Put(key, record.encode(), record.version), Put(producer_key(record.producer), _producer_value(record))]
+        producer = Put(producer_key(record.producer), _producer_value(record))
+        ops = [Put(key, record.encode(), record.version), producer, *more]
         try:
             version = await self._meta.txn(ops)
         except VersionConflict as error:
@@ -147,16 +155,19 @@ class KafkaTransactions:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     async def begin_producer(
-        self, transactional_id: str, timeout_ms: int, producer: int, epoch: int
+        self, transactional_id: str, timeout_ms: int, producer: int, epoch: int, principal: Principal | None = None
     ) -> tuple[int, int]:
         """InitProducerId: (producer, epoch); what the one before left open is aborted, or committed where that was
-        decided. Raises Refused.
+        decided. principal: who asks, None for the broker itself. Raises Refused.
         """
         if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
             raise Refused(Code.INVALID_TRANSACTION_TIMEOUT)
         await self._mine(transactional_id)
         async with self._lock(transactional_id):
             record = await self._get(transactional_id)
+            if principal is not None:
+                await self._check_begins(principal, record)
+            before = -1 if record is None else record.producer
             if record is None:
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
             elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
@@ -164,10 +175,17 @@ class KafkaTransactions:
             record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
             if record.epoch > _EPOCH_MAX:
                 record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0)
-            record = await self._put(transactional_id, record)  # from here on the older one is fenced
+            claim = await self.rights.claim(principal, before, record.producer)
+            record = await self._put(transactional_id, record, claim)  # from here on the older one is fenced
             if record.txn is not None:
                 record = await self._finish(transactional_id, record, record.intent or ABORT)
             return record.producer, record.epoch
+
+    async def _check_begins(self, principal: Principal, record: TransactionRecord | None) -> None:
+        if record is None:
+            self.rights.check_new(principal)
+        else:
+            await self.rights.check(principal, record.producer)
 
     async def add_partitions(self, transactional_id: str, producer: int, epoch: int, topics: list[str]) -> None:
         """topics: full names. Raises Refused."""
@@ -308,10 +326,12 @@ class KafkaTransactions:
         """TxnOffsetCommit, at the group's coordinator: durable, and without effect until the transaction commits.
         Raises Refused.
         """
-        found = await self.of_producer(producer)
-        if found is None or found[1] is None:
+        record = await self._get(transactional_id)
+        if record is None or record.producer != producer:  # offsets under an id that is not its would never be let go
+            raise Refused(Code.INVALID_PRODUCER_ID_MAPPING)
+        if record.txn is None:
             raise Refused(Code.INVALID_TXN_STATE)
-        if found[0] != epoch:
+        if record.epoch != epoch:
             raise Refused(Code.PRODUCER_FENCED)
         topics: dict[str, dict[int, Row]] = {}
         for (topic, partition), row in rows.items():

@@ -53,6 +53,7 @@ async def init_producer_id(connection: KafkaConnection, request: Request) -> Fie
                 fields["transaction_timeout"],
                 fields.get("producer_id", -1),
                 fields.get("producer_epoch", -1),
+                connection.login.principal,
             )
             return {"error_code": 0, "producer_id": given[0], "producer_epoch": given[1]}
         number, epoch = fields.get("producer_id", -1), fields.get("producer_epoch", -1)

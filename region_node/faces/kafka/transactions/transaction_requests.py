@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, Unauthorized
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
@@ -25,6 +25,14 @@ def opened(connection: KafkaConnection) -> KafkaTransactions:
     if found is None:
         raise Refused(Code.INVALID_REQUEST, "transactions are off: set broker.transactionCoordinatorEnabled")
     return found
+
+
+async def _owned(connection: KafkaConnection, fields: Fields) -> KafkaTransactions:
+    """Raises Refused where transactions are off, or the producer is another role's."""
+    transactions = opened(connection)
+    assert connection.login.principal is not None
+    await transactions.rights.check(connection.login.principal, fields["producer_id"])
+    return transactions
 
 
 def code_for(error: HeliographError, request: Request) -> Code:
@@ -55,7 +63,8 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
         codes = {key: code or Code.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
     else:
         try:
-            await opened(connection).add_partitions(
+            transactions = await _owned(connection, fields)
+            await transactions.add_partitions(
                 fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], list(topics.values())
             )
         except HeliographError as error:
@@ -76,9 +85,8 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
 async def add_offsets_to_txn(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
     try:
-        await opened(connection).add_offsets(
-            fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
-        )
+        transactions = await _owned(connection, fields)
+        await transactions.add_offsets(fields["transactional_id"], fields["producer_id"], fields["producer_epoch"])
     except HeliographError as error:
         return {"error_code": code_for(error, request)}
     return {"error_code": 0}
@@ -87,12 +95,22 @@ async def add_offsets_to_txn(connection: KafkaConnection, request: Request) -> F
 async def end_txn(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
     try:
-        await opened(connection).end(
+        transactions = await _owned(connection, fields)
+        await transactions.end(
             fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["committed"]
         )
     except HeliographError as error:
         return {"error_code": code_for(error, request)}
     return {"error_code": 0}
+
+
+def _check_consumes(connection: KafkaConnection, topic: str) -> None:
+    """Raises Refused where the client may not commit offsets of the topic."""
+    assert connection.login.principal is not None
+    try:
+        connection.broker.check(connection.login.principal, Action.CONSUME, topic)
+    except Unauthorized as error:
+        raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, str(error)) from error
 
 
 async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fields:
@@ -102,7 +120,9 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
     rows: dict[tuple[str, int], Row] = {}
     code, now_ms = Code.NONE, broker.clock.wall_ms()
     try:
+        transactions = await _owned(connection, fields)
         held = await broker.coordinator.held(fields["group_id"])
+        broker.group_rights.check(principal, held)
         if not held.group.members:
             broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
@@ -110,13 +130,13 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
             )
         for topic in fields["topics"]:
-            broker.check(principal, Action.CONSUME, topic["name"])
+            _check_consumes(connection, topic["name"])
             for part in topic["partitions"]:
                 metadata = part["committed_metadata"] or ""
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[topic["name"], part["partition_index"]] = row
         if not code:
-            await opened(connection).hold_offsets(
+            await transactions.hold_offsets(
                 fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["group_id"], rows
             )
     except HeliographError as error:

@@ -27,7 +27,7 @@ from heliograph.runtime.clock import Clock
 
 log = logging.getLogger("region_node.kafka")
 
-IDLE, PRODUCERS = "/kafka/idle-transactions/", "/kafka/producers/"
+IDLE, PRODUCERS, OWNERS = "/kafka/idle-transactions/", "/kafka/producers/", "/kafka/producer-owners/"
 FORMAT = 1
 _LOOKS = 24
 _LOOK_S = (60.0, 3600.0)
@@ -82,7 +82,10 @@ class IdleIds:
     async def _forget(self, quoted: str, version: int, producer: int) -> bool:
         try:
             await self._meta.txn(
-                [Delete(self._prefix + quoted, expected=version), Delete(producer_key(producer)), Delete(IDLE + quoted)]
+                [
+                    Delete(self._prefix + quoted, expected=version),
+                    *(Delete(key) for key in (producer_key(producer), owner_key(producer), IDLE + quoted)),
+                ]
             )
         except VersionConflict:  # it is used again
             return False
@@ -108,3 +111,8 @@ class IdleIds:
 def producer_key(producer: int) -> str:
     """What brokers that lead partitions know of a transactional producer."""
     return f"{PRODUCERS}{producer:020d}"
+
+
+def owner_key(producer: int) -> str:
+    """Whose transactional producer it is."""
+    return f"{OWNERS}{producer:020d}"

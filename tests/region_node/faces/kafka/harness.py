@@ -80,6 +80,9 @@ class OwnerOfAll:
     async def bundle_owner(self, namespace: str, bundle: int) -> BrokerRecord:
         return self.record
 
+    async def owner(self, topic: str) -> BrokerRecord:
+        return self.record
+
     def owns(self, topic: str) -> bool:
         return True
 

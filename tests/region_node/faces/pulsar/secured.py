@@ -33,13 +33,19 @@ class View:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.tenants = {"public": TenantInfo(admin_roles=("boss",)), "other": TenantInfo(admin_roles=("stranger",))}
+        self.infos = {"public": TenantInfo(admin_roles=("boss",)), "other": TenantInfo(admin_roles=("stranger",))}
 
     def namespace(self, name: str) -> NamespacePolicies | None:
         return self.broker.view.namespace(name)
 
     def tenant(self, name: str) -> TenantInfo | None:
-        return self.tenants.get(name)
+        return self.infos.get(name)
+
+    def tenants(self) -> list[str]:
+        return sorted(self.infos)
+
+    def namespaces(self, tenant: str) -> list[str]:
+        return [name for name in self.broker.view.known if name.startswith(f"{tenant}/")]
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         return self.broker.view.on_change(callback)

@@ -207,7 +207,7 @@ def test_a_tenants_admin_who_goes_is_closed_too(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
         made = await client(broker, "boss")
         await made.producer(1)
-        view.tenants["public"] = TenantInfo(admin_roles=("next",))
+        view.infos["public"] = TenantInfo(admin_roles=("next",))
         for callback in list(broker.view.callbacks):
             callback("/tenants/public")
         assert [c.type for c, _ in await made.news()] == [K.CLOSE_PRODUCER]

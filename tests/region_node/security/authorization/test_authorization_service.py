@@ -28,6 +28,7 @@ class View:
 
     def __init__(self, policies: NamespacePolicies | None = None, admins: tuple[str, ...] | None = ("boss",)) -> None:
         self.policies, self.admins = policies, admins
+        self.callbacks: list[Callable[[str], None]] = []
 
     def namespace(self, name: str) -> NamespacePolicies | None:
         return self.policies if name == NAMESPACE else None
@@ -35,7 +36,14 @@ class View:
     def tenant(self, name: str) -> TenantInfo | None:
         return TenantInfo(admin_roles=self.admins) if name == "t" and self.admins is not None else None
 
+    def tenants(self) -> list[str]:
+        return [] if self.admins is None else ["t"]
+
+    def namespaces(self, tenant: str) -> list[str]:
+        return [NAMESPACE] if tenant == "t" and self.policies is not None else []
+
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        self.callbacks.append(callback)
         return lambda: None
 
 
@@ -177,3 +185,20 @@ def test_each_refusal_names_the_role_and_what_it_wanted() -> None:
     found.check_subscribe(every, TOPIC, "s")
     found.check_look_up(every, TOPIC)
     found.check_list(every, NAMESPACE)
+
+
+def test_a_role_has_a_grant_where_any_rule_lets_it_do_something() -> None:
+    view = View(
+        NamespacePolicies(
+            permissions={"a": ["produce"], "stranger": ["functions"]},
+            topic_permissions={str(TOPIC): {"b": ["consume"]}},
+        )
+    )
+    found = authorization(view)
+    assert [name for name in ROLES if found.has_a_grant(role(name))] == ["a", "b", "boss", "root"]
+    assert not found.has_a_grant(role("a", proxy="stranger")) and found.has_a_grant(role("a", proxy="b"))
+    view.policies, before = NamespacePolicies(permissions={"stranger": ["consume"]}), found.changes
+    for callback in view.callbacks:
+        callback("/tenants/t")
+    assert [name for name in ROLES if found.has_a_grant(role(name))] == ["boss", "root", "stranger"]
+    assert found.changes > before

@@ -4,8 +4,7 @@ forgotten; whoever coordinates it then.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -15,34 +14,12 @@ from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.transactions.kafka_transactions import IDS, KafkaTransactions
 from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, producer_key
-from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.transactions.coordinators.transaction_service import Transactions
-from tests.region_node.faces.kafka.harness import Face, with_face
+from tests.region_node.faces.kafka.harness import Face
+from tests.region_node.faces.kafka.transactions.harness import with_transactions
 
 DAY_S, HOUR_S = 86_400, 3_600
 TIMEOUT_MS = 60_000
-
-
-def with_transactions(
-    test: Callable[[Face, Transactions, KafkaTransactions], Coroutine[Any, Any, None]], **settings: Any
-) -> None:
-    async def run(face: Face) -> None:
-        service = Transactions(
-            meta=face.meta,
-            topics=lambda: face.topics,
-            ownership=lambda: face.owner,  # type: ignore[arg-type, return-value]
-            view=face.view,
-            region="us",
-            clock=face.clock,
-            rng=random.Random(1),
-            settings=TransactionSettings(coordinators=2),
-        )
-        try:
-            await test(face, service, KafkaTransactions(face.broker, service))
-        finally:
-            await service.close()
-
-    with_face(run, **settings)
 
 
 async def left(face: Face, prefix: str) -> list[str]:

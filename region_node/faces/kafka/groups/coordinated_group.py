@@ -1,0 +1,69 @@
+"""CoordinatedGroup: one group at its coordinator: its members, its offsets, and whose it is.
+
+Is: values that travel together, and the owner's form as it is stored. Isn't: a rule of the protocol (`consumer_group`),
+a right (`group_rights`), or storage (`group_coordinator`).
+Source: docs/protocols/kafka.md, "Groups".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+import msgpack
+
+from heliograph.kv.metadata_store import ABSENT
+from heliograph.model.errors import CorruptData
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.groups.committed_offsets import Committed
+from region_node.faces.kafka.groups.consumer_group import Group
+
+OWNERS = "/kafka/group-owners/"
+FORMAT = 1
+
+Stamp = tuple[int, int, int]
+
+
+def owner_key(group: str) -> str:
+    return f"{OWNERS}{quote(group, safe='')}"
+
+
+class GroupAccess:
+    """What is known of the rights to one group. `owner`: the role that made it, None where nobody knows; `stored`: the
+    owner as it is stored.
+    """
+
+    __slots__ = ("allowed", "owner", "stamp", "stored", "topics")
+
+    def __init__(self) -> None:
+        self.owner: str | None = None
+        self.stored: str | None = None
+        self.topics: list[TopicName] = []
+        self.stamp: Stamp = (-1, -1, -1)
+        self.allowed: dict[tuple[str, ...], bool] = {}
+
+    def dump(self) -> bytes:
+        packed: bytes = msgpack.packb([FORMAT, self.owner])
+        return packed
+
+    def load(self, blob: bytes) -> None:
+        """Takes what `dump` made. Raises CorruptData."""
+        try:
+            number, owner = msgpack.unpackb(blob)
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+            raise CorruptData(f"owner of a group: {error}") from error
+        if number != FORMAT or not isinstance(owner, str):
+            raise CorruptData(f"owner of a group: format {number}; this version reads {FORMAT}")
+        self.owner = self.stored = owner
+
+
+class CoordinatedGroup:
+    """One group that is coordinated here."""
+
+    __slots__ = ("access", "group", "lock", "offsets", "version")
+
+    def __init__(self, group: Group, offsets: Committed) -> None:
+        self.group, self.offsets = group, offsets
+        self.access = GroupAccess()
+        self.version = ABSENT
+        self.lock = asyncio.Lock()

@@ -1,0 +1,133 @@
+"""GroupRights: which roles may use which consumer group.
+
+Is: the owner of a group, the topics that it is about, and the answer, kept until one of them or the rules change.
+Isn't: a right to a topic (`region_node.security.authorization`), or storage (`group_coordinator`).
+Invariants: a group is used by the role that made it, by roles that may consume every one of its topics, and by admins
+of the listener's tenant, and by nobody else; it is about what its members subscribe to and what it has offsets of. A
+group without members and offsets is nobody's: who joins it first owns it. A member names only topics that it may
+consume. Where nothing is authorized, everybody may, and no owner is written down.
+Bounds: an answer is a look-up, except behind a change of the rules, the members, or the partitions.
+Source: docs/protocols/kafka.md, "Rights to groups and transactional ids".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.consumer_group import Protocols
+from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess
+from region_node.faces.kafka.groups.group_regions import topics_of
+from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.authorization_service import Action, Authorization
+
+_CONSUMERS = "consumer"
+"""The protocol type whose members name topics; members of others say nothing of them."""
+
+
+def named(protocol_type: str, protocols: Protocols) -> set[str]:
+    """Topics that a member names when it joins."""
+    if protocol_type != _CONSUMERS:
+        return set()
+    return {topic for metadata in {metadata for _, metadata in protocols} for topic in topics_of(metadata)}
+
+
+class GroupRights:
+    """Answers for the groups of one listener. name: of a topic that a client names; raises Refused."""
+
+    def __init__(self, rights: Authorization, namespace: str, name: Callable[[str], TopicName]) -> None:
+        self._rights, self._name = rights, name
+        self._tenant, _, self._namespace = namespace.partition("/")
+
+    def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
+        """Lets a member of that role in, who names these topics; a group that is nobody's is its from now on. Raises
+        Refused.
+        """
+        if not self._rights.enabled:
+            return
+        for topic in self._parsed(topics):
+            if not self._rights.may(principal, Action.CONSUME, topic):
+                raise Refused(
+                    Code.GROUP_AUTHORIZATION_FAILED,
+                    f"the role {principal.role!r} may not consume {topic}, which it names: grant it consume there",
+                )
+        if nobodys(held):
+            if not topics and not self._rights.has_a_grant(principal):
+                raise Refused(
+                    Code.GROUP_AUTHORIZATION_FAILED,
+                    f"the role {principal.role!r} has no grant anywhere: an admin of a tenant can grant it consume",
+                )
+            held.access.owner = principal.role
+            return
+        self.check(principal, held)
+        if held.access.owner is None:
+            held.access.owner = principal.role
+            held.access.allowed.clear()
+
+    def check(self, principal: Principal, held: CoordinatedGroup) -> None:
+        """Raises Refused where `may` says no."""
+        if not self.may(principal, held):
+            raise Refused(
+                Code.GROUP_AUTHORIZATION_FAILED,
+                f"the role {principal.role!r} may not use the group {held.group.name!r}: grant it consume on each of "
+                "the group's topics",
+            )
+
+    def may(self, principal: Principal, held: CoordinatedGroup) -> bool:
+        """Whether the role may see and use it; one that is nobody's has nothing to see."""
+        if not self._rights.enabled or principal.internal:
+            return True
+        access = self._known(held)
+        answer = access.allowed.get(principal.roles)
+        if answer is None:
+            answer = access.allowed[principal.roles] = self._answer(principal, held)
+        return answer
+
+    def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
+        """Whether the role may delete it whole: it administers the listener's tenant, or those of all its topics.
+        Raises Refused.
+        """
+        topics = self._known(held).topics
+        if self._rights.administers(principal, self._tenant) or (
+            topics and all(self._rights.administers(principal, topic.tenant) for topic in topics)
+        ):
+            return
+        raise Refused(
+            Code.GROUP_AUTHORIZATION_FAILED,
+            f"the role {principal.role!r} administers neither {self._tenant} nor the tenants of the group's topics",
+        )
+
+    def _known(self, held: CoordinatedGroup) -> GroupAccess:
+        access = held.access
+        stamp = self._rights.changes, held.group.subscription_changes, held.offsets.key_changes
+        if access.stamp != stamp:
+            names = {topic for topic, _ in held.offsets.rows}
+            metadata = {each for member in held.group.members.values() for each in member.protocols}
+            names |= named(held.group.protocol_type, list(metadata))
+            access.topics, access.stamp = list(self._parsed(names)), stamp
+            access.allowed.clear()
+        return access
+
+    def _answer(self, principal: Principal, held: CoordinatedGroup) -> bool:
+        rights, access = self._rights, held.access
+        if nobodys(held) or rights.administers(principal, self._tenant):
+            return True
+        if principal.role == access.owner or (access.owner is None and not access.topics):
+            return rights.has_a_grant(principal)  # nobody wrote down whose it is: it was made before this was so
+        topics = access.topics or [
+            TopicName("persistent", self._tenant, self._namespace, f"__group__{held.group.name}")
+        ]
+        return all(rights.may(principal, Action.CONSUME, topic) for topic in topics)
+
+    def _parsed(self, names: Iterable[str]) -> Iterable[TopicName]:
+        for name in sorted(names):
+            try:
+                yield self._name(name)
+            except Refused:  # no topic can have that name
+                continue
+
+
+def nobodys(held: CoordinatedGroup) -> bool:
+    """Whether it has neither members nor, as far as its coordinator has read, offsets."""
+    return not held.group.members and not held.offsets.rows

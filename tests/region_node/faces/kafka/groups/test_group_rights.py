@@ -1,0 +1,285 @@
+"""Groups are used by the role that made them, by whoever may consume all their topics, and by admins; by nobody else,
+also behind a change of coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS
+from region_node.faces.kafka.groups.coordinated_group import OWNERS
+from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordinator
+from region_node.security.authentication.principal import Principal
+from region_node.security.settings import SecuritySettings
+from tests.region_node.faces.kafka.harness import Client, Face
+
+SECURITY = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
+GROUP, TOPIC = Code.GROUP_AUTHORIZATION_FAILED, Code.TOPIC_AUTHORIZATION_FAILED
+PAID, SENT = "victim/ns/paid", "victim/ns/sent"
+WORKER = "w"
+
+
+def subscription(*topics: str) -> bytes:
+    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+async def opened(security: SecuritySettings | None = SECURITY) -> Face:
+    """One in which "ann" may consume both of the victim's topics, "sue" one of them, "pat" produce there, "mallory"
+    consume elsewhere, "victor" administer the victim, and "nil" nothing.
+    """
+    face = Face(security=security)
+    await face.start()
+    await face.admin.update_tenant("public", TenantInfo(allowed_regions=("us",), admin_roles=("pub-admin",)))
+    await face.admin.create_tenant("victim", TenantInfo(allowed_regions=("us",), admin_roles=("victor",)))
+    paid, sent = f"persistent://{PAID}", f"persistent://{SENT}"
+    policies = NamespacePolicies(
+        regions=("us",),
+        permissions={"pat": ["produce"]},
+        topic_permissions={
+            paid: {"ann": ["consume"], "sue": ["consume"], WORKER: ["consume"]},
+            sent: {"ann": ["consume"]},
+        },
+    )
+    await face.admin.create_namespace("victim/ns", policies)
+    await face.admin.create_tenant("mallory", TenantInfo(allowed_regions=("us",)))
+    own = NamespacePolicies(regions=("us",), permissions={"mallory": ["consume", "produce"]})
+    await face.admin.create_namespace("mallory/ns", own)
+    for topic in (PAID, SENT):
+        new = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        await client(face, "root").ask("create_topics", 7, {"topics": [new], "timeout": 1000})
+    return face
+
+
+def client(face: Face, role: str) -> Client:
+    made = Client(face.listener)
+    made.protocol.login.principal = Principal(role=role)
+    return made
+
+
+def joining(
+    group: str, *topics: str, member: str = "", kind: str = "consumer", metadata: bytes | None = None
+) -> dict[str, Any]:
+    protocols = [{"name": "range", "metadata": subscription(*topics) if metadata is None else metadata}]
+    session = {"session_timeout": 30_000, "rebalance_timeout": 30_000}
+    return {"group_id": group, "member_id": member, "protocol_type": kind, "protocols": protocols, **session}
+
+
+async def join(face: Face, role: str, group: str, *topics: str, **more: Any) -> dict[str, Any]:
+    """Its first member, with an assignment."""
+    who = client(face, role)
+    answer = await who.ask("join_group", 3, joining(group, *topics, **more))
+    if not answer["error_code"]:
+        own = {"member_id": answer["member_id"], "assignment": b"all"}
+        asked = {"group_id": group, "generation_id": answer["generation_id"], "member_id": answer["member_id"]}
+        assert (await who.ask("sync_group", 3, {**asked, "assignments": [own]}))["error_code"] == 0
+    return answer
+
+
+def offsets(*topics: str) -> list[dict[str, Any]]:
+    part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "", "committed_leader_epoch": -1}
+    return [{"name": topic, "partitions": [part]} for topic in topics]
+
+
+async def commit(face: Face, role: str, group: str, *topics: str, joined: dict[str, Any] | None = None) -> list[int]:
+    of = {"generation_id_or_member_epoch": -1, "member_id": ""}
+    if joined is not None:
+        of = {"generation_id_or_member_epoch": joined["generation_id"], "member_id": joined["member_id"]}
+    wanted = {"group_id": group, **of, "group_instance_id": None, "topics": offsets(*topics)}
+    return codes(await client(face, role).ask("offset_commit", 7, wanted))
+
+
+def codes(answer: Any) -> list[int]:
+    if isinstance(answer, dict):
+        own = [answer["error_code"]] if "error_code" in answer else []
+        return own + [code for value in answer.values() for code in codes(value)]
+    return [code for each in answer for code in codes(each)] if isinstance(answer, list) else []
+
+
+def asked(group: str, joined: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
+    """Whatever somebody may want of a group whose only member has joined."""
+    member = {"member_id": joined["member_id"], "group_instance_id": None}
+    of = {"group_id": group, "generation_id": joined["generation_id"], **member}
+    committed = {"group_id": group, "generation_id_or_member_epoch": joined["generation_id"], **member}
+    return {
+        "join_group": (3, joining(group, member=joined["member_id"])),
+        "sync_group": (3, {**of, "assignments": []}),
+        "heartbeat": (3, of),
+        "offset_commit": (7, {**committed, "topics": offsets(PAID)}),
+        "offset_fetch": (5, {"group_id": group, "topics": None}),
+        "offset_delete": (0, {"group_id": group, "topics": [{"name": PAID, "partitions": [{"partition_index": 0}]}]}),
+        "describe_groups": (4, {"groups": [group]}),
+        "leave_group": (3, {"group_id": group, "members": [member]}),
+        "delete_groups": (1, {"groups_names": [group]}),
+    }
+
+
+@pytest.mark.parametrize("role", ["nil", "pat", "mallory", "sue"])
+def test_a_role_that_may_not_consume_all_its_topics_can_do_nothing_with_a_group(role: str) -> None:
+    async def run() -> None:
+        face = await opened()
+        joined = await join(face, "ann", "orders", PAID, SENT)
+        assert await commit(face, "ann", "orders", PAID, joined=joined) == [0]
+        for name, (version, fields) in asked("orders", joined).items():
+            answer = await client(face, role).ask(name, version, fields)
+            assert {code for code in codes(answer) if code} == {GROUP}, name
+            assert not any(answer.get(field) for field in ("members", "topics")) or name == "offset_commit", name
+        told = await client(face, role).ask("describe_groups", 4, {"groups": ["orders"]})
+        assert told["groups"][0]["members"] == [] and told["groups"][0]["group_state"] == "Dead"
+        listed = await client(face, role).ask("list_groups", 2, {})
+        assert listed == {**listed, "error_code": 0, "groups": []}
+        held = await face.broker.coordinator.held("orders")
+        assert list(held.group.members) == [joined["member_id"]] and list(held.offsets.rows) == [(PAID, 0)]
+        await face.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("role", ["ann", "victor", "pub-admin", "root"])
+def test_its_owner_and_admins_use_a_group(role: str) -> None:
+    async def run() -> None:
+        face = await opened()
+        joined = await join(face, "ann", "orders", PAID, SENT)
+        assert [each["group_id"] for each in (await client(face, role).ask("list_groups", 2, {}))["groups"]] == [
+            "orders"
+        ]
+        calls = asked("orders", joined)
+        for name in ("heartbeat", "describe_groups", "leave_group"):
+            version, fields = calls[name]
+            assert set(codes(await client(face, role).ask(name, version, fields))) == {0}, name
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_member_names_only_topics_that_it_may_consume() -> None:
+    async def run() -> None:
+        face = await opened()
+        assert (await join(face, "sue", "own", PAID, SENT))["error_code"] == GROUP
+        assert (await join(face, "nil", "own"))["error_code"] == GROUP
+        assert (await join(face, "nil", "own", kind="connect", metadata=b"\0\0\0\4http"))["error_code"] == GROUP
+        assert await rows_under(face.meta, GROUPS) == await rows_under(face.meta, OWNERS) == []
+        assert (await join(face, "sue", "own", PAID))["error_code"] == 0
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_are_committed_seen_and_deleted_where_their_topics_may_be_consumed() -> None:
+    async def run() -> None:
+        face = await opened()
+        assert await commit(face, "sue", "alone", PAID, SENT) == [0, TOPIC]
+        assert await commit(face, "mallory", "alone", PAID) == [GROUP]
+        assert await commit(face, "ann", "alone", SENT) == [0]
+        own = await join(face, "ann", "hers", PAID, SENT)
+        assert await commit(face, "ann", "hers", PAID, SENT, joined=own) == [0, 0]
+        policies = face.view.namespace("victim/ns")
+        assert policies is not None
+        await face.admin.update_namespace(
+            "victim/ns", lambda found: replace(found, topic_permissions={f"persistent://{PAID}": {"ann": ["consume"]}})
+        )
+        ann = client(face, "ann")
+        everything = await ann.ask("offset_fetch", 5, {"group_id": "hers", "topics": None})
+        assert [topic["name"] for topic in everything["topics"]] == [PAID], "the owner goes on with what it may consume"
+        wanted = [{"name": topic, "partition_indexes": [0]} for topic in (PAID, SENT)]
+        rows = (await ann.ask("offset_fetch", 5, {"group_id": "hers", "topics": wanted}))["topics"]
+        told = [(part["committed_offset"], part["error_code"]) for row in rows for part in row["partitions"]]
+        assert told == [(7, 0), (-1, TOPIC)]
+        gone = [{"name": topic, "partitions": [{"partition_index": 0}]} for topic in (PAID, SENT)]
+        left = {"group_id": "hers", "members": [{"member_id": own["member_id"], "group_instance_id": None}]}
+        await ann.ask("leave_group", 3, left)
+        assert codes(await ann.ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == [0, 0, TOPIC]
+        assert list((await face.broker.coordinator.held("hers")).offsets.rows) == [(SENT, 0)]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_grant_that_goes_puts_its_role_out_of_the_group() -> None:
+    async def run() -> None:
+        face = await opened()
+        await join(face, "ann", "orders", PAID)
+        version, fields = asked("orders", {"member_id": "?", "generation_id": 1})["heartbeat"]
+        assert codes(await client(face, "sue").ask("heartbeat", version, fields)) == [Code.UNKNOWN_MEMBER_ID]
+        await face.admin.update_namespace("victim/ns", lambda found: replace(found, topic_permissions={}))
+        assert codes(await client(face, "sue").ask("heartbeat", version, fields)) == [GROUP]
+        assert codes(await client(face, "ann").ask("heartbeat", version, fields)) == [GROUP], "it has no grant at all"
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_the_owner_of_a_group_without_topics_is_known_to_the_next_coordinator() -> None:
+    async def run() -> None:
+        face = await opened()
+        connect: dict[str, Any] = {"kind": "connect", "metadata": b"\0\0\0\4http"}
+        joined = await join(face, WORKER, "connectors", **connect)
+        assert joined["error_code"] == 0
+        face.broker.coordinator.close()
+        face.broker.coordinator = GroupCoordinator(face.broker)
+        for role, told in (("ann", GROUP), ("sue", GROUP), ("victor", GROUP), (WORKER, 0), ("pub-admin", 0)):
+            version, fields = asked("connectors", joined)["heartbeat"]
+            assert codes(await client(face, role).ask("heartbeat", version, fields)) == [told], role
+        version, fields = asked("connectors", joined)["leave_group"]
+        assert set(codes(await client(face, WORKER).ask("leave_group", version, fields))) == {0}
+        again = await join(face, "ann", "connectors", **connect)
+        assert again["error_code"] == 0, "a group without members and offsets is nobody's"
+        version, fields = asked("connectors", again)["heartbeat"]
+        assert codes(await client(face, WORKER).ask("heartbeat", version, fields)) == [GROUP]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_group_of_before_owners_were_written_down_is_its_next_members() -> None:
+    async def run() -> None:
+        face = await opened()
+        connect: dict[str, Any] = {"kind": "connect", "metadata": b"\0\0\0\4http"}
+        joined = await join(face, WORKER, "connectors", **connect)
+        await face.meta.delete(f"{OWNERS}connectors")
+        face.broker.coordinator.close()
+        face.broker.coordinator = GroupCoordinator(face.broker)
+        version, fields = asked("connectors", joined)["heartbeat"]
+        for role, told in ((WORKER, 0), ("ann", 0), ("nil", GROUP)):
+            assert codes(await client(face, role).ask("heartbeat", version, fields)) == [told], role
+        await join(face, WORKER, "connectors", member=joined["member_id"], **connect)
+        assert codes(await client(face, "ann").ask("heartbeat", version, fields)) == [GROUP]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_group_is_deleted_by_who_administers_its_topics_and_its_owner_goes_with_it() -> None:
+    async def run() -> None:
+        face = await opened()
+        for role, told in (("ann", GROUP), ("mallory", GROUP), ("victor", 0)):
+            joined = await join(face, "ann", "orders", PAID)
+            assert await commit(face, "ann", "orders", PAID, joined=joined) == [0]
+            version, fields = asked("orders", joined)["leave_group"]
+            await client(face, "ann").ask("leave_group", version, fields)
+            assert codes(await client(face, role).ask("delete_groups", 1, {"groups_names": ["orders"]})) == [told]
+        for prefix in (GROUPS, OWNERS, OFFSETS):
+            assert await rows_under(face.meta, prefix) == []
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_where_nothing_is_authorized_everybody_uses_every_group_and_no_owner_is_kept() -> None:
+    async def run() -> None:
+        face = await opened(security=None)
+        joined = await join(face, "ann", "orders", PAID, SENT)
+        for name, (version, fields) in asked("orders", joined).items():
+            told = set(codes(await client(face, "nil").ask(name, version, fields)))
+            assert not told & {GROUP, TOPIC}, name
+        assert await rows_under(face.meta, OWNERS) == []
+        await face.close()
+
+    asyncio.run(run())

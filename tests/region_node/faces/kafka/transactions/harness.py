@@ -1,0 +1,34 @@
+"""A broker's Kafka face with the region's transaction coordinators beside it, over fake storage."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.transactions.coordinators.settings import TransactionSettings
+from region_node.transactions.coordinators.transaction_service import Transactions
+from tests.region_node.faces.kafka.harness import Face, with_face
+
+
+def with_transactions(
+    test: Callable[[Face, Transactions, KafkaTransactions], Coroutine[Any, Any, None]], **settings: Any
+) -> None:
+    async def run(face: Face) -> None:
+        service = Transactions(
+            meta=face.meta,
+            topics=lambda: face.topics,
+            ownership=lambda: face.owner,  # type: ignore[arg-type, return-value]
+            view=face.view,
+            region="us",
+            clock=face.clock,
+            rng=random.Random(1),
+            settings=TransactionSettings(coordinators=2),
+        )
+        try:
+            await test(face, service, KafkaTransactions(face.broker, service))
+        finally:
+            await service.close()
+
+    with_face(run, **settings)

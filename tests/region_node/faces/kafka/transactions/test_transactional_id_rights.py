@@ -1,0 +1,211 @@
+"""A transactional id is the role's that first initialised it: others cannot fence its producer, write as it, or end
+what it has begun; its coordinator may change meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import crc32c
+import pytest
+
+from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.wire.kafka.record_batches import TRANSACTIONAL, build_batch
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.faces.kafka.transactions.transactional_id_expiration import OWNERS
+from region_node.security.authentication.principal import Principal
+from region_node.security.settings import SecuritySettings
+from region_node.transactions.coordinators.transaction_service import Transactions
+from tests.region_node.faces.kafka.harness import Client, Face
+from tests.region_node.faces.kafka.transactions.harness import with_transactions
+
+SECURITY = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
+REFUSED = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+ID, TOPIC, GROUP = "payments", "paid", "accounts"
+OTHERS = ["nil", "bob"]
+DAY_S = 86_400
+
+
+async def prepare(face: Face, transactions: KafkaTransactions) -> None:
+    """ "ann" and "bob" may produce and consume all of the listener's namespace, "nil" nothing."""
+    face.broker.transactions = transactions
+    await face.admin.update_tenant("public", TenantInfo(allowed_regions=("us",), admin_roles=("pub-admin",)))
+    both = ["produce", "consume"]
+    policies = NamespacePolicies(regions=("us",), permissions={"ann": both, "bob": both})
+    await face.admin.update_namespace("public/default", lambda _: policies)
+    new = {"name": TOPIC, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    await client(face, "root").ask("create_topics", 7, {"topics": [new], "timeout": 1000})
+
+
+def client(face: Face, role: str) -> Client:
+    made = Client(face.listener)
+    made.protocol.login.principal = Principal(role=role)
+    return made
+
+
+async def begin(face: Face, role: str, name: str = ID) -> dict[str, Any]:
+    asked = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    return await client(face, role).ask("init_producer_id", 3, asked)
+
+
+def codes(answer: Any) -> list[int]:
+    if isinstance(answer, dict):
+        own = [answer["error_code"]] if "error_code" in answer else []
+        return own + [code for value in answer.values() for code in codes(value)]
+    return [code for each in answer for code in codes(each)] if isinstance(answer, list) else []
+
+
+def calls(producer: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
+    """Each request of one transaction, in their order."""
+    own = {"transactional_id": ID, "producer_id": producer["producer_id"], "producer_epoch": producer["producer_epoch"]}
+    part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+    offsets = {"group_id": GROUP, "topics": [{"name": TOPIC, "partitions": [part]}]}
+    return {
+        "add_partitions_to_txn": (3, {**own, "topics": [{"name": TOPIC, "partitions": [0]}]}),
+        "add_offsets_to_txn": (3, {**own, "group_id": GROUP}),
+        "txn_offset_commit": (
+            3,
+            {**own, **offsets, "generation_id": -1, "member_id": "", "group_instance_id": None},
+        ),
+        "end_txn": (3, {**own, "committed": True}),
+    }
+
+
+def batch(producer: dict[str, Any], sequence: int) -> bytes:
+    made = bytearray(build_batch([(1, None, b"value", ())], attributes=TRANSACTIONAL))
+    struct.pack_into(">qhi", made, 43, producer["producer_id"], producer["producer_epoch"], sequence)
+    struct.pack_into(">I", made, 17, crc32c.crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def producing(producer: dict[str, Any], sequence: int, name: str | None = ID) -> dict[str, Any]:
+    part = {"index": 0, "records": batch(producer, sequence)}
+    data = [{"name": TOPIC, "partition_data": [part]}]
+    return {"transactional_id": name, "acks": -1, "timeout": 1000, "topic_data": data}
+
+
+@pytest.mark.parametrize("role", OTHERS)
+def test_another_role_neither_fences_a_producer_nor_touches_its_transaction(role: str) -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        assert producer["error_code"] == 0
+        for name, (version, fields) in calls(producer).items():
+            assert (await begin(face, role))["error_code"] == REFUSED
+            told = set(codes(await client(face, role).ask(name, version, fields)))
+            assert told <= {REFUSED, Code.TOPIC_AUTHORIZATION_FAILED} and 0 not in told, name
+            assert set(codes(await client(face, "ann").ask(name, version, fields))) == {0}, name
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_only_its_owner_writes_as_a_transactional_producer() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        version, fields = calls(producer)["add_partitions_to_txn"]
+        await client(face, "ann").ask("add_partitions_to_txn", version, fields)
+        for sequence, (role, name, told) in enumerate(
+            [("ann", ID, 0), ("bob", ID, REFUSED), ("bob", None, REFUSED), ("ann", ID, 0), ("bob", ID, REFUSED)]
+        ):
+            at = (0, 0, 0, 1, 1)[sequence]
+            answer = await client(face, role).ask("produce", 7, producing(producer, at, name))
+            assert codes(answer) == [told], sequence
+        assert (await face.broker.log(TOPIC, 0)).high_watermark == 2
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_who_has_no_grant_makes_no_transactional_id_and_admins_use_every_one() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        assert (await begin(face, "nil"))["error_code"] == REFUSED
+        first = await begin(face, "ann")
+        for role in ("pub-admin", "root"):
+            assert (await begin(face, role))["error_code"] == 0
+        again = await begin(face, "ann")
+        assert (again["error_code"], again["producer_epoch"]) == (0, first["producer_epoch"] + 3), "it is still hers"
+        assert (await begin(face, "bob"))["error_code"] == REFUSED
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_the_next_coordinator_knows_the_owner_and_a_new_producer_number_keeps_it() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        face.broker.transactions = after = KafkaTransactions(face.broker, service)
+        assert (await begin(face, "bob"))["error_code"] == REFUSED
+        record = await after._get(ID)
+        assert record is not None
+        await after._put(ID, type(record)(record.producer, (1 << 15) - 2, record.timeout_ms, version=record.version))
+        again = await begin(face, "pub-admin")
+        assert again["error_code"] == 0 and again["producer_id"] != producer["producer_id"]
+        assert (await begin(face, "bob"))["error_code"] == REFUSED
+        assert (await begin(face, "ann"))["error_code"] == 0
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_an_id_of_before_owners_were_written_down_is_who_initialises_it_next() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        for key, _, _ in await rows_under(face.meta, OWNERS):
+            await face.meta.delete(key)
+        face.broker.transactions = KafkaTransactions(face.broker, service)
+        for name in ("add_partitions_to_txn", "end_txn"):
+            version, fields = calls(producer)[name]
+            assert set(codes(await client(face, "nil").ask(name, version, fields))) != {0}, name
+            assert set(codes(await client(face, "ann").ask(name, version, fields))) == {0}, name
+            if name == "add_partitions_to_txn":
+                assert codes(await client(face, "ann").ask("produce", 7, producing(producer, 0))) == [0]
+        assert (await begin(face, "ann"))["error_code"] == 0
+        assert (await begin(face, "bob"))["error_code"] == REFUSED
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_an_owner_goes_with_its_idle_id() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        await begin(face, "ann")
+        await begin(face, "bob", "other")
+        for _ in range(2):
+            face.clock.now += 8 * DAY_S
+            await transactions.recover()
+        assert await rows_under(face.meta, OWNERS) == []
+        assert (await begin(face, "bob"))["error_code"] == 0
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_offsets_under_an_id_that_is_not_the_producers_are_refused() -> None:
+    """They would never be let go, and hold stable reads of the group's offsets for ever."""
+
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        made = calls(producer)
+        await client(face, "ann").ask("add_offsets_to_txn", *made["add_offsets_to_txn"])
+        version, fields = made["txn_offset_commit"]
+        answer = await client(face, "ann").ask("txn_offset_commit", version, {**fields, "transactional_id": "none"})
+        assert codes(answer) == [Code.INVALID_PRODUCER_ID_MAPPING]
+        assert await transactions.unstable(GROUP) == set()
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_where_nothing_is_authorized_everybody_uses_every_id_and_no_owner_is_kept() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        for name, (version, fields) in calls(producer).items():
+            assert set(codes(await client(face, "nil").ask(name, version, fields))) == {0}, name
+        assert (await begin(face, "bob"))["error_code"] == 0
+        assert await rows_under(face.meta, OWNERS) == []
+
+    with_transactions(run)
