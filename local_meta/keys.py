@@ -11,6 +11,7 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /brokers/{id}                                            a live broker, under its lease
     /metadata-nodes/{id}                                     what a node of this metadata speaks (local_meta.node_level)
     /instance                                                the id of this metadata; another one after a restore
+    /ledger-ids-passed-over                                  which ledger ids it never gives out (local_meta.ledger_ids)
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
     /bundles/{tenant}/{namespace}                            the hash ranges of a namespace's bundles in this region,
                                                              once one was split
@@ -59,6 +60,7 @@ BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
 METADATA_NODES = "/metadata-nodes/"
 INSTANCE = "/instance"
+PASSED_OVER = "/ledger-ids-passed-over"
 OWNERS = "/owners/"
 BUNDLES = "/bundles/"
 LOADS = "/load/"
@@ -88,7 +90,7 @@ BROKER_POLICIES = "/broker-policies"
 READ_KEYS = "/security/reads"
 
 LEDGER_IDS = "ledger-ids"
-"""Counter: the next ledger id of the region; begins at the wall clock in ms of the founding (local_meta.node)."""
+"""Counter: the next ledger id of the region; each leader raises it to the wall clock in ms (local_meta.ledger_ids)."""
 
 
 def _quoted(name: str) -> str:

@@ -1,10 +1,8 @@
 """LocalMetaNode: one voter of a region's metadata.
 
 Is: a Raft member, the table that its log drives, and the listener for clients and voters. Isn't: what lies in the table
-(`local_meta.keys`).
-Invariant: a table that begins empty has its id before a client's first write, and before that its ledger ids begin at
-the wall clock, in milliseconds: above all that a metadata of this region gave out that is lost now, since none gives
-out a thousand a second for long. Behind that they are consecutive.
+(`local_meta.keys`), or where its ledger ids go on (`local_meta.ledger_ids`).
+Invariant: a table that begins empty has its id before a client's first write.
 Always a Raft group, also with one voter: the log is the truth, and there is no second code path.
 """
 
@@ -17,17 +15,14 @@ from functools import partial
 
 from heliograph.kv.durable_state_machine import DurableMachine
 from heliograph.kv.engine.table_store import TableStore
-from heliograph.kv.machine_commands import CommandKind, command, txn_fields
-from heliograph.kv.metadata_store import ABSENT, Put
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
-from heliograph.kv.server.metadata_service import NewTable, ServiceSettings
+from heliograph.kv.server.metadata_service import ServiceSettings
 from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
-from local_meta import keys
-from local_meta.backup import new_instance
+from local_meta.ledger_ids import beginning
 from local_meta.transport import FrameTransport
 
 
@@ -82,22 +77,9 @@ class LocalMetaNode(GroupNode):
             port=port,
             ssl=ssl,
             raft=settings.raft,
-            service=replace(settings.service, founding=founding(clock, rng)),
+            service=replace(settings.service, begin=partial(beginning, clock, rng)),
             server=settings.server,
             hint=lambda node: addresses.get(node, "") if node == node_id else self.transport.addresses.of(node),
             on_raft=self.transport.on_frame,
             machine=machine,
         )
-
-
-def founding(clock: Clock, rng: Rng) -> NewTable:
-    """What a metadata node gives a table that has no id: the floor of its ledger ids, then the id."""
-
-    def commands() -> list[bytes]:
-        named = Put(keys.INSTANCE, new_instance(rng).encode(), ABSENT)
-        return [
-            command(CommandKind.NEXT_IDS, [keys.LEDGER_IDS, 1, clock.wall_ms()]),
-            command(CommandKind.TXN, txn_fields([named])),
-        ]
-
-    return NewTable(key=keys.INSTANCE, commands=commands)

@@ -248,6 +248,10 @@ class KvMachine:
         """
         return self._counts.under(prefix)
 
+    def counter(self, name: str) -> int:
+        """The next id that this counter would give out."""
+        return self._counters.get(name, 0)
+
     def leases(self) -> dict[int, int]:
         """Maps each lease that exists to its ttl in ms."""
         return {lease: held.ttl_ms for lease, held in self._leases.items()}

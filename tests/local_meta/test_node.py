@@ -19,6 +19,7 @@ from heliograph.model.errors import DiskFailed, MetadataUnavailable, OutcomeUnkn
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys
+from local_meta.ledger_ids import passed_over
 from local_meta.node import LocalMetaNode
 
 PORT = 7001
@@ -87,8 +88,8 @@ ONE, THREE = ("m0",), ("m0", "m1", "m2")
 
 
 def test_ledger_ids_begin_at_the_clock_and_go_on_from_there() -> None:
-    """Also for clients who all come first at once, and over a restart; another metadata, on empty disks, begins above
-    all of them.
+    """Also for clients who all come first at once, and anew with each start; another metadata, on empty disks, begins
+    above all of them.
     """
 
     async def main(sim: Simulation, region: Region) -> None:
@@ -102,10 +103,15 @@ def test_ledger_ids_begin_at_the_clock_and_go_on_from_there() -> None:
             assert found is not None and len(found[0]) == 32
             sim.machine("m0").power_cut()
             region.start("m0")
-            assert await clients[0].next_ids(keys.LEDGER_IDS) == max(given) + 2, "it was founded already"
-            assert await clients[0].get(keys.INSTANCE) == found
+            again_ms = sim.clock().wall_ms()
+            known = await clients[0].next_ids(keys.LEDGER_IDS)
+            assert max(again_ms, max(given) + 2) <= known < again_ms + 5000
+            assert await clients[0].next_ids(keys.LEDGER_IDS) == known + 1, "begun already"
+            assert await clients[0].get(keys.INSTANCE) == found, "founded already"
+            never = await passed_over(clients[0])
+            assert known - 1 in never and not [one for one in (known, known + 1, *given) if one in never]
             instances.add(found[0])
-            known = max(given) + 2
+            known += 1
             sim.machine("m0").power_cut()
             sim.machine("m0").platters().clear()
             region.start("m0")
@@ -363,7 +369,7 @@ def test_on_real_sockets_and_a_real_disk(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while told[-1] != ("/007", None):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert len(told) == 1 + 201, "the id, and what was put here"
+        assert len(told) == 1 + 201 + 1, "the id, what was put here, and what the second life passed over"
         client.close()
         await second.stop()
         disks[1].close()

@@ -5,8 +5,8 @@ the leader where a forwarder is given. Isn't: sockets (heliograph.kv.server.meta
 (heliograph.raft.member.raft_node).
 Invariants: only the leader answers from its table; a request that was passed on is never passed on again; every answer
 comes within the bounded time; a renewal is confirmed only after a barrier, so that a deposed leader confirms none; a
-passed-on write is answered after this node applied it too; where a founding is given, no client's command comes before
-it.
+passed-on write is answered after this node applied it too; what a leader begins with is applied before any client's
+command of its leadership.
 """
 
 from __future__ import annotations
@@ -82,22 +82,13 @@ class Forwarder(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTable:
-    """What a new table holds before any client's command. `key`: where it is there, the table is founded. `commands`:
-    makes what is applied where it is not; the last one puts the key, only where it is absent.
-    """
-
-    key: str
-    commands: Callable[[], Sequence[bytes]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     request_timeout_s: float = 5.0
     forward_timeout_s: float = 2.0
     """Bounds one try to reach the leader from another node: it may just have gone, and another be elected meanwhile."""
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
-    founding: NewTable | None = None
+    begin: Callable[[KvMachine], Sequence[bytes]] | None = None
+    """What each leader applies, by the table as it finds it, before the first command of a client."""
 
     def __post_init__(self) -> None:
         assert 0 < self.forward_timeout_s <= self.request_timeout_s <= 60
@@ -121,8 +112,9 @@ class MetaService:
         self.on_damage: Callable[[CorruptData], None] = lambda damage: None
         """Called when a read meets damage in the table here."""
         self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
-        self._founding = self._settings.founding
-        self._founded = self._founding is None
+        self._leadership = self._begun = 0
+        """Changes with each change of role; the one in which what a leader begins with was applied last."""
+        self._beginning = asyncio.Lock()
         self._deadlines = LeaseDeadlines()
         self._lease_changes = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -228,8 +220,8 @@ class MetaService:
         if kind == Frame.COMMAND:
             unpack(payload)
             try:
-                if not self._founded:
-                    await self._found(left_s)
+                while self._settings.begin is not None and self._begun != self._leadership:
+                    await self._begin(self._settings.begin, left_s)
                 return await self.replica.propose(payload, timeout_s=left_s)
             except MetadataUnavailable as error:
                 raise self._not_leader_or(error) from error
@@ -264,19 +256,21 @@ class MetaService:
                     raise self._not_leader()
                 return ok()
 
-    async def _found(self, left_s: float) -> None:
-        """Two may do so at once: what comes second raises counters once more, and finds the key. Raises
+    async def _begin(self, commands: Callable[[KvMachine], Sequence[bytes]], left_s: float) -> None:
+        """One at a time: none reads the table while a client's command behind another one's changes it. Raises
         MetadataUnavailable.
         """
-        assert self._founding is not None
         try:
-            await self.replica.read_barrier(timeout_s=left_s)
-            if self.machine.get(self._founding.key) is None:
-                for founding in self._founding.commands():
-                    await self.replica.propose(founding, timeout_s=left_s)
-        except OutcomeUnknown as error:  # of the founding; nothing else was proposed
-            raise MetadataUnavailable(str(error)) from error
-        self._founded = self.machine.get(self._founding.key) is not None
+            async with asyncio.timeout(left_s), self._beginning:
+                leadership = self._leadership
+                if leadership == self._begun:
+                    return
+                await self.replica.read_barrier(timeout_s=left_s)
+                for one in commands(self.machine):
+                    await self.replica.propose(one, timeout_s=left_s)
+                self._begun = leadership
+        except (OutcomeUnknown, TimeoutError) as error:  # of the beginning; nothing else was proposed
+            raise MetadataUnavailable(str(error) or self.unavailable_text) from error
 
     def _not_leader(self) -> NotLeaderHere:
         leader = self.replica.leader
@@ -324,6 +318,7 @@ class MetaService:
     # -- leases -------------------------------------------------------------------------------------------------------
 
     def on_role_change(self, leading: bool) -> None:
+        self._leadership += 1
         if leading:
             self._deadlines.lead(self.machine.leases(), self._clock.monotonic())
             self._lease_changes = self.machine.lease_changes

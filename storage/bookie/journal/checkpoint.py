@@ -4,8 +4,8 @@ judged by.
 Is: small files, each replaced whole, by rename. Isn't: anything that grows with entries.
 Invariant: a checkpoint names only logs that were synced before it.
 
-`checkpoint` is a Checkpoint, `metadata` a KnownMetadata
-(version 2; version 1 had the instance id alone).
+`checkpoint` is a Checkpoint, `metadata` a KnownMetadata (version 3 where an operator has confirmed one, else 2;
+version 1 had the instance id alone).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from storage.bookie.journal.small_files import read_small, write_small
 
 _CHECKPOINT, _METADATA = "checkpoint", "metadata"
 _METADATA_VERSION = 2
+_METADATA_JUDGED_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,20 @@ class KnownMetadata:
     """The version of this bookie's mark there (local_meta.metadata_age); 0: it has none yet."""
     doubt: str = ""
     """Why it deletes nothing until an operator confirms, whatever the mark says."""
+    judged: int = 0
+    """Ledgers below it were here when an operator confirmed: that the metadata does not know them is meant so."""
 
 
 def load_known_metadata(disk: Disk) -> KnownMetadata:
     """The default where none is known yet. Raises OSError, CorruptData."""
-    found = read_small(disk, _METADATA, (FORMAT, _METADATA_VERSION))
+    found = read_small(disk, _METADATA, (FORMAT, _METADATA_VERSION, _METADATA_JUDGED_VERSION))
     return KnownMetadata(*found[1]) if found else KnownMetadata()
 
 
 def save_known_metadata(disk: Disk, known: KnownMetadata) -> None:
     """Blocking; durable when it returns. Raises OSError."""
-    write_small(disk, _METADATA, [known.instance, known.seen, known.doubt], version=_METADATA_VERSION)
+    fields = [known.instance, known.seen, known.doubt]
+    if known.judged:
+        write_small(disk, _METADATA, [*fields, known.judged], version=_METADATA_JUDGED_VERSION)
+    else:
+        write_small(disk, _METADATA, fields, version=_METADATA_VERSION)

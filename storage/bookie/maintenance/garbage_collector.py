@@ -13,8 +13,9 @@ entry until after the copy is named.
 A ledger is in the metadata before its first entry is sent, and the ledgers here are listed before the metadata is read:
 what is not found was deleted. A restore of the metadata must put another text at the key `/instance`. Where the
 metadata went back without that, as its disk or machine does that is put back to a snapshot, a ledger made since looks
-deleted: so the bookie keeps a mark there (`local_meta.metadata_age`) and looks at it once a minute; and a ledger here
-that has an id which is still to be given out is proof, too. Then nothing goes until an operator confirms.
+deleted: so the bookie keeps a mark there (`local_meta.metadata_age`), puts it anew once a minute, and reads it each few
+seconds; and a ledger here whose id is still to be given out, or was passed over (`local_meta.ledger_ids`), is proof,
+too. Then nothing goes, also not by the word of a broker, until the metadata is another one, or an operator confirms.
 Source: docs/protocols/storage.md, "Auto-recovery" and "Garbage".
 """
 
@@ -37,6 +38,7 @@ from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
+from local_meta.ledger_ids import passed_over
 from local_meta.metadata_age import MetadataWentBack, check_mark, put_mark
 from local_meta.metadata_id import instance_of
 from storage.bookie.journal.checkpoint import KnownMetadata
@@ -58,12 +60,15 @@ class CollectorSettings:
     """At least so long must a ledger be missing from the metadata."""
     look_s: float = 60.0
     """How often it looks between the passes whether the metadata went back; each look is two small writes."""
+    glance_s: float = 5.0
+    """How often it reads its mark between the looks."""
     page_ledgers: int = 10_000
 
     def __post_init__(self) -> None:
-        if min(self.interval_s, self.look_s) <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
+        if min(self.interval_s, self.look_s, self.glance_s) <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
             raise ConfigError(
-                "interval_s, look_s, and page_ledgers of the garbage collection must be above 0, apart_s not below"
+                "interval_s, look_s, glance_s, and page_ledgers of the garbage collection must be above 0, apart_s not "
+                "below"
             )
 
 
@@ -150,6 +155,8 @@ class GarbageCollector:
         """Why the last pass did not come to its end; "" where it did."""
         self.went_back = ""
         """Why the metadata is not what it was; "" where it is."""
+        self._strange = ""
+        """The same, as the last pass found it by the ledgers here."""
         self._mark = keys.seen_by_bookie(bookie.bookie_id)
         self._name: bytes = msgpack.packb(bookie.bookie_id)
         self._wake, self._one_at_a_time = asyncio.Event(), asyncio.Lock()
@@ -171,8 +178,9 @@ class GarbageCollector:
             known = self._bookie.known_metadata
             instance = self.rules.confirm()
             if self.went_back or instance != known.instance:
-                await self._know(KnownMetadata(instance))
-                self.went_back = ""
+                await self._know(KnownMetadata(instance, judged=self._bookie.highest_ledger() + 1))
+                self._strange = ""
+                self._tell("")
         self.run_soon()
 
     async def look(self) -> None:
@@ -185,12 +193,25 @@ class GarbageCollector:
             except HeliographError as error:  # of the metadata, also one of an earlier version, or of our disks
                 self.trouble = str(error)
 
+    async def glance(self) -> None:
+        """Looks at once where the mark says that the metadata went back."""
+        known = self._bookie.known_metadata
+        if self._bookie.limbo or self.went_back or not known.seen:
+            return
+        try:
+            await check_mark(self._meta, self._mark, known.seen)
+        except MetadataWentBack:
+            await self.look()
+        except MetadataError:
+            pass  # away: the next one asks again
+
     async def _run(self) -> None:
         """Learns which metadata this bookie belongs to long before the first pass: learnt after a restore, a restored
         one would be taken for it.
         """
         await self.look()
         self._tasks.spawn(every(lambda: self._settings.look_s * self._rng.uniform(0.8, 1.0), self.look))
+        self._tasks.spawn(every(lambda: self._settings.glance_s * self._rng.uniform(0.8, 1.0), self.glance))
         await every(
             lambda: self._settings.interval_s * self._rng.uniform(0.8, 1.0),
             self.once,
@@ -215,8 +236,14 @@ class GarbageCollector:
                 return
             self._bookie.watch(self.surplus.since)
             instance, held, absent, surplus = await self._look()
-            doomed = self.rules.on_pass(instance, held, absent, now)
+            self._strange = await self._passed_over(absent) if instance == self.rules.instance else ""
+            self._tell(self._strange)
             self.passes += 1
+            if self._strange:
+                self.rules.on_doubt(self._strange)
+                self.surplus.on_broken_pass()
+                return
+            doomed = self.rules.on_pass(instance, held, absent, now)
             if self.rules.refusal:
                 self.surplus.on_broken_pass()
             else:
@@ -260,12 +287,31 @@ class GarbageCollector:
             await self._meta.next_ids(keys.LEDGER_IDS, at_least=held + 1)
         if doubt:
             self.rules.on_doubt(doubt)
-            if not self.went_back:
-                log.warning(
-                    "bookie.metadata_went_back", extra={"bookie": self._bookie.bookie_id, "why": doubt, "held": held}
-                )
-        self.went_back = doubt
+        self._tell(doubt or self._strange)
         return not doubt
+
+    def _tell(self, doubt: str) -> None:
+        if doubt and not self.went_back:
+            highest = self._bookie.highest_ledger()
+            log.warning(
+                "bookie.metadata_went_back", extra={"bookie": self._bookie.bookie_id, "why": doubt, "held": highest}
+            )
+        self.went_back = self._bookie.keeps = doubt
+
+    async def _passed_over(self, absent: Sequence[int]) -> str:
+        """Why some of these were made by another state of the metadata than this one; "" where none was. Raises what
+        the metadata raises.
+        """
+        known = self._bookie.known_metadata
+        never_given = await passed_over(self._meta)
+        found = [ledger for ledger in absent if ledger >= known.judged and ledger in never_given]
+        if not found:
+            return ""
+        return (
+            f"the metadata went back, or has come back: it never gave out the id of ledger {found[0]}, which this "
+            f"bookie holds, nor those of {len(found) - 1} more: they were made while it was in another state, and what "
+            "was published then may lie in them"
+        )
 
     async def _look(self) -> tuple[str, int, list[int], list[int]]:
         """(instance id, ledgers held here, those of them that the metadata does not know, those whose copies are

@@ -54,6 +54,8 @@ class Bookie(Directories):
         self._lac_waits = LacWaits(settings.lac_waits_max)
         self._blocked: list[Peer] = []
         self._reading = 0
+        self.keeps = ""
+        """Why nothing is deleted, whoever asks, as its garbage collection says; "" where it is."""
 
     def tick(self, elapsed_s: float = 1.0) -> None:
         self._lac_waits.tick(elapsed_s)
@@ -204,6 +206,8 @@ class Bookie(Directories):
             peer.answer(request, BookieCode.OK, 0, int(len(found) > len(page)), [b"".join(page)])
         elif kind in (Kind.FENCE, Kind.DELETE):
             refusal = self._refusal(home)
+            if refusal is None and kind == Kind.DELETE and self.keeps:
+                refusal = BookieCode.UNKNOWN, f"bookie {self.bookie_id} deletes nothing now: {self.keeps}"
             if refusal is None:
                 self.counts.deleted += kind == Kind.DELETE
                 home.journal.expect_answer(

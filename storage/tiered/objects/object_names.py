@@ -11,6 +11,8 @@ deletes below its own folder only; a topic's name stands in the key so that a pe
     {holder}/seen/{version:020}                                             at which version the mark stood that the
                                                                             collection of objects put into the metadata
     {holder}/seen/doubt                                                     why nothing is collected
+    {holder}/seen/judged-{id:020}                                           ledgers below it had their objects when an
+                                                                            operator confirmed
 
 holder: {region}-{the first 16 digits of the metadata's instance id}. In names, all but A-Z a-z 0-9 - _ . becomes = and
 two digits.
@@ -26,7 +28,7 @@ from heliograph.model.topic_names import TopicName
 LEDGER = "ledger"
 MANIFEST = "manifest"
 _HOLDER_DIGITS = 16
-_SEEN, _DOUBT = "seen", "doubt"
+_SEEN, _DOUBT, _JUDGED = "seen", "doubt", "judged-"
 
 
 class ObjectName(NamedTuple):
@@ -76,6 +78,16 @@ def seen_folder(holder: str) -> str:
 
 def doubt_key(holder: str) -> str:
     return seen_folder(holder) + _DOUBT
+
+
+def judged_key(holder: str, ledger: int) -> str:
+    return f"{seen_folder(holder)}{_JUDGED}{ledger:020d}"
+
+
+def judged_below(key: str) -> int | None:
+    """None where it is no key of `judged_key`."""
+    _, _, name = key.partition(f"/{_SEEN}/{_JUDGED}")
+    return int(name) if name.isdecimal() else None
 
 
 def parse(key: str) -> ObjectName | None:

@@ -8,7 +8,8 @@ It goes only when two sweeps have found it so, under the same instance id of the
 several brokers may do it at once. Another holder's objects are never touched.
 Nothing goes by a metadata that went back, as one does whose disk or machine is put back to a snapshot, until an
 operator confirms: each sweep puts a mark there (`local_meta.metadata_age`), and its version into the store before it
-deletes; and an object of a ledger whose id is still to be given out is proof, too.
+deletes; and an object of a ledger whose id is still to be given out, or was passed over (`local_meta.ledger_ids`) where
+no topic names it, is proof, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from heliograph.kv.unreadable_records import tell_unreadable
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
 from local_meta import keys
+from local_meta.ledger_ids import passed_over
 from local_meta.metadata_age import MetadataWentBack, put_mark
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.tiered.objects.object_names import (
@@ -28,6 +30,8 @@ from storage.tiered.objects.object_names import (
     MANIFEST,
     ObjectName,
     doubt_key,
+    judged_below,
+    judged_key,
     parse,
     seen_folder,
     seen_key,
@@ -69,7 +73,7 @@ class ObjectCollector:
         """Returns the keys that it deleted. Raises what the store and the metadata raise."""
         found: dict[str, list[tuple[str, ObjectName]]] = {}
         marks: dict[str, int] = {}
-        highest, doubtful = -1, False
+        highest, judged, doubtful = -1, 0, False
         async for page in self._store.list(f"{self._holder}/"):
             for key, _ in page:
                 name = parse(key)
@@ -78,6 +82,7 @@ class ObjectCollector:
                     highest = max(highest, name.number if name.kind == LEDGER else -1)
                 elif (version := seen_version(key)) is not None:
                     marks[key] = version
+                judged = max(judged, judged_below(key) or 0)
                 doubtful |= key == doubt_key(self._holder)
         unnamed: list[str] = []
         for topic, objects in found.items():
@@ -92,7 +97,8 @@ class ObjectCollector:
         if instance is None or instance[0] != self._instance:
             self._unnamed = {}
             return []
-        if not await self._trusted(marks, highest, doubtful):
+        ids = {name.number for key in unnamed if (name := parse(key)) is not None and name.kind == LEDGER}
+        if not await self._trusted(marks, highest, doubtful, [one for one in ids if one >= judged]):
             self._unnamed = {}
             return []
         again = [key for key in unnamed if key in self._unnamed]
@@ -109,14 +115,22 @@ class ObjectCollector:
         """What the metadata does not name goes in the sweeps to come, of whichever broker. Raises what the store
         raises.
         """
-        async for page in self._store.list(seen_folder(self._holder)):
-            await self._store.delete([key for key, _ in page])
+        highest, known = -1, list[str]()
+        async for page in self._store.list(f"{self._holder}/"):
+            for key, _ in page:
+                name = parse(key)
+                highest = max(highest, name.number if name is not None and name.kind == LEDGER else -1)
+                if key.startswith(seen_folder(self._holder)):
+                    known.append(key)
+        judged = judged_key(self._holder, highest + 1)
+        await self._store.put(judged, _one(b""))
+        await self._store.delete([key for key in known if key != judged])
         self._unnamed, self.went_back = {}, ""
 
-    async def _trusted(self, marks: dict[str, int], highest: int, doubtful: bool) -> bool:
+    async def _trusted(self, marks: dict[str, int], highest: int, doubtful: bool, unnamed: Sequence[int]) -> bool:
         """Whether the metadata is what it was, or a later state of it. marks: key -> version, of those in the store;
-        highest: id of a ledger that has an object; doubtful: whether an earlier sweep has found that it is not. Raises
-        what the store and the metadata raise.
+        highest: id of a ledger that has an object; doubtful: whether an earlier sweep has found that it is not;
+        unnamed: ledgers with objects that nothing names. Raises what the store and the metadata raise.
         """
         doubt = ""
         try:
@@ -131,6 +145,12 @@ class ObjectCollector:
                 f"ledger {highest}"
             )
             await self._store.put(doubt_key(self._holder), _one(doubt.encode()))
+        never_given = await passed_over(self._meta)
+        if not doubt and (strange := [ledger for ledger in unnamed if ledger in never_given]):
+            doubt = (
+                f"the metadata went back, or has come back: it never gave out the id of ledger {min(strange)}, of "
+                "which the store has an object: it was made while the metadata was in another state"
+            )
         if doubtful and not doubt:
             doubt = "the metadata went back: objects of ledgers were found whose ids were still to be given out"
         if doubt and not self.went_back:

@@ -185,7 +185,8 @@ def test_what_was_known_of_the_old_store_is_of_no_use_with_the_restored_one() ->
         await client.put("/later", b"2")
         for _ in range(300):  # far behind the backup
             await client.put("/x", b"")
-        client.watch("/", lambda key, value, _: None if key == keys.INSTANCE else seen.__setitem__(key, value))
+        own = keys.INSTANCE, keys.PASSED_OVER
+        client.watch("/", lambda key, value, _: None if key in own else seen.__setitem__(key, value))
         await client.synced("/")
         assert seen == {"/a": b"1", "/live": b"", "/later": b"2", "/x": b""}
         sim.machine("m0").power_cut()

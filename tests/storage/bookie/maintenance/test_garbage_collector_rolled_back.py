@@ -10,7 +10,9 @@ import asyncio
 
 import pytest
 
+from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
+from local_meta.ledger_ids import pass_over, passed_over
 from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata
 from storage.bookie.journal.small_files import write_small
 from storage.bookie.maintenance.garbage_collector import GarbageCollector
@@ -209,5 +211,80 @@ def test_who_knows_the_instance_alone_is_given_a_mark() -> None:
         again = GarbageCollector(box.bookie, meta, QUICK, rng=box.rng)
         await again.once()
         assert box.bookie.known_metadata.seen > known.seen and not again.rules.refusal
+
+    scenario(body)
+
+
+async def put_back_and_led(meta: Lying, snapshot: bytes) -> None:
+    """As a metadata that is put back does: its ids go on above all that were given out by any state of it."""
+    meta.machine = put_back(snapshot)
+    upcoming = await meta.next_ids(keys.LEDGER_IDS, 0)
+    await pass_over(meta, upcoming, 100)
+
+
+def test_ids_that_were_passed_over_are_proof_until_an_operator_confirms() -> None:
+    """Put back to a moment behind the last look: neither the mark nor the counter shows it."""
+
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
+        await collector.once()
+        snapshot = meta.machine.snapshot()
+        await made(box, meta, SINCE)
+        await put_back_and_led(meta, snapshot)
+        await passes(collector)
+        await collector.look()
+        assert kept(box) and "ledger 31, which this bookie holds, nor those of 2 more" in collector.rules.refusal
+        assert collector.went_back and box.bookie.keeps
+        box.restart()
+        again = GarbageCollector(box.bookie, meta, QUICK, rng=box.rng)
+        await passes(again)
+        assert kept(box) and again.went_back
+        await again.confirm()
+        box.restart()
+        again = GarbageCollector(box.bookie, meta, QUICK, rng=box.rng)
+        await passes(again, 2)
+        assert box.bookie.ledgers() == list(range(1, 31)) and not again.went_back and not box.bookie.keeps
+
+    scenario(body)
+
+
+def test_what_was_made_beside_the_newer_disk_stays_when_that_is_there_again() -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
+        await collector.once()
+        snapshot = meta.machine.snapshot()
+        await made(box, meta, SINCE)
+        await collector.once()
+        newest = meta.machine.snapshot()
+        await put_back_and_led(meta, snapshot)
+        await made(box, meta, [110, 111])
+        await passes(collector)
+        meta.machine = put_back(newest)
+        await pass_over(meta, await meta.next_ids(keys.LEDGER_IDS, 0), 200)
+        assert 110 in await passed_over(meta) and 33 not in await passed_over(meta)
+        await meta.delete(keys.ledger(31))
+        await passes(collector, 4)
+        assert {31, *SINCE, 110, 111} <= set(box.bookie.ledgers()) and "ledger 110" in collector.rules.refusal
+
+    scenario(body)
+
+
+def test_a_broker_that_deletes_by_a_metadata_that_went_back_is_refused() -> None:
+    """What it was told is gone may be there again with the newer disk. Its bookies find out by themselves."""
+
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
+        async def delete(ledger: int) -> BookieCode:
+            send(box.bookie, box.peer, encode(Kind.DELETE, ledger=ledger, request=ledger))
+            await asyncio.sleep(0.2)
+            return BookieCode(box.peer.answers[ledger][0])
+
+        await collector.once()
+        snapshot = meta.machine.snapshot()
+        await made(box, meta, SINCE)
+        await collector.once()
+        newest, meta.machine = meta.machine, put_back(snapshot)
+        await collector.glance()
+        assert await delete(7) == BookieCode.UNKNOWN and 7 in box.bookie.ledgers()
+        meta.machine = newest
+        await collector.look()
+        assert await delete(7) == BookieCode.OK and 7 not in box.bookie.ledgers()
 
     scenario(body)

@@ -12,6 +12,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import VersionConflict
 from local_meta import keys
+from local_meta.ledger_ids import pass_over
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.objects.object_names import MANIFEST, parse
 from storage.tiered.offload.object_collector import ObjectCollector
@@ -132,6 +133,23 @@ def test_an_id_that_is_still_to_be_given_out_is_proof_and_stays_so() -> None:
         await world.anew()
         await world.sweeps()
         assert world.kept() and world.collector.went_back
+
+    scenario(work, seen=False)
+
+
+def test_objects_of_ids_that_were_passed_over_are_proof_until_an_operator_confirms() -> None:
+    """Put back to a moment behind the last sweep, by a metadata whose ids go on above all that were given out."""
+
+    async def work(world: World) -> None:
+        world.put_back()
+        meta = world.broker.meta
+        await pass_over(meta, await meta.next_ids(keys.LEDGER_IDS, 0), 100_000)
+        await world.sweeps()
+        assert world.kept() and "never gave out" in world.collector.went_back
+        await world.collector.confirm()
+        await world.anew()
+        await world.sweeps(2)
+        assert not world.since & set(world.store.objects) and not world.collector.went_back
 
     scenario(work, seen=False)
 
