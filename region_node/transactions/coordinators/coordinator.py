@@ -17,12 +17,14 @@ Source: docs/protocols/transactions.md, "The coordinator".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import pack, unpack
+from heliograph.model.topic_names import TopicName
 from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 
 
@@ -44,6 +46,10 @@ class TransactionStatus(IntEnum):
 class CoordinatorSettings:
     open_max: int = 100_000
     """Transactions that have not ended, of one coordinator."""
+    open_max_of_role: int = 10_000
+    """The same of one role; those of nobody in particular, as without authentication, are not counted."""
+    open_max_of_tenant: int = 50_000
+    """Transactions of one coordinator that have not ended, and in which topics of one tenant take part."""
     participants_max: int = 10_000
     """Topics and subscriptions of one transaction."""
     ttl_max_ms: int = 24 * 3600 * 1000
@@ -51,7 +57,8 @@ class CoordinatorSettings:
     """How long it is remembered how one ended, for clients that did not hear of it and ask again."""
 
     def __post_init__(self) -> None:
-        if min(self.open_max, self.participants_max, self.ttl_max_ms, self.kept_ms) < 1:
+        bounds = self.open_max, self.open_max_of_role, self.open_max_of_tenant, self.participants_max
+        if min(*bounds, self.ttl_max_ms, self.kept_ms) < 1:
             raise ConfigError("limits of transactions must be 1 or more")
 
 
@@ -82,6 +89,10 @@ class Txn:
     def participants(self) -> int:
         return len(self.partitions) + len(self.subscriptions)
 
+    def tenants(self) -> set[str]:
+        """Returns the tenants whose topics take part in it."""
+        return tenants_of([*self.partitions, *(topic for topic, _ in self.subscriptions)])
+
     def encode(self) -> bytes:
         subscriptions = [list(pair) for pair in self.subscriptions]
         return pack(
@@ -111,6 +122,14 @@ class Txn:
         return made
 
 
+def tenants_of(topics: Iterable[str]) -> set[str]:
+    """topics: names as clients give them, which parse."""
+    return {
+        rest.partition("/")[0] if (rest := topic.partition("://")[2]) else TopicName.parse(topic).tenant
+        for topic in topics
+    }
+
+
 class TransactionCoordinator:
     """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the
     order of their ends.
@@ -122,11 +141,15 @@ class TransactionCoordinator:
         self.final: dict[int, Txn] = {}
         self.next_number = 1
         self.created = self.committed = self.aborted = self.timed_out = 0
+        self._of_role, self._of_tenant = Counter[str](), Counter[str]()
 
     def restore(self, txns: Iterable[Txn], next_number: int) -> None:
         """What an earlier owner stored, in the order of the numbers."""
         for txn in txns:
             (self.final if txn.status.final else self.open)[txn.number] = txn
+            if not txn.status.final:
+                self._of_role[txn.owner] += 1
+                self._of_tenant.update(txn.tenants())
         self.next_number = next_number
 
     @property
@@ -137,15 +160,21 @@ class TransactionCoordinator:
     # -- requests: each returns the transaction that is to be stored, or None where nothing has changed ---------------
 
     def begin(self, number: int, ttl_ms: int, owner: str, now_ms: int) -> Txn:
-        """number: at or above `next_number`. Raises NotAllowed: too many are open."""
+        """number: at or above `next_number`. Raises NotAllowed: too many are open, or too many of the owner's."""
         if len(self.open) >= self.settings.open_max:
             raise NotAllowed(
                 f"{len(self.open)} transactions of this coordinator are open, and no more are allowed: end some, or "
                 "use another coordinator"
             )
+        if owner and self._of_role[owner] >= self.settings.open_max_of_role:
+            raise NotAllowed(
+                f"{self._of_role[owner]} transactions of the role {owner!r} are open at this coordinator, and no more "
+                "are allowed: end some, or raise broker.transactions.limits.open_max_of_role"
+            )
         assert number >= self.next_number
         self.next_number = number + 1
         made = self.open[number] = Txn(number, max(1, min(ttl_ms, self.settings.ttl_max_ms)), now_ms, owner)
+        self._of_role[owner] += 1
         self.created += 1
         return made
 
@@ -175,6 +204,15 @@ class TransactionCoordinator:
             raise NotAllowed(
                 f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions"
             )
+        fresh = tenants_of([*topics, *(topic for topic, _ in pairs)]) - txn.tenants() if topics or pairs else set()
+        for tenant in fresh:
+            if self._of_tenant[tenant] >= self.settings.open_max_of_tenant:
+                raise NotAllowed(
+                    f"{self._of_tenant[tenant]} transactions with topics of the tenant {tenant!r} are open at this "
+                    "coordinator, and no more are allowed: end some, or raise "
+                    "broker.transactions.limits.open_max_of_tenant"
+                )
+        self._of_tenant.update(fresh)
         txn.partitions.update(dict.fromkeys(topics))
         txn.subscriptions.update(dict.fromkeys(pairs))
         return txn if topics or pairs else None
@@ -199,6 +237,12 @@ class TransactionCoordinator:
         commit = txn.status is TransactionStatus.COMMITTING
         txn.status, txn.ended_ms = (TransactionStatus.COMMITTED if commit else TransactionStatus.ABORTED), now_ms
         self.final[number] = self.open.pop(number)
+        self._of_role.subtract([txn.owner])
+        self._of_tenant.subtract(txn.tenants())
+        for counts, gone in ((self._of_role, [txn.owner]), (self._of_tenant, txn.tenants())):
+            for each in gone:
+                if not counts[each]:
+                    del counts[each]
         self.committed += commit
         self.aborted += not commit
         return txn

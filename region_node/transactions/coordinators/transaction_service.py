@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.replication_routes import targets
-from heliograph.model.errors import HeliographError, NotFound, NotOwner
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.runtime.logged_tasks import logged_tasks
+from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
 from region_node.transactions.coordinators.replicated_transactions import Arrivals
 from region_node.transactions.coordinators.settings import TransactionSettings
-from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, StoredCoordinator
+from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, StoredCoordinator, as_stored
 from region_node.transactions.participants.transaction_errors import NoCoordinator
 from replicator.log.transaction_buffer import only_to
 
@@ -177,6 +178,27 @@ class Transactions:
         """
         await (await self.coordinator(txn[0])).end(txn[1], commit=commit, owner=owner)
 
+    async def check_part(self, txn: TxnId, owner: str, topic: str, subscription: str | None = None) -> None:
+        """Whether the topic, or its subscription, takes part in a transaction of that role that is open, as it is
+        stored. Whatever else is published or acknowledged in a transaction is ended by nobody. Raises NotAllowed, and
+        what the metadata raises.
+        """
+        found, name = await as_stored(self._meta, txn), f"transaction {txn[0]}:{txn[1]}"
+        if found is None or found.owner != owner:
+            raise NotAllowed(
+                f"{name} is not known: it was never begun, has ended, or is somebody else's: begin another"
+            )
+        if found.status is not TransactionStatus.OPEN:
+            raise NotAllowed(f"{name} is {found.status.name}: begin another one")
+        if subscription is None:
+            part = topic in found.partitions or any(_full(each) == topic for each in found.partitions)
+        else:
+            pair = topic, subscription
+            part = pair in found.subscriptions or any((_full(each), sub) == pair for each, sub in found.subscriptions)
+        if not part:
+            what = topic if subscription is None else f"{topic}'s subscription {subscription!r}"
+            raise NotAllowed(f"{what} is not in {name}: add it first, as clients do")
+
     # -- participants -------------------------------------------------------------------------------------------------
 
     async def end_partition(
@@ -299,3 +321,8 @@ class Transactions:
         """What is known here of a transaction; None where this broker does not have its coordinator."""
         found = self.loaded.get(txn[0])
         return None if found is None else found.core.open.get(txn[1]) or found.core.final.get(txn[1])
+
+
+def _full(topic: str) -> str:
+    """The whole name of a topic, as its broker knows it."""
+    return str(TopicName.parse(topic))

@@ -205,7 +205,8 @@ class KafkaTransactions:
         if record.txn is None:
             number = self._service.coordinator_of(transactional_id)
             try:
-                txn = await self._service.begin(number, record.timeout_ms, "")
+                owner = await self.rights.owner(record.producer) or ""
+                txn = await self._service.begin(number, record.timeout_ms, owner)
             except NotAllowed as error:
                 raise Refused(Code.CONCURRENT_TRANSACTIONS, str(error)) from error
             record = await self._put(transactional_id, replace(record, txn=txn))

@@ -38,6 +38,8 @@ class TransactionalIdRights:
 
     async def owner(self, producer: int) -> str | None:
         """The role that owns a producer; None: nobody wrote it down. Raises what the metadata raises, CorruptData."""
+        if not self._rights.enabled:
+            return None
         owner = self._owners.get(producer)
         if owner is None:
             found = await self._meta.get(owner_key(producer))

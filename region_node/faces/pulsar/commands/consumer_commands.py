@@ -17,9 +17,10 @@ from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive, 
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.run import TxnId
 from heliograph.wire.varint import signed
 from region_node.faces.pulsar.commands.producer_commands import NO_SCHEMA
-from region_node.faces.pulsar.commands.publishing import NO_REQUEST, name_next_owner, send_on
+from region_node.faces.pulsar.commands.publishing import NO_REQUEST, PARTS_MAX, name_next_owner, send_on
 from region_node.faces.pulsar.commands.transaction_commands import check_available
 from region_node.faces.pulsar.server_errors import code_of
 from region_node.replication.replicated_subscriptions import replicate, replicate_by_policy
@@ -81,6 +82,17 @@ class Consuming:
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
         self.handles: dict[int, ConsumerHandle] = {}
+        self._parts: dict[tuple[Subscription, TxnId], None] = {}
+        """Transactions of this client that subscriptions are known to take part in."""
+
+    def is_part(self, subscription: Subscription, txn: TxnId) -> bool:
+        """Whether that is known, or will never be, as transactions are off."""
+        return (subscription, txn) in self._parts or self._connection.listener.transactions is None
+
+    def note_part(self, subscription: Subscription, txn: TxnId) -> None:
+        if len(self._parts) >= PARTS_MAX:
+            self._parts.clear()
+        self._parts[subscription, txn] = None
 
     def flow(self, consumer_id: int, permits: int) -> None:
         handle = self.handles.get(consumer_id)
@@ -317,6 +329,9 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
             _ack_response(connection, ack, pb.ConsumerNotFound, f"consumer {ack.consumer_id} is not on this connection")
         return
     subscription, consumer = handle.subscription, handle.consumer
+    if ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
+        connection.listener.tasks.spawn(_ack_when_known(connection, command, subscription))
+        return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
     try:
         parts = _parts(ack.message_id) if connection.listener.topics.settings.batch_index_acks else []
@@ -340,6 +355,27 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
             connection.listener.tasks.spawn(_answer_acks(connection, handle, subscription))
 
 
+def _txn(ack: pb.CommandAck) -> TxnId:
+    return ack.txnid_most_bits, ack.txnid_least_bits
+
+
+async def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand, subscription: Subscription) -> None:
+    """Once it is known whether the subscription takes part in the client's transaction."""
+    ack, transactions = command.ack, connection.listener.transactions
+    handle = connection.consuming.handles.get(ack.consumer_id)
+    try:
+        if transactions is not None and handle is not None and handle.topic is not None:
+            role, topic = connection.identity.role, handle.topic.text
+            await transactions.check_part(_txn(ack), role, topic, subscription.name)
+        connection.consuming.note_part(subscription, _txn(ack))
+    except HeliographError as error:
+        if ack.HasField("request_id"):
+            _ack_response(connection, ack, code_of(error), str(error))
+        return
+    if not connection.closed:
+        on_ack(connection, command)
+
+
 def _cumulative(ack: pb.CommandAck) -> Position | None:
     """The last position of a cumulative acknowledgement, wholly acknowledged; None: it is none. Raises NotAllowed."""
     if ack.ack_type != pb.CommandAck.Cumulative:
@@ -355,7 +391,7 @@ def _ack_in_transaction(
 ) -> None:
     """Acknowledges as part of a transaction, whole or in parts. Raises TransactionConflict, NotAllowed."""
     check_available(connection)
-    txn, transactions = (ack.txnid_most_bits, ack.txnid_least_bits), subscription.transactions
+    txn, transactions = _txn(ack), subscription.transactions
     parts: list[Part] = []
     if connection.listener.topics.settings.batch_index_acks:
         sizes = {(i.ledgerId, i.entryId): i.batch_size for i in ack.message_id}

@@ -18,6 +18,7 @@ from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, R
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import BadSend, SendRun
 from heliograph.wire.pulsar.server_frames import receipts
+from heliograph.wire.run import TxnId
 from region_node.faces.pulsar.server_errors import MOVED, code_of
 from region_node.runtime.topic_ports import Segments
 from region_node.topics.producers import Producer
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 NO_REQUEST = (1 << 64) - 1
 TOPIC_MIGRATED_SINCE = 20
 """The version of the protocol."""
+PARTS_MAX = 1000
+"""Of one connection: transactions of topics that are remembered; what is forgotten is asked for again."""
 NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator_enabled and start the brokers again"
 
 
@@ -167,6 +170,10 @@ class ConnectionProducers:
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
         self.handles: dict[int, ProducerHandle] = {}
+        self._parts: dict[tuple[Topic, TxnId], None] = {}
+        """Transactions of this client that topics are known to take part in."""
+        self._waiting: dict[Topic, deque[SendRun]] = {}
+        """What was cut for a topic since one of its runs began to wait until that is known."""
 
     def begin(self, handle: ProducerHandle) -> None:
         """From here on SENDs with this id are this producer's; they wait until it is ready."""
@@ -193,6 +200,47 @@ class ConnectionProducers:
             self._publish(group, event)
 
     def _publish(self, topic: Topic, event: SendRun) -> None:
+        """At once, unless it is not known yet whether the topic takes part in the run's transaction."""
+        if (waiting := self._waiting.get(topic)) is not None:
+            waiting.append(event)
+        elif self._is_part(topic, event):
+            self._publish_now(topic, event)
+        else:
+            self._waiting[topic] = deque([event])
+            self._connection.listener.tasks.spawn(self._publish_waiting(topic))
+
+    def _is_part(self, topic: Topic, event: SendRun) -> bool:
+        txn = event.run.transaction
+        return txn is None or (topic, txn) in self._parts or self._connection.listener.transactions is None
+
+    async def _publish_waiting(self, topic: Topic) -> None:
+        """In their order, each transaction asked for once; what is in none that the client may use is refused."""
+        waiting, connection = self._waiting[topic], self._connection
+        try:
+            while waiting:
+                error: HeliographError | None = None
+                event, transactions = waiting[0], connection.listener.transactions
+                txn = event.run.transaction
+                if txn is not None and transactions is not None and (topic, txn) not in self._parts:
+                    try:
+                        await transactions.check_part(txn, connection.identity.role, topic.text)
+                        if len(self._parts) >= PARTS_MAX:
+                            self._parts.clear()
+                        self._parts[topic, txn] = None
+                    except HeliographError as found:
+                        error = found
+                waiting.popleft()
+                if connection.closed:
+                    connection.listener.budget.give(event.run.size_bytes)
+                elif error is None:
+                    self._publish_now(topic, event)
+                else:
+                    for index in range(event.run.count):
+                        self._refuse_one(event.cut(index, index + 1), error)
+        finally:
+            del self._waiting[topic]
+
+    def _publish_now(self, topic: Topic, event: SendRun) -> None:
         at = 0
         for index, error in topic.refused(event.run):
             if index > at:

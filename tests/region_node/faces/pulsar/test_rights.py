@@ -67,6 +67,17 @@ def test_only_brokers_and_super_users_end_transactions_in_a_topic(secret: str) -
     run(secret, test)
 
 
+def test_a_role_without_any_grant_begins_no_transaction(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        view.grant(permissions={"a": ["produce"]}, topic_permissions={TOPIC: {"b": ["consume"]}})
+        for role, allowed in (("root", True), ("boss", True), ("a", True), ("b", True), ("nil", False)):
+            made = await client(broker, role)
+            came = await made.do(frame(K.NEW_TXN, request_id=1, tc_id=0, txn_ttl_millis=1000))
+            assert (came[-1][0].newTxnResponse.error != pb.AuthorizationError) is allowed, role
+
+    run(secret, test)
+
+
 def test_every_command_has_a_decision_who_may_send_it() -> None:
     """A new command stands in one of these lists before it is taken: by what is its sender checked?"""
     checked_by_topic_or_namespace = {

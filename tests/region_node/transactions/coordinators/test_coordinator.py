@@ -273,3 +273,42 @@ def test_a_store_that_is_away_ends_it_and_loses_nothing() -> None:
         await again.close()
 
     simulated(test)
+
+
+def test_the_open_transactions_of_a_role_are_bounded_and_nobodys_are_not() -> None:
+    made = core(open_max_of_role=2)
+    for number in (1, 2):
+        made.begin(number, 1000, "ann", 0)
+    with pytest.raises(NotAllowed, match="open_max_of_role"):
+        made.begin(3, 1000, "ann", 0)
+    for number in (3, 4, 5):
+        made.begin(number, 1000, "", 0)
+    made.begin(6, 1000, "bob", 0)
+    made.end(1, commit=False)
+    with pytest.raises(NotAllowed, match="open_max_of_role"):
+        made.begin(7, 1000, "ann", 0)
+    made.done(1, 0)
+    made.begin(7, 1000, "ann", 0)
+    again = core(open_max_of_role=2)
+    again.restore([*made.open.values(), *made.final.values()], 8)
+    with pytest.raises(NotAllowed, match="open_max_of_role"):
+        again.begin(8, 1000, "ann", 0)
+
+
+def test_the_open_transactions_with_topics_of_a_tenant_are_bounded() -> None:
+    made = core(open_max_of_tenant=1)
+    for number in (1, 2):
+        made.begin(number, 1000, "", 0)
+    made.join(1, None, ["persistent://t/n/a", "persistent://t/n/b"], [("persistent://t/n/c", "s")])
+    with pytest.raises(NotAllowed, match="open_max_of_tenant"):
+        made.join(2, None, [], [("persistent://t/n/c", "s")])
+    made.join(2, None, ["persistent://u/n/a", "of-public"])
+    made.join(1, None, ["persistent://t/n/d"])
+    again = core(open_max_of_tenant=1)
+    again.restore(made.open.values(), 3)
+    again.begin(3, 1000, "", 0)
+    with pytest.raises(NotAllowed, match="open_max_of_tenant"):
+        again.join(3, None, ["persistent://t/n/a"])
+    again.end(1, commit=True)
+    again.done(1, 0)
+    again.join(3, None, ["persistent://t/n/a"])

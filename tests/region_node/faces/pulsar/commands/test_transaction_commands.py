@@ -26,6 +26,14 @@ async def ack(
     return answer.error if answer.HasField("error") else None
 
 
+async def join(client: Client, txn: dict[str, int]) -> dict[str, int]:
+    """The topic and its subscription take part."""
+    where = [pb.Subscription(topic=TOPIC, subscription="s")]
+    assert not (await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)).HasField("error")
+    assert not (await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=where, **txn)).HasField("error")
+    return txn
+
+
 async def publish(
     client: Client, sequence: int, payload: bytes, txn: dict[str, int] | None = None, producer_id: int = 1
 ) -> list[int]:
@@ -136,7 +144,7 @@ def test_acknowledgements_hold_with_the_commit_and_come_back_with_an_abort() -> 
         assert ids(messages(client.got[seen:])) == [(10, 2)]
         assert await end(client, first) is None
         assert cursor.mark_delete == (10, 1)
-        assert await ack(client, await begin(client), 0) == pb.TransactionConflict
+        assert await ack(client, await join(client, await begin(client)), 0) == pb.TransactionConflict
 
     with_transactions(test)
 
@@ -184,7 +192,7 @@ def test_a_subscription_loaded_again_still_holds_what_was_acknowledged() -> None
         other = await broker.client()
         await other.subscribe(1)
         assert ids(await other.flow(100)) == [(10, 3)]
-        assert await ack(other, await begin(other), 3, kind=1) == pb.TransactionConflict
+        assert await ack(other, await join(other, await begin(other)), 3, kind=1) == pb.TransactionConflict
         assert await end(client, txn) is None
         assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.mark_delete == (10, 2)
 
@@ -199,13 +207,13 @@ def test_messages_of_a_batch() -> None:
         await client.do(send(1, 0, entry(b"batch", batch=3), num_messages=3))
         await client.flow(100)
         first, second = await begin(client), await begin(client)
+        where = [pb.Subscription(topic=TOPIC, subscription="s")]
+        for txn in (first, second):
+            await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=where, **txn)
         assert await ack(client, first, 0, ack_set=[0b110], batch_size=3) is None
         assert await ack(client, second, 0, ack_set=[0b100], batch_size=3) == pb.TransactionConflict
         assert await ack(client, second, 0, ack_set=[0b101], batch_size=3) is None
         for txn in (first, second):
-            await ask(
-                client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], **txn
-            )
             assert await end(client, txn) is None
         cursor = broker.topics.loaded[TOPIC].subscriptions["s"].cursor
         assert cursor.partly_acked == {(10, 0): 0b100}
@@ -255,20 +263,86 @@ def test_what_is_refused() -> None:
     with_transactions(test)
 
 
+async def taken(*asked: Any) -> None:
+    """Brokers of before asked nobody whether a topic takes part in a transaction."""
+
+
 def test_what_was_published_without_being_registered_is_aborted_by_the_watermark() -> None:
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()
         await client.producer(1)
         await client.subscribe(1)
         await client.flow(100)
-        stray, later = await begin(client), await begin(client)
+        stray, later = await begin(client), await join(client, await begin(client))
+        check, broker.transactions.check_part = broker.transactions.check_part, taken  # type: ignore[method-assign]
         await publish(client, 0, b"t0", stray)
+        broker.transactions.check_part = check  # type: ignore[method-assign]
         await publish(client, 1, b"t1", later)
-        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **later)
         assert await end(client, stray) is None  # nothing was registered: nobody is told
         assert await end(client, later) is None
         await client.news()
         assert payloads(client.got) == [b"t1"]
+
+    with_transactions(test)
+
+
+def strangers(own: dict[str, int], unregistered: dict[str, int]) -> list[dict[str, int]]:
+    """Of transactions that nobody would end here: never begun, of no coordinator, without this topic."""
+    never = {"txnid_most_bits": 0, "txnid_least_bits": (1 << 62) - 1}
+    return [never, {**own, "txnid_most_bits": 99}, unregistered]
+
+
+def test_what_is_in_no_transaction_of_the_client_is_refused_and_holds_nobodys_reads() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.flow(100)
+        own = await join(client, await begin(client))
+        foreign = await join(client, await begin(client))
+        broker.transactions.loaded[0].core.open[foreign["txnid_least_bits"]].owner = "ann"
+        await broker.transactions.loaded[0]._store(broker.transactions.loaded[0].core.open[foreign["txnid_least_bits"]])
+        refused = [*strangers(own, await begin(client)), foreign]
+        assert await publish(client, 0, b"p0") == [K.SEND_RECEIPT]
+        for number, txn in enumerate(refused, 1):
+            assert await publish(client, number, b"tx", txn) == [K.SEND_ERROR], txn
+            assert await ack(client, txn, 0) == pb.NotAllowedError, txn
+        assert await publish(client, 8, b"p1") == [K.SEND_RECEIPT]
+        await client.news()
+        assert payloads(client.got) == [b"p0", b"p1"], "nobody waits for what was refused"
+        assert await ack(client, own, 0) is None, "and nothing is held by it"
+
+    with_transactions(test)
+
+
+def test_what_comes_behind_a_run_that_waits_keeps_its_order() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2)
+        await client.subscribe(1)
+        await client.flow(100)
+        txn, never = await join(client, await begin(client)), {"txnid_most_bits": 0, "txnid_least_bits": 1 << 60}
+        came = await client.do(
+            send(1, 0, entry(b"p0", sequence=0))
+            + send(1, 1, entry(b"t0", sequence=1), **txn)
+            + send(2, 0, entry(b"q0", sequence=0))
+            + send(1, 2, entry(b"tx", sequence=2), **never)
+            + send(1, 3, entry(b"p1", sequence=3))
+        )
+        came += await client.news()
+        answers = [
+            (command.send_receipt.producer_id, command.send_receipt.sequence_id)
+            if command.type == K.SEND_RECEIPT
+            else command.send_error.sequence_id
+            for command, _ in came
+            if command.type in (K.SEND_RECEIPT, K.SEND_ERROR)
+        ]
+        assert sorted(answers, key=str) == sorted([(1, 0), (1, 1), (2, 0), 2, (1, 3)], key=str)
+        assert await end(client, txn) is None
+        await client.news()
+        assert payloads(client.got) == [b"p0", b"t0", b"q0", b"p1"]
+        assert not client.protocol.producing._waiting
 
     with_transactions(test)
 
@@ -279,7 +353,7 @@ def test_the_commands_between_brokers() -> None:
         await client.producer(1)
         await client.subscribe(1, kind=SHARED)
         await client.flow(100)
-        txn = await begin(client)
+        txn = await join(client, await begin(client))
         await publish(client, 0, b"p0")
         await publish(client, 1, b"t0", txn)
         await client.news()
