@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import crc32c
-from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import CorruptData
 from heliograph.wire.payload_compression import OUTPUT_BYTES_MAX, compress_pulsar, decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.batch_messages import batch_messages
+from heliograph.wire.pulsar.entry_metadata import as_bytes, entry_metadata
 from heliograph.wire.run import Buffer
 
 PAYLOAD_MAX = OUTPUT_BYTES_MAX
@@ -57,7 +57,7 @@ def open_entry(entry: Buffer) -> Opened:
         singles = _singles(metadata, payload)
         if singles is not None:
             return Opened(tuple(_message(single) for single, _ in singles), batch=True)
-    key = metadata.partition_key.encode() if metadata.HasField("partition_key") else None
+    key = as_bytes(metadata.partition_key) if metadata.HasField("partition_key") else None
     chunk = (
         (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if metadata.num_chunks_from_msg > 1 else None
     )
@@ -66,7 +66,7 @@ def open_entry(entry: Buffer) -> Opened:
 
 
 def _message(single: pb.SingleMessageMetadata) -> KeyedMessage:
-    key = single.partition_key.encode() if single.HasField("partition_key") else None
+    key = as_bytes(single.partition_key) if single.HasField("partition_key") else None
     empty = (
         single.null_value if single.HasField("null_value") else single.payload_size == 0
     )  # Kafka's empty values say that they are values
@@ -132,22 +132,12 @@ def _singles(
     plain = _decompress(metadata.compression, payload, metadata.uncompressed_size)
     if plain is None:
         return None
-    out: list[tuple[pb.SingleMessageMetadata, memoryview]] = []
-    at = 0
-    for _ in range(metadata.num_messages_in_batch):
-        size = int.from_bytes(plain[at : at + 4], "big")
-        at += 4
-        single = pb.SingleMessageMetadata()
-        try:
-            single.ParseFromString(bytes(plain[at : at + size]))
-        except DecodeError:
-            return None
-        at += size
-        if single.payload_size < 0 or at + single.payload_size > len(plain):
-            return None
-        out.append((single, plain[at : at + single.payload_size]))
-        at += single.payload_size
-    return out
+    try:
+        return [
+            (single, plain[start:end]) for single, start, end in batch_messages(plain, metadata.num_messages_in_batch)
+        ]
+    except CorruptData:
+        return None
 
 
 def _decompress(kind: int, payload: memoryview, size: int) -> memoryview | None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.model.errors import ConsumerAssignError, CorruptData
-from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import as_bytes, entry_metadata
 from heliograph.wire.run import Buffer
 from region_node.subscriptions.consumer import Consumer
 
@@ -60,13 +61,12 @@ def sticky_key(entry: Buffer) -> bytes:
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
+        key = as_bytes(metadata.partition_key)
         if metadata.partition_key_b64_encoded:
-            try:
-                return base64.b64decode(metadata.partition_key)
-            except (binascii.Error, ValueError):
-                return metadata.partition_key.encode()
-        return metadata.partition_key.encode()
-    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+            with contextlib.suppress(binascii.Error, ValueError):
+                return base64.b64decode(key)
+        return key
+    return b"%b-%d" % (as_bytes(metadata.producer_name), metadata.sequence_id)
 
 
 class HashRanges(Protocol):

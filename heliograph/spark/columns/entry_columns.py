@@ -26,6 +26,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.payload_compression import decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.pulsar.batch_messages import MESSAGE_BYTES_MIN, batch_messages
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Run
 
 _MAGIC_CHECKSUM = b"\x0e\x01"
@@ -245,6 +246,8 @@ class MessageRows:
     def _sizes(self, count: int, body: bytes) -> None:
         """The payloads of a batch, and nothing else of its messages."""
         values, before, at = self.values, len(self.values), 0
+        if not 0 <= count * MESSAGE_BYTES_MIN <= len(body):
+            raise CorruptData(f"the batch says {count} messages, in {len(body)} bytes")
         padded, known, skipped = body + b"\0\0\0", self._known, False
         for index in range(count):
             head = padded[at : at + 8]
@@ -274,14 +277,7 @@ class MessageRows:
         assert skipped or len(values) == before + count
 
     def _every(self, metadata: Any, body: bytes) -> None:
-        at = 0
-        for index in range(metadata.num_messages_in_batch):
-            size = int.from_bytes(body[at : at + 4], "big")
-            start = at + 4 + size
-            single = pb.SingleMessageMetadata.FromString(body[at + 4 : start])
-            at = start + single.payload_size
-            if at > len(body):
-                raise CorruptData(f"the batch ends inside message {index}")
+        for index, (single, start, at) in enumerate(batch_messages(body, metadata.num_messages_in_batch)):
             if single.compacted_out:
                 continue
             self.values.append(None if single.null_value else body[start:at])

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import struct
 from collections.abc import Sequence
 
 import crc32c
-from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import CorruptData
 from heliograph.wire.kafka.record_batches import CODEC, NO_TIME, Record, build_batch, peek_batch, records_of
 from heliograph.wire.payload_compression import PULSAR_OF_KAFKA, compress_pulsar, decompress_pulsar
-from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.batch_messages import batch_messages
+from heliograph.wire.pulsar.entry_metadata import as_bytes, entry_metadata
 from heliograph.wire.pulsar.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from heliograph.wire.varint import varint
@@ -34,6 +35,9 @@ _PRODUCER = b"\x0a\x01k\x10\x00\x18"
 request.
 """
 _BASE64 = "base64:"
+_BASE64_BYTES = b"base64:"
+_TIME_MAX = (1 << 63) - 1
+"""Pulsar's times have a bit more than Kafka's."""
 _U32 = struct.Struct(">I")
 
 
@@ -159,21 +163,9 @@ def as_batch(entry: Buffer, count: int) -> bytes:
         return build_batch([_record(metadata, body, metadata.event_time or metadata.publish_time)], count=count)
     records: list[Record] = []
     deltas: list[int] = []
-    at = 0
-    for index in range(metadata.num_messages_in_batch):
-        size = int.from_bytes(body[at : at + 4], "big")
-        single = SingleMessageMetadata()
-        try:
-            single.ParseFromString(body[at + 4 : at + 4 + size])
-        except DecodeError as error:
-            raise CorruptData("a message of a batch whose metadata cannot be decoded") from error
-        at += 4 + size
-        value = body[at : at + single.payload_size]
-        if len(value) != single.payload_size:
-            raise CorruptData("a message that is larger than its batch")
-        at += single.payload_size
+    for index, (single, start, end) in enumerate(batch_messages(body, metadata.num_messages_in_batch)):
         if not single.compacted_out:
-            records.append(_record(single, value, single.event_time or metadata.publish_time))
+            records.append(_record(single, body[start:end], single.event_time or metadata.publish_time))
             deltas.append(index)
     return build_batch(records, deltas=deltas, count=max(count, metadata.num_messages_in_batch))
 
@@ -181,23 +173,19 @@ def as_batch(entry: Buffer, count: int) -> bytes:
 def _record(metadata: MessageMetadata | SingleMessageMetadata, value: bytes, time: int) -> Record:
     key: bytes | None = None
     if metadata.HasField("partition_key") and not metadata.null_partition_key:
-        key = metadata.partition_key.encode()
+        key = as_bytes(metadata.partition_key)
         if metadata.partition_key_b64_encoded:
-            try:
+            with contextlib.suppress(ValueError, binascii.Error):
                 key = base64.b64decode(key, validate=True)
-            except (ValueError, binascii.Error):
-                key = metadata.partition_key.encode()
-    headers = tuple((pair.key.encode(), _from_text(pair.value)) for pair in metadata.properties)
-    return time or NO_TIME, key, None if metadata.null_value else value, headers
+    headers = tuple((as_bytes(pair.key), _from_text(as_bytes(pair.value))) for pair in metadata.properties)
+    return time if 0 < time <= _TIME_MAX else NO_TIME, key, None if metadata.null_value else value, headers
 
 
-def _from_text(value: str) -> bytes:
-    if value.startswith(_BASE64):
-        try:
-            return base64.b64decode(value[len(_BASE64) :], validate=True)
-        except (ValueError, binascii.Error):
-            pass
-    return value.encode()
+def _from_text(value: bytes) -> bytes:
+    if value.startswith(_BASE64_BYTES):
+        with contextlib.suppress(ValueError, binascii.Error):
+            return base64.b64decode(value[len(_BASE64_BYTES) :], validate=True)
+    return value
 
 
 def counts_of(run: Run) -> Sequence[int]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.payload_compression import NONE, compress, decompress
+from heliograph.wire.payload_compression import NONE, OUTPUT_BYTES_MAX, compress, decompress
 from heliograph.wire.run import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -33,6 +33,10 @@ PREFIX = struct.Struct(">qii")
 _AFTER_CRC = 21
 _OLD_HEAD = struct.Struct(">qiIbb")
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
+RECORD_BYTES_MIN = 7
+"""Its size, attributes, time, offset, key, value, and headers, a byte each."""
+RECORDS_MAX = 1 << 18
+"""A batch of more records is not taken, nor read: it would hold up everybody else."""
 NO_PRODUCER = -1
 NO_TIME = -1
 
@@ -78,6 +82,9 @@ def check_batch(data: memoryview) -> BatchHeader:
         )
     if crc32c.crc32c(data[_AFTER_CRC:]) != crc:
         raise CorruptData("the checksum of a record batch does not match")
+    room = OUTPUT_BYTES_MAX if attributes & CODEC else len(data) - HEADER_BYTES
+    if count * RECORD_BYTES_MIN > room:
+        raise CorruptData(f"a record batch that says {count} records, and has room for {room // RECORD_BYTES_MIN}")
     if count < 1 or last_delta != count - 1 or attributes & CODEC > 4:
         raise CorruptData(
             f"a record batch of {count} records, the last at {last_delta}, compressed as {attributes & CODEC}"
@@ -140,12 +147,15 @@ def records_of(data: Buffer) -> list[Record]:
     reader = _Varints(body)
     fixed = max_time if attributes & LOG_APPEND_TIME else None
     out: list[Record] = []
+    _check_count(count)
     try:
         for _ in range(count):
             end = reader.next()
             end += reader.at
             reader.at += 1
             time = first_time + reader.next()
+            if not -(1 << 63) <= time < 1 << 63:
+                raise CorruptData("a record of a time that no clock has")
             reader.next()
             key, value = reader.bytes(), reader.bytes()
             headers = tuple(((reader.bytes() or b""), reader.bytes()) for _ in range(reader.next()))
@@ -155,6 +165,11 @@ def records_of(data: Buffer) -> list[Record]:
     except IndexError as error:
         raise CorruptData("a batch that ends within a record") from error
     return out
+
+
+def _check_count(records: int) -> None:
+    if records > RECORDS_MAX:
+        raise CorruptData(f"a record batch of {records} records; at most {RECORDS_MAX} are read")
 
 
 def _varint(value: int) -> bytes:
@@ -322,6 +337,7 @@ def offsets_of(data: Buffer) -> list[int]:
     fields = HEADER.unpack_from(view)
     reader = _Varints(decompress(fields[5] & CODEC, view[HEADER_BYTES:]))
     out: list[int] = []
+    _check_count(fields[12])
     try:
         for _ in range(fields[12]):
             end = reader.next()
@@ -329,6 +345,8 @@ def offsets_of(data: Buffer) -> list[int]:
             reader.at += 1
             reader.next()
             out.append(reader.next())
+            if not reader.at <= end <= len(reader.data):  # backwards, it would not end
+                raise CorruptData("a record that does not end where it says")
             reader.at = end
     except IndexError as error:
         raise CorruptData("a batch that ends within a record") from error

@@ -216,6 +216,8 @@ def _runs(payload: memoryview) -> list[Run]:
             raise PeerError(f"link: {error}") from error
         if run.origin is None or run.checksums is None or run.seal is not None:
             raise PeerError("link: a run on a link names its origin and checksums, and is open")
+        if sum(segment[1] for segment in run.producers) > run.count:
+            raise PeerError("link: each entry of a run has one producer")
         runs.append(run)
         at += size
     return runs

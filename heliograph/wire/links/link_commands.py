@@ -322,6 +322,8 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
         before, covered = (ledger, first + count - 1), covered + count
     if covered != run.count:
         raise PeerError("link: each entry of a run has one coordinate")
+    if sum(segment[1] for segment in run.producers) > run.count:
+        raise PeerError("link: each entry of a run has one producer")
     return _number(stream), _number(attempt), previous, run
 
 

@@ -28,6 +28,11 @@ def entry_metadata(entry: Buffer) -> tuple[MessageMetadata, memoryview]:
     return metadata, view[at + 4 + size :]
 
 
+def as_bytes(text: str) -> bytes:
+    """The bytes of a text that a client wrote into metadata: the decoder gives bytes for what is no UTF-8."""
+    return text if isinstance(text, bytes) else text.encode()
+
+
 def last_batch_index(entry: Buffer) -> int:
     """Index of the last message of a batch, or -1 where the entry is none."""
     metadata, _ = entry_metadata(entry)

@@ -26,10 +26,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from heliograph.model.errors import CorruptData, PeerError
+from heliograph.wire.pulsar.batch_messages import MESSAGE_BYTES_MIN, MESSAGES_MAX, untrue_count
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run, TxnId
-from heliograph.wire.varint import read_varint
+from heliograph.wire.varint import read_varint, varint
 
 HANDSHAKE_BYTES_MAX = 64 << 10
 MESSAGE_BYTES_MAX = 5 << 20
@@ -50,6 +51,9 @@ _HEADS = [_SEND_START + bytes((max(0, size - 4), 8)) for size in range(16)]
 """Command size -> the first five bytes of a SEND of that size."""
 _REPLICATED_FROM = 5 << 3 | 2
 """The tag of `replicated_from` in an entry's metadata; where this byte is found, the metadata is decoded to be sure."""
+_BATCH = 11 << 3
+"""The tag of `num_messages_in_batch`, likewise."""
+_BATCH_TAG = bytes((_BATCH,))
 _ONE_MESSAGE = b"\x18\x01"
 _FLOW_START = b"\x08\x0b\x5a"
 _SEND_AHEAD = frozenset((BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG))
@@ -89,12 +93,15 @@ class SendRun(NamedTuple):
 
 
 class BadSend(NamedTuple):
-    """One SEND that is not stored. `checksum`: its checksum is wrong; else it asks for what is not there (`reason`)."""
+    """One SEND that is not stored. `checksum`: its checksum is wrong; else it asks for what is not there (`reason`).
+    `goes_on`: it concerns that message alone.
+    """
 
     producer_id: int
     sequence: int
     checksum: bool
     reason: str
+    goes_on: bool = False
 
 
 class StraySend(NamedTuple):
@@ -180,7 +187,8 @@ class FrameCutter:
             or _crc(view[entry + 6 :]) != checksum
         ):
             return None
-        if data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0:
+        stop = entry + 10 + metadata_size
+        if data.find(_REPLICATED_FROM, entry + 10, stop) >= 0 or data.find(_BATCH, entry + 10, stop) >= 0:
             return None
         run = Run([view[entry:]], [size - entry], producers=((known[1], 1, sequence, None),))
         return SendRun(known[0], run, [(producer_id, [sequence], None)])
@@ -265,6 +273,7 @@ class FrameCutter:
                         and crc(body) == checksum
                         and metadata_size <= size_bytes - 10
                         and find(_REPLICATED_FROM, at, at + metadata_size) < 0
+                        and find(_BATCH, at, at + metadata_size) < 0
                     ):
                         left -= 1
                         room -= size_bytes
@@ -302,17 +311,19 @@ class FrameCutter:
             yield _replicated_send(command, cluster, view[entry:end])
             return
         known = self.producers.get(producer_id)
-        reason = ""
+        reason, goes_on = "", True
         sound = known is None or verify_entry(view[entry:end])
         if not sound:
             reason = "the checksum of the message is wrong"
-        elif known is not None and _replicated(view[entry:end]):
-            reason = "only a replication link may say where a message was replicated from"
+        elif known is not None:
+            reason, goes_on = _untrue(view[entry:end], messages)
         if known is None or reason:
             if sends.lengths:
                 yield sends.pop()
             yield (
-                StraySend(producer_id, sequence) if known is None else BadSend(producer_id, sequence, not sound, reason)
+                StraySend(producer_id, sequence)
+                if known is None
+                else BadSend(producer_id, sequence, not sound, reason, goes_on)
             )
             return
         transaction = (
@@ -442,6 +453,7 @@ class _Sends:
             metadata_size > size - 10
             or _crc(view[entry + 6 : end]) != checksum
             or data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0
+            or not _plainly_true(data, view, entry, metadata_size, end, messages)
         ):
             return False
         if producer_id != self.producer_id:
@@ -570,9 +582,9 @@ def verify_entry(entry: memoryview) -> bool:
 def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> ReplicatedSend | BadSend:
     """Raises PeerError where the entry makes no sense."""
     if not verify_entry(entry):
-        return BadSend(command.producer_id, command.sequence_id, True, "the checksum of the message is wrong")
+        return BadSend(command.producer_id, command.sequence_id, True, "the checksum of the message is wrong", True)
     try:
-        metadata, _ = entry_metadata(entry)
+        metadata, payload = entry_metadata(entry)
     except CorruptData as error:
         raise PeerError(str(error)) from error
     if metadata.replicated_from != cluster:
@@ -581,15 +593,41 @@ def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> R
             f"{metadata.replicated_from or 'nowhere'!r:.80}"
         )
         return BadSend(command.producer_id, command.sequence_id, False, reason)
-    return ReplicatedSend(command.producer_id, command.sequence_id, command.num_messages, metadata, entry)
+    messages = command.num_messages
+    if untrue_count(metadata, len(payload), messages):
+        messages = 1  # refused, it would hold up all that its cluster sends behind it
+    return ReplicatedSend(command.producer_id, command.sequence_id, messages, metadata, entry)
 
 
-def _replicated(entry: memoryview) -> bool:
-    """Raises PeerError where the metadata cannot be decoded."""
+def _untrue(entry: memoryview, messages: int) -> tuple[str, bool]:
+    """(why an entry is not taken for what it says of itself, or ""; whether that concerns this entry alone). Raises
+    PeerError where the metadata cannot be decoded.
+    """
     try:
-        return entry_metadata(entry)[0].HasField("replicated_from")
+        metadata, payload = entry_metadata(entry)
     except CorruptData as error:
         raise PeerError(str(error)) from error
+    if metadata.HasField("replicated_from"):
+        return "only a replication link may say where a message was replicated from", False
+    return untrue_count(metadata, len(payload), messages), True
+
+
+def _plainly_true(data: bytes, view: memoryview, entry: int, size: int, end: int, messages: int) -> bool:
+    """Whether an entry can have the messages that its SEND says and its metadata, of `size` bytes; False: `_untrue` is
+    to say why not. What honest clients send is found without decoding: one such tag, and the same number behind it.
+    """
+    at, stop = entry + 10, entry + 10 + size
+    tags = data.count(_BATCH, at, stop)
+    if not tags and messages == 1:
+        return True
+    fits = messages <= MESSAGES_MAX and messages * MESSAGE_BYTES_MIN <= end - stop
+    if tags == 1 and fits and data.find(_BATCH_TAG + varint(messages), at, stop) >= 0:
+        return True
+    try:
+        metadata, payload = entry_metadata(view[entry:end])
+    except CorruptData:
+        return False
+    return not untrue_count(metadata, len(payload), messages)
 
 
 def _parse(view: memoryview) -> BaseCommand:

@@ -95,6 +95,8 @@ def test_what_cannot_be_opened_is_one_message() -> None:
     assert open_entry(secret).messages == (KeyedMessage(b"outer"),)
     assert not open_entry(secret).batch
     damaged = entry(b"\0\0\0\x05abc", batch=2)
+    endless = entry(b"", batch=300_000)
+    assert open_entry(endless).messages == (KeyedMessage(None, empty=True),)
     assert open_entry(damaged).messages == (KeyedMessage(None),)
     bomb = entry(PACK[pb.ZLIB](b"0" * 1000), batch=1, compression=pb.ZLIB, uncompressed_size=10)
     assert not open_entry(bomb).batch

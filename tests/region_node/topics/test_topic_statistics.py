@@ -63,7 +63,7 @@ def test_how_many_messages_a_consumer_gets_in_an_entry() -> None:
         assert consumer["avgMessagesPerEntry"] == 0
         await client.do(frame(K.FLOW, consumer_id=1, messagePermits=1000))
         await client.do(
-            send(1, 0, entry(b"y" * 10, batch=7), num_messages=7), send(1, 7, entry(b"y" * 10, batch=9), num_messages=9)
+            send(1, 0, entry(b"y" * 54, batch=7), num_messages=7), send(1, 7, entry(b"y" * 54, batch=9), num_messages=9)
         )
         (consumer,) = (await stats(broker))["subscriptions"]["s"]["consumers"]
         assert (consumer["avgMessagesPerEntry"], consumer["msgOutCounter"]) == (8, 16)

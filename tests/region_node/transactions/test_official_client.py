@@ -102,7 +102,7 @@ def test_what_is_acknowledged_in_a_transaction_is_held_until_its_end(wire: WireC
 def test_messages_of_a_batch_are_acknowledged_in_transactions(wire: WireClient) -> None:
     topic = HERE + "txn-batch"
     producer, consumer = wire.producer(topic), wire.subscribe(topic, kind=SHARED)
-    wire.publish(producer, b"batch", batch=3)
+    wire.publish(producer, b"a batch of three..", batch=3)
     wire.publish(producer, b"behind")
     (batch, _), _ = wire.receive(consumer, 2)
     one, other = (wire.begin(subscriptions=((topic, "s"),)) for _ in range(2))

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 
 from heliograph.model.errors import CorruptData, HeliographError, SubscriptionNotFound
 from heliograph.model.positions import Position
+from heliograph.wire.pulsar.batch_messages import MESSAGES_MAX
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row, decode
 from region_node.replication.replicated_subscriptions import replicate
 
@@ -187,7 +188,7 @@ class GroupPositions:
         if pieces and pieces[0][:2] == at:
             run = pieces[0][2]
             done, count = offset - run.first_index, run.messages
-            if 0 < done < count:
+            if 0 < done < count <= MESSAGES_MAX:
                 cursor.ack_batch(at, (1 << count) - (1 << done))
 
     @staticmethod

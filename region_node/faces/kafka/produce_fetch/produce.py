@@ -20,6 +20,7 @@ from heliograph.wire.kafka.record_batches import (
     CONTROL,
     HEADER_BYTES,
     NO_TIME,
+    RECORDS_MAX,
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -172,6 +173,8 @@ class ProduceRequest:
         else:
             head = check_batch(view)
             count, batch.highest_time = head.offsets, head.max_time
+            if count > RECORDS_MAX:  # the code that makes producers send it again in parts
+                raise Refused(Code.MESSAGE_TOO_LARGE, f"a batch of {count} records; at most {RECORDS_MAX} are taken")
             if head.attributes & CONTROL:
                 raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
             if compacts:

@@ -395,6 +395,8 @@ def _ack_in_transaction(
     parts: list[Part] = []
     if connection.listener.topics.settings.batch_index_acks:
         sizes = {(i.ledgerId, i.entryId): i.batch_size for i in ack.message_id}
+        if not all(0 <= size <= 64 * ACK_SET_WORDS_MAX for size in sizes.values()):
+            raise NotAllowed(f"a batch has at most {64 * ACK_SET_WORDS_MAX} messages")
         parts = [part_of(position, left, sizes[position]) for position, left in _parts(ack.message_id)]
     if upto is not None:
         transactions.ack_cumulative(txn, upto)

@@ -308,12 +308,12 @@ class ConnectionProducers:
         topic.publish(run, publishing.done, publishing.failed, judged=True)
 
     def bad_send(self, event: BadSend) -> None:
-        """Answers behind what came before. A wrong checksum concerns one message; anything else ends the producer."""
+        """Answers behind what came before. What concerns more than one message ends the producer."""
         handle = self.handles.get(event.producer_id)
         if handle is None or handle.closed:
             return
         code = pb.ChecksumError if event.checksum else pb.NotAllowedError
-        if not event.checksum or handle.in_order:
+        if not event.goes_on or handle.in_order:
             self._stop_taking(handle)
         handle.when_answered(lambda: self._send_error(handle.id, event.sequence, code, event.reason))
 

@@ -14,6 +14,7 @@ from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.kafka.entry_conversion import as_batch, as_pulsar, batch_of, entry_in_place, entry_of, for_pulsar
 from heliograph.wire.kafka.record_batches import (
     LOG_APPEND_TIME,
+    RECORDS_MAX,
     Record,
     build_batch,
     check_batch,
@@ -22,6 +23,7 @@ from heliograph.wire.kafka.record_batches import (
     old_message_set,
     old_records,
     records_of,
+    sealed,
     with_append_time,
 )
 from heliograph.wire.payload_compression import OUTPUT_BYTES_MAX, compress, decompress
@@ -116,8 +118,6 @@ def test_wrong_bytes_are_refused_and_nothing_else(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_whose_checksum_is_right_and_whose_content_is_not(seed: int) -> None:
-    from heliograph.wire.kafka.record_batches import sealed
-
     rng = random.Random(seed)
     for _ in range(20):
         count = rng.randrange(1, 5)
@@ -127,6 +127,28 @@ def test_records_whose_checksum_is_right_and_whose_content_is_not(seed: int) -> 
                 read(batch)
             except CorruptData:
                 pass
+
+
+def test_a_record_that_leads_back_is_not_followed() -> None:
+    """Its size is negative, so that the next one would begin where it does."""
+    batch = sealed(bytes((2 * 4 - 1, 0, 0, 0)) + bytes(7 * 20_000), 0, 19_999, 0, 0, 20_000)
+    with pytest.raises(CorruptData):
+        offsets_of(batch)
+
+
+@pytest.mark.parametrize(("codec", "count"), [(0, 2), (0, 2**31 - 1), (1, 2**31 - 1), (4, OUTPUT_BYTES_MAX // 7 + 1)])
+def test_a_batch_of_more_records_than_fit_is_refused(codec: int, count: int) -> None:
+    packed = compress(codec, bytes(13))
+    with pytest.raises(CorruptData, match="room"):
+        check_batch(memoryview(sealed(packed, codec, count - 1, 0, 0, count)))
+
+
+def test_more_records_than_one_batch_may_have_are_not_read() -> None:
+    count = RECORDS_MAX + 1
+    batch = sealed(b"\x0c\0\0\0\x01\x01\0" * count, 0, count - 1, 0, 0, count)
+    for read in (records_of, offsets_of):
+        with pytest.raises(CorruptData, match="at most"):
+            read(batch)
 
 
 @pytest.mark.parametrize("codec", range(1, 5))

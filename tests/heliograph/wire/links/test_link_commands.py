@@ -206,6 +206,7 @@ def test_random_fields_are_read_or_are_a_peer_error() -> None:
         {"spans": ((3, 5, 2), (3, 6, 1))},
         {"spans": ((3, 7, 2), (2, 0, 1))},
         {"flags": [0, FLAG_HIDDEN, 0]},
+        {"producers": (("p", 65_535, 0, None),) * 2},
     ],
 )
 def test_a_run_without_what_a_link_needs_is_refused(changes: dict[str, Any]) -> None:

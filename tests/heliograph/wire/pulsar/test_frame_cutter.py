@@ -12,7 +12,16 @@ import pytest
 
 from heliograph.model.errors import PeerError
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from heliograph.wire.pulsar.frame_cutter import FRAME_BYTES_MAX, BadSend, Flow, FrameCutter, Private, SendRun, StraySend
+from heliograph.wire.pulsar.frame_cutter import (
+    FRAME_BYTES_MAX,
+    BadSend,
+    Flow,
+    FrameCutter,
+    Private,
+    ReplicatedSend,
+    SendRun,
+    StraySend,
+)
 from heliograph.wire.run import COUNT_MAX, FLAG_MARKER
 from heliograph.wire.varint import varint
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -81,12 +90,14 @@ def stream(rng: random.Random) -> bytes:
                     send(
                         1,
                         rng.randrange(1 << 40),
-                        entry(b"m" * rng.randrange(3000), sequence=1),
+                        entry(b"m" * rng.randrange(1200, 3000), sequence=1),
                         num_messages=rng.randrange(1, 200),
                     )
                 )
             case 4:
-                frames.append(send(2, 5, entry(b"h"), num_messages=3, highest_sequence_id=7, marker=rng.random() < 0.5))
+                frames.append(
+                    send(2, 5, entry(b"h" * 18), num_messages=3, highest_sequence_id=7, marker=rng.random() < 0.5)
+                )
             case 5:
                 stored = entry(b"damaged")
                 frames.append(send(1, 8, stored[:-1] + b"X"))
@@ -165,7 +176,7 @@ def test_batches_highest_sequences_and_flags() -> None:
     events = cut(
         cutter(),
         send(1, 1, entry(b"x"))
-        + send(1, 2, entry(b"b", batch=5), num_messages=5, highest_sequence_id=6)
+        + send(1, 2, entry(b"b" * 30, batch=5), num_messages=5, highest_sequence_id=6)
         + send(1, 7, entry(b"m"), marker=True),
     )
     (only,) = events
@@ -175,7 +186,7 @@ def test_batches_highest_sequences_and_flags() -> None:
 
 
 def test_any_field_order_and_unknown_fields() -> None:
-    stored = entry(b"x")
+    stored = entry(b"x" * 12)
     inner = b"\x18\x02" + b"\x10" + varint(70_000) + b"\xf8\x06\x01" + b"\x08" + varint(300)
     body = b"\x32" + varint(len(inner)) + inner + b"\x08\x06"
     data = struct.pack(">II", len(body) + 4 + len(stored), len(body)) + body + stored
@@ -202,6 +213,57 @@ def test_what_is_not_stored() -> None:
     assert isinstance(cut(cutter(), forged)[0], BadSend)
     assert [type(e) for e in cut(cutter(), good + good + forged)] == [SendRun, BadSend]
     assert isinstance(cut(cutter(), send(1, 5, entry(b"x", producer="***")))[0], SendRun)
+
+
+def test_a_batch_is_taken_that_can_hold_what_it_says() -> None:
+    """In one read with others, and alone; whatever else of its metadata looks like the count's tag."""
+    for fields in (
+        {"batch": 1, "payload": b"123456"},
+        {"batch": 5, "payload": b"x" * 30},
+        {"batch": 5, "payload": b"z", "compression": pb.LZ4, "uncompressed_size": 30},
+        {"batch": 5, "payload": b"x" * 30, "partition_key": "XX"},
+        {"payload": b"x", "partition_key": "X"},
+        {"payload": b"x", "partition_key": "X\x05"},
+    ):
+        stored = entry(**fields)  # type: ignore[arg-type]
+        said = {"num_messages": fields["batch"]} if fields.get("batch", 1) != 1 else {}
+        for reads in ([send(1, 1, stored, **said)], [send(1, 0, entry(b"a")) + send(1, 1, stored, **said)]):
+            (event,) = cut(cutter(), *reads)
+            assert isinstance(event, SendRun) and bytes(event.run.parts[-1]) == stored
+        assert (cutter().lone(send(1, 1, stored)) is None) or "batch" not in fields
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (entry(b"", batch=300_000), {}),
+        (entry(b"", batch=2**31 - 1), {}),
+        (entry(b"x" * 11, batch=2), {}),
+        (entry(b"x" * 11, batch=2), {"num_messages": 2}),
+        (entry(b"x" * 60, num_messages_in_batch=-1), {}),
+        (entry(b"x" * 60, num_messages_in_batch=0), {}),
+        (entry(b"x" * 60, batch=10), {"num_messages": 11}),
+        (entry(b"x" * 60), {"num_messages": 2**31 - 1}),
+        (entry(b"x" * 60, batch=5, compression=pb.ZLIB, uncompressed_size=29), {}),
+        (entry(b"x", batch=1 << 20, compression=pb.ZLIB, uncompressed_size=2**32 - 1), {"num_messages": 1 << 20}),
+        (entry(bytes(2 << 20), batch=300_000), {"num_messages": 300_000}),
+    ],
+)
+def test_a_count_that_cannot_be_true_is_refused(stored: bytes, said: dict[str, int]) -> None:
+    good, bad = send(1, 1, entry(b"x")), send(1, 2, stored, **said)
+    assert cutter().lone(bad) is None
+    for data in (bad, good + bad, bad[:9] + bad[9:]):
+        event = cut(cutter(), data)[-1]
+        assert isinstance(event, BadSend) and event.sequence == 2 and "in a batch" in event.reason
+    # an entry without a checksum goes another way
+    assert isinstance(cut(cutter(), send(1, 2, stored[6:], **said))[0], BadSend)
+
+
+def test_a_cluster_that_says_what_cannot_be_true_is_held_up_by_nothing() -> None:
+    made = cutter()
+    made.replicators[7] = "cloud"
+    (event,) = cut(made, send(7, 1, entry(b"x", batch=9000, replicated_from="cloud"), num_messages=9000))
+    assert isinstance(event, ReplicatedSend) and event.messages == 1
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def cutter() -> FrameCutter:
 
 
 def test_entries_of_a_replicator_come_one_by_one_and_others_stay_runs() -> None:
-    mine, theirs = entry(b"m"), entry(b"t", replicated_from="cloud")
+    mine, theirs = entry(b"m"), entry(b"t" * 12, replicated_from="cloud")
     events = list(
         cutter().feed(
             send(1, 0, mine)

@@ -20,7 +20,7 @@ def test_permits_count_messages_and_the_last_entry_may_overdraw() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         await client.producer(1)
-        await client.do(*(send(1, i * 10, entry(b"b", batch=10), num_messages=10) for i in range(5)))
+        await client.do(*(send(1, i * 10, entry(b"b" * 60, batch=10), num_messages=10) for i in range(5)))
         await client.subscribe(1, initialPosition=1)
         assert ids(await client.flow(15)) == [(10, 0), (10, 1)]
         assert ids(await client.flow(5)) == []
@@ -80,7 +80,7 @@ def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: in
         await client.producer(1)
         await client.subscribe(1, kind=kind, initialPosition=1)
         await client.do(
-            *(send(1, n, entry(b"x", sequence=n, batch=4, partition_key="k"), num_messages=4) for n in range(2))
+            *(send(1, n, entry(b"x" * 24, sequence=n, batch=4, partition_key="k"), num_messages=4) for n in range(2))
         )
         assert [list(m.ack_set) for m, _ in await client.flow(8)] == [[], []]
         for left in (0b1110, 0b1011):
@@ -308,7 +308,7 @@ def test_last_message_of_a_batch_and_of_nothing() -> None:
         ((answer, _),) = await client.do(ask)
         assert answer.getLastMessageIdResponse.last_message_id.entryId == (1 << 64) - 1
         await client.producer(1, topic=TOPIC + "-partition-3")
-        await client.do(send(1, 0, entry(b"b", batch=4), num_messages=4))
+        await client.do(send(1, 0, entry(b"b" * 24, batch=4), num_messages=4))
         ((answer, _),) = await client.do(ask)
         last = answer.getLastMessageIdResponse.last_message_id
         assert (last.ledgerId, last.entryId, last.batch_index, last.partition) == (10, 0, 3, 3)

@@ -88,6 +88,20 @@ def test_a_damaged_entry_is_refused_in_its_place() -> None:
     with_broker(test)
 
 
+def test_a_batch_that_cannot_hold_what_it_says_is_one_message_and_its_producer_goes_on() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        bad = entry(b"", batch=2**31 - 1)
+        came = await client.do(send(1, 0, entry(b"x")), send(1, 1, bad), send(1, 2, entry(b"x")))
+        assert sorted(kinds(came)) == sorted([K.SEND_RECEIPT, K.SEND_ERROR, K.SEND_RECEIPT])
+        (refused,) = [c.send_error for c, _ in came if c.type == K.SEND_ERROR]
+        assert (refused.sequence_id, refused.error) == (1, pb.NotAllowedError)
+        assert "2147483647 messages" in refused.message and len(broker.ledger().positions()) == 2
+
+    with_broker(test)
+
+
 def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None:
     async def test(broker: Broker) -> None:
         await broker.topics.policies.change_topic(
@@ -97,7 +111,7 @@ def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None
         await client.producer(1, producer_name="a")
         await client.producer(2, producer_name="b")
         broker.ledger().hold = True
-        large, batch = entry(b"x" * 300), entry(b"y" * 10, batch=7)
+        large, batch = entry(b"x" * 300), entry(b"y" * 42, batch=7)
         first, second = send(1, 0, entry(b"x")) + send(1, 1, large), send(1, 2, entry(b"x")) + send(2, 12, large)
         assert await client.do(first, send(2, 5, batch, num_messages=7), second, send(1, 3, entry(b"x"))) == []
         broker.ledger().release()

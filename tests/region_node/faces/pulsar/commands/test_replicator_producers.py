@@ -102,7 +102,7 @@ def test_an_older_cluster_is_judged_by_who_published() -> None:
         client, _ = await replicator(broker, by_position=False, name="pulsar.repl.cloud")
         came = await client.do(
             send(1, 0, entry(b"a", producer="x", sequence=3, replicated_from="cloud")),
-            send(1, 1, entry(b"b", producer="x", sequence=4, batch=3, replicated_from="cloud"), num_messages=3),
+            send(1, 1, entry(b"b" * 18, producer="x", sequence=4, batch=3, replicated_from="cloud"), num_messages=3),
             send(1, 2, entry(b"c", producer="y", sequence=9, replicated_from="cloud")),
         )
         assert [r[:2] for r in receipts(came)] == [(0, 0), (1, 0), (2, 0)]

@@ -205,7 +205,7 @@ def test_broker_metadata_goes_to_who_negotiated_it() -> None:
         for i, one in enumerate((plain, client)):
             await one.subscribe(2, name=f"s{i}", initialPosition=1)
             await one.flow(100, 2)
-        stored = [entry(b"x", sequence=n, batch=3 * (n % 2)) for n in range(4)]
+        stored = [entry(b"x" * 18, sequence=n, batch=3 * (n % 2)) for n in range(4)]
         got = messages(
             await plain.do(*(send(1, n, one, num_messages=3 if n % 2 else 1) for n, one in enumerate(stored)))
         )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX
 from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
@@ -204,12 +205,14 @@ def test_messages_of_a_batch() -> None:
         client = await broker.client()
         await client.producer(1)
         await client.subscribe(1, kind=SHARED)
-        await client.do(send(1, 0, entry(b"batch", batch=3), num_messages=3))
+        await client.do(send(1, 0, entry(b"a batch of three..", batch=3), num_messages=3))
         await client.flow(100)
         first, second = await begin(client), await begin(client)
         where = [pb.Subscription(topic=TOPIC, subscription="s")]
         for txn in (first, second):
             await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=where, **txn)
+        for size in (-1, 64 * ACK_SET_WORDS_MAX + 1, 2**31 - 1):  # each a number of so many bits
+            assert await ack(client, first, 0, ack_set=[0b110], batch_size=size) == pb.NotAllowedError
         assert await ack(client, first, 0, ack_set=[0b110], batch_size=3) is None
         assert await ack(client, second, 0, ack_set=[0b100], batch_size=3) == pb.TransactionConflict
         assert await ack(client, second, 0, ack_set=[0b101], batch_size=3) is None
