@@ -4,8 +4,8 @@ Is: the reader and writer of one message's version, made from `message_schemas` 
 headers.
 Isn't: record batches (`record_batches`), which go through as buffers, or what a request means.
 Invariants: whatever bytes come, a request is decoded or PeerError is raised; no array is made that the bytes left could
-not fill; fields that are given and not known in a version are left out, fields that are known and not given have their
-default.
+not fill, and no message has more than ELEMENTS_MAX elements in all its arrays; fields that are given and not known in a
+version are left out, fields that are known and not given have their default.
 Source: docs/protocols/kafka.md, "Requests".
 
     frame    u32 size | request: i16 api, i16 version, i32 correlation, str? client [tags] , fields
@@ -35,6 +35,8 @@ _NO_UUID = bytes(16)
 _FIELD = re.compile(r"(\w+):")
 _SUFFIX = re.compile(r"(?:\?(\d*))?(?:@(\d+)(?:-(\d+))?)?(?:#(\d+))?(?:=(-?\d+))?")
 UNSUPPORTED_VERSION = 35
+ELEMENTS_MAX = 1 << 17
+"""More partitions than a client asks one broker for; each element costs far more memory than bytes of its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,13 @@ def _parse(text: str, at: int = 0) -> tuple[tuple[_Field, ...], int]:
 
 
 class MessageReader:
-    """A request's bytes. `view[at:end]` is not read yet."""
+    """A request's bytes. `view[at:end]` is not read yet. `elements`: how many its arrays may still have."""
 
-    __slots__ = ("at", "end", "view")
+    __slots__ = ("at", "elements", "end", "view")
 
     def __init__(self, view: memoryview, at: int = 0) -> None:
         self.view, self.at, self.end = view, at, len(view)
+        self.elements = ELEMENTS_MAX
 
     def take(self, size: int) -> memoryview:
         start = self.at
@@ -258,9 +261,26 @@ def _value(f: _Field, version: int, flexible: bool) -> tuple[Read, Write]:
         if f.kind == "struct"
         else _scalar(f.kind, flexible, nullable and not f.depth, f.name)
     )
+    least = _least(f, version, flexible, nullable)
     for _ in range(f.depth):
-        read, write = _array(read, write, flexible, nullable, f.name)
+        read, write = _array(read, write, flexible, nullable, f.name, least)
+        least = 1 if flexible else 4
     return read, write
+
+
+def _least(f: _Field, version: int, flexible: bool, nullable: bool) -> int:
+    """How many bytes an element of an array has at least."""
+    if f.kind == "struct":
+        if nullable and not f.depth:
+            return 1
+        inner = [g for g in f.fields if g.there(version) and g.tag < 0]
+        sizes = (
+            (1 if flexible else 4) if g.depth else _least(g, version, flexible, version >= g.nullable) for g in inner
+        )
+        return max(1, sum(sizes) + flexible)
+    if f.kind in _SCALARS:
+        return _SCALARS[f.kind].size
+    return {"bool": 1, "uuid": 16, "str": 1 if flexible else 2}.get(f.kind, 1 if flexible else 4)
 
 
 def _struct(f: _Field, version: int, flexible: bool, nullable: bool) -> tuple[Read, Write]:
@@ -276,15 +296,20 @@ def _struct(f: _Field, version: int, flexible: bool, nullable: bool) -> tuple[Re
     return lambda reader: None if reader.scalar(_I8) < 0 else codec.read(reader), write
 
 
-def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str) -> tuple[Read, Write]:
+def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str, least: int) -> tuple[Read, Write]:
+    """least: bytes that each element has."""
+
     def read_all(reader: MessageReader) -> Any:
         count = reader.length(flexible, False)
         if count < 0:
             if nullable:
                 return None
             raise PeerError(f"kafka: {name} may not be null")
-        if count > reader.end - reader.at:
+        if count * least > reader.end - reader.at:
             raise PeerError(f"kafka: {name} says {count} elements where {reader.end - reader.at} bytes are left")
+        reader.elements -= count
+        if reader.elements < 0:
+            raise PeerError(f"kafka: more than {ELEMENTS_MAX} elements, with {count} in {name}; send several requests")
         return [read(reader) for _ in range(count)]
 
     def write_all(writer: MessageWriter, value: Any) -> None:

@@ -36,6 +36,8 @@ class KafkaSettings:
     """Bounds produce requests whose batches wait to be durable, in the whole broker; above it reading stops."""
     requests_max: int = 1000
     """Bounds requests of one connection that wait for their turn; above it reading stops."""
+    waiting_bytes_max: int = 16 << 20
+    """Bounds their bytes; above it reading stops as well, behind at most one more request."""
     idle_s: float = 600.0
     """A connection that has been silent for longer is closed (connections.max.idle.ms)."""
     handshake_timeout_s: float = 10.0
@@ -84,6 +86,8 @@ class KafkaSettings:
             raise ConfigError("broker.kafka.request_bytes_max must be at least message_bytes_max, and at most 1 GiB")
         if self.inflight_bytes_max < self.message_bytes_max:
             raise ConfigError("broker.kafka.inflight_bytes_max is less than one message of message_bytes_max")
+        if self.waiting_bytes_max < self.message_bytes_max:
+            raise ConfigError("broker.kafka.waiting_bytes_max is less than one message of message_bytes_max")
         if (
             min(self.idle_s, self.handshake_timeout_s, self.retention_check_s) <= 0
             or min(self.connections_max, self.requests_max) < 1

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
-from heliograph.wire.kafka.message_codec import Fields, Request, decode_request, encode_answer
+from heliograph.wire.kafka.message_codec import APIS, BY_NAME, Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.connection.refusals import refused
 from region_node.faces.kafka.connection.request_table import CHANGES, HANDLERS, refuse_version
@@ -36,10 +36,15 @@ _OWN_BUFFER_ABOVE = 4096
 """A frame of this size that is not whole yet gets a buffer of its own, into which the rest is received."""
 _FIRST_BYTES = 2 << 20
 """So much is set aside for a frame that claims to be larger; more as it comes."""
-_HANDSHAKE_BYTES_MAX = 512 << 10
+_HANDSHAKE_BYTES_MAX = 64 << 10
+"""A frame, and what waits together, of a client that has not authenticated."""
 _JOIN_BELOW = 64 << 10
 _PRODUCE = b"\0\0"
 """What such a request's frame begins with."""
+_BEFORE_LOGIN = frozenset(
+    BY_NAME[name].key.to_bytes(2, "big") for name in ("api_versions", "sasl_handshake", "sasl_authenticate")
+)
+"""What those frames begin with that are looked into before a client has authenticated."""
 
 
 class Slot:
@@ -76,6 +81,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._filled = self._frame_bytes = 0
         self._slots: deque[Slot] = deque()
         self._waiting: deque[bytearray] = deque()
+        self._waiting_bytes = 0
         self._alone = self._advancing = self._closing = False
         self._out: list[Buffer] = []
         self._held = False
@@ -120,12 +126,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """
         while self._waiting and not self._alone and self._transport is None:
             frame = self._waiting.popleft()
+            if self.login.principal is None:
+                continue
             try:
                 request = decode_request(frame)
             except PeerError:
                 self._waiting.clear()
                 return
-            if request.supported and self.login.principal is not None:
+            if request.supported:
                 slot = Slot(request, len(frame))
                 if not begin_produce(self, slot):
                     self._run(slot, None)
@@ -258,8 +266,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _take(self, frame: bytearray) -> None:
         self._waiting.append(frame)
+        self._waiting_bytes += len(frame)
         self._advance()
-        if len(self._waiting) >= self.broker.settings.requests_max:
+        settings = self.broker.settings
+        bytes_max = settings.waiting_bytes_max if self.login.principal is not None else _HANDSHAKE_BYTES_MAX
+        if len(self._waiting) >= settings.requests_max or self._waiting_bytes > bytes_max:
             self.hold("requests")
 
     def _advance(self) -> None:
@@ -272,6 +283,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if not self._begin(frame):
                 self._waiting.appendleft(frame)
                 break
+            self._waiting_bytes -= len(frame)
         self._advancing = False
 
     def _begin(self, frame: bytearray) -> bool:
@@ -283,6 +295,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._run(Slot(None, len(frame)), self.login.bare_token(frame))
                 return True
             produce = frame[:2] == _PRODUCE
+            if self.login.principal is None:
+                _check_before_login(frame)
             if self._slots and not produce:
                 return False
             request = decode_request(frame)
@@ -291,27 +305,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._slots.append(slot)
                 self.answered(slot, refuse_version(request))
                 return True
-            if produce and self.login.principal is not None:
+            if produce:
                 slot = Slot(request, len(frame))
                 if begin_produce(self, slot):
                     return True
                 if self._slots:
                     return False
-            self._check_login(request)
+            if request.api.name not in HANDLERS:
+                raise PeerError(f"{request.api.name} is a request between Kafka's own brokers")
             self._run(Slot(request, len(frame)), None)
         except PeerError as error:
             self.close(str(error))
         return True
-
-    def _check_login(self, request: Request) -> None:
-        if request.api.name not in HANDLERS:
-            raise PeerError(f"{request.api.name} is a request between Kafka's own brokers")
-        if self.login.principal is None and request.api.name not in (
-            "api_versions",
-            "sasl_handshake",
-            "sasl_authenticate",
-        ):
-            raise PeerError(f"{request.api.name} before the client has authenticated")
 
     def _run(self, slot: Slot, work: Any) -> None:
         """What takes its time, alone."""
@@ -428,7 +433,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.close("the client was told why")
             return
         self._advance()
-        if "requests" in self._holds and len(self._waiting) * 2 < self.broker.settings.requests_max:
+        settings = self.broker.settings
+        if (
+            "requests" in self._holds
+            and len(self._waiting) * 2 < settings.requests_max
+            and self._waiting_bytes * 2 <= settings.waiting_bytes_max
+        ):
             self.release("requests")
 
     # -- answers out ---------------------------------------------------------------------------------------------------
@@ -444,3 +454,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+
+
+def _check_before_login(frame: bytearray) -> None:
+    """Nothing but its kind is read of a request that nobody may send yet. Raises PeerError."""
+    kind = bytes(frame[:2])
+    if kind not in _BEFORE_LOGIN:
+        api = APIS.get(int.from_bytes(kind, "big", signed=True))
+        raise PeerError(f"{'a request' if api is None else api.name} before the client has authenticated")

@@ -1,0 +1,132 @@
+"""What a connection does with frames before anybody has signed in, and how much it keeps of what cannot begin yet."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from heliograph.wire.kafka import message_codec
+from heliograph.wire.kafka.message_codec import BY_NAME, encode_varint
+from region_node.faces.kafka.connection import kafka_connection
+from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
+from tests.region_node.faces.pulsar.harness import settle
+
+VERSIONS = request("api_versions", 0, {})
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def unknown(face: Face) -> Client:
+    """A client that has not authenticated."""
+    client = Client(face.listener)
+    client.protocol.login.principal = None
+    return client
+
+
+def many_texts(count: int) -> bytes:
+    """DescribeGroups with so many empty names."""
+    return struct.pack(">hhih", 15, 5, 1, -1) + b"\0" + encode_varint(count + 1) + b"\x01" * count + b"\0\0"
+
+
+@pytest.mark.parametrize("name", sorted({*BY_NAME} - {"api_versions", "sasl_handshake", "sasl_authenticate"}))
+def test_only_what_signs_in_is_decoded_before_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_connection, "decode_request", None)  # whoever calls it fails
+
+    async def run(face: Face) -> None:
+        client = unknown(face)
+        client.raw(framed(struct.pack(">hhih", BY_NAME[name].key, BY_NAME[name].highest, 1, -1) + bytes(50)))
+        await settle(5)
+        assert client.protocol.closed and not client.answers()
+
+    with_face(run)
+
+
+def test_what_signs_in_is_answered() -> None:
+    async def run(face: Face) -> None:
+        client = unknown(face)
+        client.raw(VERSIONS)
+        await settle(5)
+        assert len(client.answers()) == 1 and not client.protocol.closed
+        client.raw(request("sasl_handshake", 1, {"mechanism": "NONE"}))
+        await settle(5)
+        assert len(client.answers()) == 1
+
+    with_face(run)
+
+
+def test_a_large_frame_is_refused_by_its_size_alone_before_a_client_has_signed_in() -> None:
+    async def run(face: Face) -> None:
+        client = unknown(face)
+        client.raw((64 << 10).to_bytes(4, "big"))
+        assert not client.protocol.closed
+        other = unknown(face)
+        other.raw(((64 << 10) + 1).to_bytes(4, "big"))
+        assert other.protocol.closed
+
+    with_face(run)
+
+
+def test_what_came_before_a_sign_in_is_not_stored_when_its_client_has_gone() -> None:
+    async def run(face: Face) -> None:
+        client = unknown(face)
+        client.protocol._alone = True  # as while a sign-in is under way
+        client.raw(framed(bytes(40)))
+        client.protocol.connection_lost(None)
+        client.protocol._alone = False
+        client.protocol._finish_waiting()
+        assert not client.protocol._waiting and not face.broker.logs()
+
+    with_face(run)
+
+
+async def begun(face: Face) -> Client:
+    """A client whose Fetch waits for a minute."""
+    client = Client(face.listener)
+    rows: list[dict[str, Any]] = [
+        {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    ]
+    await client.ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
+    wanted = [{"topic": "t", "partitions": [part]}]
+    fields = {"replica_id": -1, "max_wait": 60_000, "min_bytes": 1 << 30, "max_bytes": 1, "isolation_level": 0}
+    client.raw(request("fetch", 4, {**fields, "topics": wanted}))
+    await settle(20)
+    assert not client.answers() and not client.protocol.closed
+    return client
+
+
+def test_what_waits_behind_a_request_is_bounded_by_its_bytes() -> None:
+    async def run(face: Face) -> None:
+        client = await begun(face)
+        size = 600_000
+        for count in range(1, 4):
+            client.raw(framed(struct.pack(">hhih", 18, 0, 1, -1) + bytes(size - 10)))
+            assert client.transport.reading == (count * size <= 1 << 20), count
+        # once it is their turn, reading goes on
+        for slot in list(client.protocol._slots):
+            client.protocol._alone = False
+            client.protocol.answered(slot, [])
+        await settle(20)
+        assert client.transport.reading and client.protocol._waiting_bytes == 0
+
+    with_face(run, waiting_bytes_max=1 << 20, message_bytes_max=1 << 20)
+
+
+def test_an_array_has_no_more_elements_than_its_bytes_can_hold() -> None:
+    async def run(face: Face) -> None:
+        head = struct.pack(">hhihiiiibi", 1, 4, 1, -1, -1, 0, 0, 0, 0, 1) + b"\0\x01t"
+        for body, closes in (
+            (many_texts(100), False),
+            (many_texts(message_codec.ELEMENTS_MAX + 1), True),
+            (head + struct.pack(">i", 40) + bytes(400), True),  # partitions of a Fetch: 16 bytes each
+        ):
+            client = Client(face.listener)
+            client.raw(framed(body))
+            await settle(20)
+            assert client.protocol.closed is closes
+
+    with_face(run)
