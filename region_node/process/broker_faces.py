@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
@@ -147,6 +148,8 @@ class BrokerFaces:
     async def _listen_kafka(self) -> dict[str, int]:
         broker = self._broker
         own, bind = broker.settings.broker.kafka, broker.settings.bind
+        per_address = own.connections_per_address or broker.settings.security.connections_per_address
+        own = replace(own, connections_per_address=per_address)
         if max(own.port, own.tls_port) < 0:
             return {}
         from global_config.admin import ConfigAdmin
@@ -213,6 +216,7 @@ class BrokerFaces:
         from region_node.faces.admin.dr.disaster_recovery import conductor_for, health_of_owner
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.server.admin_server import AdminServer
+        from region_node.faces.admin.server.http_connections import HttpLimits
         from region_node.faces.admin.transactions.transactions import way_to_others
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
@@ -283,7 +287,12 @@ class BrokerFaces:
             region=broker.settings.region,
         )
         broker.stops.insert(-1, broker.drills.stop)
-        server = AdminServer(admin)
+        limits = HttpLimits(
+            connections_max=own.admin_connections_max,
+            connections_per_address=own.admin_connections_per_address,
+            keep_alive_s=own.admin_keep_alive_s,
+        )
+        server = AdminServer(admin, limits)
         broker.stops.insert(-1, server.stop)
         ports["admin"] = await server.start(bind, own.admin_port)
         if own.shared_admin_port:

@@ -83,6 +83,12 @@ class BrokerSettings:
     """So many clients are served on all Pulsar ports together; the next one is refused. 0: as many as this process may
     have files open, without a thousand.
     """
+    admin_connections_max: int = 1000
+    """So many clients are served on all admin ports together; the next one gets 503."""
+    admin_connections_per_address: int = 250
+    """So many of them from one address; 0: no limit."""
+    admin_keep_alive_s: float = 75.0
+    """An admin connection without a request for longer is closed. More than a load balancer in front keeps its own."""
     topic_loads_max: int = 64
     """Topics that are loaded at the same time; the others wait for their turn, so that clients who all come at once
     leave room for those who are there.
@@ -193,6 +199,15 @@ class BrokerSettings:
             raise ConfigError(
                 "broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to "
                 "100000"
+            )
+        if (
+            self.admin_connections_max < 1
+            or self.admin_connections_per_address < 0
+            or not 1 <= self.admin_keep_alive_s <= 86_400
+        ):
+            raise ConfigError(
+                "broker.admin_connections_max must be 1 or more, broker.admin_connections_per_address 0 (no limit) or "
+                "more, and broker.admin_keep_alive_s 1 to 86400"
             )
         if not 1 <= self.cache_mb <= 1 << 20:
             raise ConfigError(f"broker.cache_mb must be at least 1, not {self.cache_mb}")

@@ -32,6 +32,8 @@ class KafkaSettings:
     request_bytes_max: int = 100 << 20
     """The largest frame of a client that is known; a larger one closes the connection (socket.request.max.bytes)."""
     connections_max: int = 10_000
+    connections_per_address: int = 0
+    """Bounds the connections of one address (max.connections.per.ip); 0: as security.connections_per_address says."""
     inflight_bytes_max: int = 64 << 20
     """Bounds produce requests whose batches wait to be durable, in the whole broker; above it reading stops."""
     requests_max: int = 1000
@@ -95,6 +97,10 @@ class KafkaSettings:
             raise ConfigError(
                 "broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must "
                 "be above 0"
+            )
+        if self.connections_per_address < 0:
+            raise ConfigError(
+                "broker.kafka.connections_per_address must be 0 (as security.connections_per_address says) or more"
             )
         if self.compaction_bytes < 1:
             raise ConfigError(f"broker.kafka.compaction_bytes must be above 0, not {self.compaction_bytes}")

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 _CALL_TIMEOUT_S = 15.0
 _VISIBLE_TIMEOUT_S = 5.0
 
+BODY_TIMEOUT_S = 30.0
+
 
 class Members(Protocol):
     """Shows or changes one metadata group, as `MetaClient.members` does: returns the report, and whether it changed
@@ -423,9 +425,23 @@ class Admin:
 # -- bodies and queries -----------------------------------------------------------------------------------------------
 
 
+async def whole_body(request: web.Request) -> bytes:
+    """The body's bytes, once all have come. Raises HTTPRequestTimeout."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason=f"the body did not come within {BODY_TIMEOUT_S:g} s") from None
+
+
+async def _text(request: web.Request) -> str:
+    await whole_body(request)
+    return await request.text()
+
+
 async def body(request: web.Request) -> Any:
     """The JSON body, or None where there is none. Raises MalformedRequest."""
-    text = await request.text()
+    text = await _text(request)
     if not text.strip():
         return None
     try:
@@ -437,7 +453,7 @@ async def body(request: web.Request) -> Any:
 
 async def text_body(request: web.Request) -> str | None:
     """A text as JSON, or as it is (Java's client sends it so); None where there is none."""
-    text = (await request.text()).strip()
+    text = (await _text(request)).strip()
     try:
         value = json.loads(text) if text else None
     except ValueError:

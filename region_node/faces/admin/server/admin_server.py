@@ -7,6 +7,7 @@ Source: docs/protocols/admin.md.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,7 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
 from region_node.faces.admin.server import console_server, openapi, unsupported_paths
+from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.faces.admin.tenancy import (
     bundle_quotas,
     data_keys,
@@ -146,8 +148,8 @@ NAME = "request_id"
 class AdminServer:
     """One or more listeners over one application."""
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    def __init__(self, admin: Admin, limits: HttpLimits | None = None) -> None:
+        self._admin, self._limits = admin, limits or HttpLimits()
         self._rights = RouteRights()
         check = guard(
             admin.security,
@@ -160,23 +162,42 @@ class AdminServer:
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         self._rights.add(self._app.router, ROUTES, self._wrapped)
         self._app.on_response_prepare.append(_named)
-        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        self._sites: list[web.TCPSite] = []
+        self._runner = web.AppRunner(
+            self._app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            keepalive_timeout=self._limits.keep_alive_s,
+        )
+        self._connections: HttpConnections | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
         """Listens; may be called for several ports. `shared`: with other processes of this host. Returns the port.
         Raises OSError.
         """
-        if self._runner.server is None:
+        if self._connections is None:
             self._rights.check(self._app.router)
             await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, reuse_port=shared or None, ssl_context=tls)
-        await site.start()
-        self._sites.append(site)
-        address: tuple[Any, ...] = self._runner.addresses[-1]
-        return int(address[1])
+            assert self._runner.server is not None
+            self._connections = HttpConnections(self._limits, self._runner.server)
+        server = await self._connections.loop.create_server(
+            self._connections,
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=self._limits.header_timeout_s if tls is not None else None,
+            reuse_port=shared or None,
+        )
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
 
     async def stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        if self._connections is not None:
+            self._connections.close()
         await self._runner.cleanup()
         await self._admin.close()
 
@@ -187,6 +208,17 @@ class AdminServer:
         """Around everything: what the router refuses (no such path, another method) says why as everything else does,
         and changes are written down.
         """
+        connections = self._connections
+        assert connections is not None
+        connections.begun(request)
+        try:
+            return await self._answer(request, handler)
+        finally:
+            connections.ended(request)
+
+    async def _answer(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         name = request[NAME] = request_ids.accepted(request.headers.get(request_ids.HEADER, ""))
         with request_ids.handling(name):
             try:

@@ -24,7 +24,7 @@ from yarl import URL
 
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node import console
-from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.other_regions import check_private
@@ -126,7 +126,7 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
         name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers
     } | request_ids.header()
     trusted: ssl.SSLContext | bool = admin.outward() if admin.outward is not None else True
-    body, schemes = await request.read(), ("https",) if url.startswith("https:") else ("http", "https")
+    body, schemes = await whole_body(request), ("https",) if url.startswith("https:") else ("http", "https")
     try:
         async with ClientSession(timeout=_TIMEOUT) as session:
             for _ in range(_HOPS):

@@ -69,6 +69,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.number = listener.accepted = listener.accepted + 1
         self.closed = False
         self.address = ""
+        self._host: str | None = None
+        """It has a place among the connections of this address."""
         self.login = Login(self)
         self.certificate: dict[str, Any] | None = None
         self.client_software = ""
@@ -98,6 +100,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if len(self.listener.connections) >= self.listener.broker.settings.connections_max:
             self.close("too many connections")
             return
+        if isinstance(peer, tuple):
+            if not self.listener.addresses.take(peer[0]):
+                self.close(f"too many connections: at most {self.listener.addresses.most} from one address")
+                return
+            self._host = peer[0]
         self.certificate = transport.get_extra_info("peercert")
         self._transport.set_write_buffer_limits(high=1 << 20)
         self.listener.connections[self] = None
@@ -111,6 +118,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         left = () if self.closed else (frame for frame in self._waiting if frame[:2] == _PRODUCE)
         self._waiting, self.closed = deque(left), True
         self.listener.connections.pop(self, None)
+        if self._host is not None:
+            self.listener.addresses.give(self._host)
+            self._host = None
         self.listener.budget.forget(self)
         for timer in self._quota_timers.values():
             timer.cancel()

@@ -15,6 +15,7 @@ import ssl as tls_module
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.standstill import stood_still_s
+from region_node.faces.client_addresses import AddressCounts
 from region_node.faces.flow_control import Outbox
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
@@ -36,6 +37,7 @@ class KafkaListener:
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
         self.connections: dict[KafkaConnection, None] = {}
+        self.addresses = AddressCounts(broker.settings.connections_per_address)
         self.accepted = 0
         """Counts connections since the start; the newest one's number."""
         self.staging = bytearray(STAGING_BYTES)

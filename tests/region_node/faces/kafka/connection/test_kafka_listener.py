@@ -45,3 +45,16 @@ def test_no_request_is_begun_while_answers_are_not_taken() -> None:
         assert len(client.answers()) == 50 and client.transport.reading
 
     with_face(run)
+
+
+def test_one_address_has_so_many_connections() -> None:
+    async def run(face: Face) -> None:
+        first, second, third = (Client(face.listener, "10.0.0.1") for _ in range(3))
+        other = Client(face.listener, "10.0.0.2")
+        assert [one.protocol.closed for one in (first, second, third, other)] == [False, False, True, False]
+        first.protocol.close()
+        await settle()
+        assert not Client(face.listener, "10.0.0.1").protocol.closed
+        assert Client(face.listener, "10.0.0.1").protocol.closed
+
+    with_face(run, connections_per_address=2)
