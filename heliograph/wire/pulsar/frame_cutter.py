@@ -29,7 +29,7 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.pulsar.batch_messages import MESSAGE_BYTES_MIN, MESSAGES_MAX, untrue_count
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
-from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run, TxnId
+from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, ProducerSegment, Run, TxnId
 from heliograph.wire.varint import read_varint, varint
 
 HANDSHAKE_BYTES_MAX = 64 << 10
@@ -51,6 +51,8 @@ _HEADS = [_SEND_START + bytes((max(0, size - 4), 8)) for size in range(16)]
 """Command size -> the first five bytes of a SEND of that size."""
 _REPLICATED_FROM = 5 << 3 | 2
 """The tag of `replicated_from` in an entry's metadata; where this byte is found, the metadata is decoded to be sure."""
+_REPLICATED_FROM_LONG = _REPLICATED_FROM | 128
+"""How that tag begins where it is written in more bytes than it needs, as no client does and every reader takes."""
 _BATCH = 11 << 3
 """The tag of `num_messages_in_batch`, likewise."""
 _BATCH_TAG = bytes((_BATCH,))
@@ -188,7 +190,7 @@ class FrameCutter:
         ):
             return None
         stop = entry + 10 + metadata_size
-        if data.find(_REPLICATED_FROM, entry + 10, stop) >= 0 or data.find(_BATCH, entry + 10, stop) >= 0:
+        if _may_be_replicated(data, entry + 10, stop) or data.find(_BATCH, entry + 10, stop) >= 0:
             return None
         run = Run([view[entry:]], [size - entry], producers=((known[1], 1, sequence, None),))
         return SendRun(known[0], run, [(producer_id, [sequence], None)])
@@ -266,14 +268,16 @@ class FrameCutter:
                     checksum, metadata_size = unpack(data, entry + 2)
                     body = view[entry + 6 : end]
                     at = entry + 10
+                    behind = at + metadata_size
                     size_bytes = end - entry
                     if (
                         left
                         and size_bytes <= room
                         and crc(body) == checksum
                         and metadata_size <= size_bytes - 10
-                        and find(_REPLICATED_FROM, at, at + metadata_size) < 0
-                        and find(_BATCH, at, at + metadata_size) < 0
+                        and find(_REPLICATED_FROM, at, behind) < 0
+                        and find(_BATCH, at, behind) < 0
+                        and (find(_REPLICATED_FROM_LONG, at, behind) < 0 or not _long_tag(data, at, behind))
                     ):
                         left -= 1
                         room -= size_bytes
@@ -315,6 +319,8 @@ class FrameCutter:
         sound = known is None or verify_entry(view[entry:end])
         if not sound:
             reason = "the checksum of the message is wrong"
+        elif known is not None and command.marker:
+            reason, goes_on = "only a replicator may send markers: send it as a message, without `marker`", False
         elif known is not None:
             reason, goes_on = _untrue(view[entry:end], messages)
         if known is None or reason:
@@ -380,7 +386,6 @@ class _Sends:
         self.sequences: list[int] = []
         self.counts: list[int] | None = None
         self.highest: list[int] | None = None
-        self.flags: list[int] | None = None
         self.pieces: set[int] = set()
         """Entries that are pieces of a chunked message, all but its last: they have that one's sequence, and none of
         their own in the run.
@@ -398,7 +403,7 @@ class _Sends:
         if producer_id != self.producer_id:
             self.producer_id, self.group = producer_id, group
             self.starts.append((len(self.lengths), producer_id, name))
-            plain = self.counts is None and self.highest is None and self.flags is None and self.transaction is None
+            plain = self.counts is None and self.highest is None and self.transaction is None
             self.again = producer_id if producer_id < 128 and plain else -1
 
     def take_fast(
@@ -452,13 +457,13 @@ class _Sends:
         if (
             metadata_size > size - 10
             or _crc(view[entry + 6 : end]) != checksum
-            or data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0
+            or _may_be_replicated(data, entry + 10, entry + 10 + metadata_size)
             or not _plainly_true(data, view, entry, metadata_size, end, messages)
         ):
             return False
         if producer_id != self.producer_id:
             self.begin(producer_id, *producers[producer_id])
-        self._append(sequence, messages, highest, 0, view[entry:end])
+        self._append(sequence, messages, highest, view[entry:end])
         return True
 
     def add(self, command: CommandSend, part: memoryview) -> None:
@@ -471,11 +476,10 @@ class _Sends:
             command.sequence_id,
             command.num_messages,
             command.highest_sequence_id,
-            FLAG_MARKER if command.marker else 0,
             part,
         )
 
-    def _append(self, sequence: int, messages: int, highest: int, flags: int, part: Buffer) -> None:
+    def _append(self, sequence: int, messages: int, highest: int, part: Buffer) -> None:
         count = len(self.lengths)
         self.parts.append(part)
         self.lengths.append(len(part))
@@ -486,11 +490,8 @@ class _Sends:
         if highest or self.highest is not None:
             self.highest = self.highest or [0] * count
             self.highest.append(highest)
-        if flags or self.flags is not None:
-            self.flags = self.flags or [0] * count
-            self.flags.append(flags)
         self.bytes_left -= len(part)
-        if messages != 1 or highest or flags:
+        if messages != 1 or highest:
             self.again = -1
 
     def pop(self) -> SendRun:
@@ -517,7 +518,6 @@ class _Sends:
             self.parts,
             self.lengths,
             counts=self.counts,
-            flags=self.flags,
             producers=tuple(producers),
             transaction=self.transaction,
         )
@@ -597,6 +597,15 @@ def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> R
     if untrue_count(metadata, len(payload), messages):
         messages = 1  # refused, it would hold up all that its cluster sends behind it
     return ReplicatedSend(command.producer_id, command.sequence_id, messages, metadata, entry)
+
+
+def _may_be_replicated(data: bytes, start: int, stop: int) -> bool:
+    """Whether the metadata in `data` has to be decoded, because it may have `replicated_from`."""
+    return data.find(_REPLICATED_FROM, start, stop) >= 0 or _long_tag(data, start, stop)
+
+
+def _long_tag(data: bytes, start: int, stop: int) -> bool:
+    return data.find(b"\xaa\x80", start, stop) >= 0 or data.find(b"\xaa\x00", start, stop) >= 0
 
 
 def _untrue(entry: memoryview, messages: int) -> tuple[str, bool]:

@@ -8,6 +8,7 @@ import random
 import struct
 from typing import Any
 
+import crc32c
 import pytest
 
 from heliograph.model.errors import PeerError
@@ -22,7 +23,7 @@ from heliograph.wire.pulsar.frame_cutter import (
     SendRun,
     StraySend,
 )
-from heliograph.wire.run import COUNT_MAX, FLAG_MARKER
+from heliograph.wire.run import COUNT_MAX
 from heliograph.wire.varint import varint
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 
@@ -172,17 +173,53 @@ def test_a_run_is_bounded() -> None:
     assert [e.run.count for e in events] == [2, 1, 1]
 
 
-def test_batches_highest_sequences_and_flags() -> None:
+def test_batches_and_highest_sequences() -> None:
     events = cut(
         cutter(),
         send(1, 1, entry(b"x"))
         + send(1, 2, entry(b"b" * 30, batch=5), num_messages=5, highest_sequence_id=6)
-        + send(1, 7, entry(b"m"), marker=True),
+        + send(1, 7, entry(b"m")),
     )
     (only,) = events
-    assert list(only.run.counts) == [1, 5, 1] and list(only.run.flags) == [0, 0, FLAG_MARKER]
+    assert list(only.run.counts) == [1, 5, 1] and only.run.flags is None
     assert only.run.producers == (("a", 3, 1, ((1, 1), (2, 6), (7, 7))),)
     assert only.segments == [(1, [1, 2, 7], [0, 6, 0])]
+
+
+def test_who_is_no_replicator_sends_no_markers() -> None:
+    first, refused, last = cut(
+        cutter(), send(1, 1, entry(b"x")) + send(1, 2, entry(b"m"), marker=True) + send(1, 3, entry(b"y"))
+    )
+    assert isinstance(refused, BadSend) and (refused.sequence, refused.checksum) == (2, False)
+    assert "only a replicator may send markers" in refused.reason
+    assert first.run.count == last.run.count == 1
+
+
+@pytest.mark.parametrize("tag", [b"\xaa\x00", b"\xaa\x80\x00", b"\xaa\x80\x80\x00", b"\xaa\x80\x80\x80\x00"])
+def test_the_origin_of_a_message_is_seen_however_long_its_tag_is(tag: bytes) -> None:
+    """Each way takes it: a SEND that comes alone, the first one of a read, and those behind it."""
+    plain, forged = entry(b"x"), long_tagged(entry(b"x", replicated_from="eu"), tag)
+    assert pb.MessageMetadata.FromString(bytes(forged)[10:-1]).replicated_from == "eu"
+    assert cutter().lone(send(1, 5, forged)) is None
+    for before in (b"", send(1, 4, plain)):
+        *_, refused, after = cut(cutter(), before + send(1, 5, forged) + send(1, 6, plain))
+        assert isinstance(refused, BadSend) and "where a message was replicated from" in refused.reason
+        assert isinstance(after, SendRun)
+
+
+def test_bytes_that_are_like_that_tag_refuse_nothing() -> None:
+    stored = entry(b"x", producer="\u0100\u02aa\x00*")
+    assert b"\xaa\x00*" in bytes(stored)
+    (only,) = cut(cutter(), b"".join(send(1, n, stored) for n in range(3)))
+    assert only.run.count == 3
+
+
+def long_tagged(stored: bytes, tag: bytes) -> bytes:
+    """The same entry, the tag of its `replicated_from` written in more bytes."""
+    size = int.from_bytes(stored[6:10], "big")
+    metadata = bytes(stored[10 : 10 + size]).replace(b"\x2a\x02eu", tag + b"\x02eu")
+    body = len(metadata).to_bytes(4, "big") + metadata + bytes(stored[10 + size :])
+    return b"\x0e\x01" + crc32c.crc32c(body).to_bytes(4, "big") + body
 
 
 def test_any_field_order_and_unknown_fields() -> None:
