@@ -44,7 +44,11 @@ def test_it_waits_for_the_other_regions_and_tells_what_came_of_it(monkeypatch: p
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_what_no_region_has_ends_it_with_an_error(monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]) -> None:
-    answers = {"repair": [dict(REPAIRED)], "audit": [{"running": False}], "damage": [looked([2, 4], [9, 9])]}
+    answers: dict[str, list[Any]] = {
+        "repair": [dict(REPAIRED)],
+        "audit": [{"running": False}],
+        "damage": [looked([2, 4], [9, 9])],
+    }
     code, said = run(monkeypatch, answers, *options)
     assert code == 1 and "heliograph topics seek" in said
     if options:
@@ -55,9 +59,13 @@ def test_what_no_region_has_ends_it_with_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_audit_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"repair": [dict(REPAIRED)], "audit": [{"running": True}] * 2, "damage": [looked([0, 9])]}
+    answers: dict[str, list[Any]] = {
+        "repair": [dict(REPAIRED)],
+        "audit": [{"running": True}] * 2,
+        "damage": [looked([0, 9])],
+    }
     times = iter((0.0, 0.0, 100.0))
-    monkeypatch.setattr(copy_audit.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr("heliograph.cli.regions.copy_audit.time.monotonic", lambda: next(times))
     code, said = run(monkeypatch, answers, "--wait", "10")
     assert code == 1 and "are still being asked" in said
 
