@@ -247,7 +247,8 @@ class GrpcTransport:
         return b""
 
     async def _on_forward(self, blob: bytes, context: Any) -> bytes:
-        if not any(self._proves(context, peer) for peer in self._members or self.addresses.known()):
+        proven = [peer for peer in self._members or self.addresses.known() if self._proves(context, peer)]
+        if not proven:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, "the certificate is none of a member of the configuration"
             )
@@ -255,7 +256,7 @@ class GrpcTransport:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a request of another version")
         assert self._handler is not None
         try:
-            return bytes([VERSION]) + await self._handler(blob[1:])
+            return bytes([VERSION]) + await self._handler(blob[1:], () if self._tls is None else proven)
         except PeerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise

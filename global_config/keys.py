@@ -18,6 +18,8 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
 /tenant-quotas/{tenant}               TenantQuota
 /data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key
                                       (`storage.sealing.keyring`)
+/dr/keys/{region}/{public key}        empty; a key with which that region signs reports
+                                      (`region_node.dr.operations.report_signing`)
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
 counters, apart from keys: region-numbers, topic-incarnations
@@ -38,6 +40,7 @@ TOPIC_POLICIES = "/topic-policies/"
 RESOURCE_GROUPS = "/resource-groups/"
 TENANT_QUOTAS = "/tenant-quotas/"
 DATA_KEYS = "/data-keys/"
+REPORT_KEYS = "/dr/keys/"
 GUARD = "/guard"
 OPERATIONS = "/dr/operations/"
 NUMBERS = "region-numbers"

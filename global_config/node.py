@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from global_config.transport import AloneTransport, ConfigTransport
+from global_config.write_rights import WriteRights
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.server.metadata_service import ServiceSettings
@@ -80,6 +81,7 @@ class ConfigNode(GroupNode):
             server=settings.server,
             forwarder=None if transport is None else transport,
         )
+        self.service.rights, self.service.here = WriteRights(self.machine), (node_id,)
         self.transport.on_forward(self.service.handle_forwarded)
         self.raft.on_config = self._on_config
         self.raft_port = 0

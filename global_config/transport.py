@@ -8,13 +8,14 @@ error in bounded time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.raft.messages import Config
 
-ForwardHandler = Callable[[bytes], Awaitable[bytes]]
+ForwardHandler = Callable[[bytes, Sequence[str]], Awaitable[bytes]]
+"""(request, the nodes that whoever passed it on proves to be; none: nobody proves anything) -> answer."""
 
 
 class ConfigTransport(Protocol):

@@ -82,14 +82,14 @@ class SimConfigTransport:
         if kind == RAFT and body is not None:
             self._receive(sender, body)
         elif kind == REQUEST and body is not None:
-            asyncio.get_running_loop().create_task(self._answer(peer, number, body))
+            asyncio.get_running_loop().create_task(self._answer(peer, number, sender, body))
         elif (future := self._waiting.get(number)) is not None and not future.done():
             future.set_result(body)
 
-    async def _answer(self, peer: _Peer, number: int, body: bytes) -> None:
+    async def _answer(self, peer: _Peer, number: int, sender: str, body: bytes) -> None:
         assert self._handler is not None
         try:
-            answer: bytes | None = await self._handler(body)
+            answer: bytes | None = await self._handler(body, (sender,))
         except PeerError:
             answer = None
         peer.put([ANSWER, number, self.node, answer])

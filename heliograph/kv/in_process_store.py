@@ -72,10 +72,10 @@ class EmbeddedStore:
 
     async def renew(self, lease: int) -> None:
         await self._pass()
-        ttl_ms = self.machine.ttl_ms(lease)
-        if ttl_ms is None:
+        held = self.machine.lease(lease)
+        if held is None:
             raise LeaseLost(f"lease {lease} has expired or is unknown")
-        self._arm(lease, ttl_ms)
+        self._arm(lease, held[0])
 
     async def revoke(self, lease: int) -> None:
         await self._apply(CommandKind.REVOKE, [lease])

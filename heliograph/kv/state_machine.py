@@ -256,9 +256,10 @@ class KvMachine:
         """Maps each lease that exists to its ttl in ms."""
         return {lease: held.ttl_ms for lease, held in self._leases.items()}
 
-    def ttl_ms(self, lease: int) -> int | None:
+    def lease(self, lease: int) -> tuple[int, tuple[str, ...]] | None:
+        """(its ttl in ms, the keys under it); None: there is none."""
         held = self._leases.get(lease)
-        return None if held is None else held.ttl_ms
+        return None if held is None else (held.ttl_ms, tuple(held.keys))
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Called with (index, changes) after each entry, with (index, None) where the table was replaced; must not

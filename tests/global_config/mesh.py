@@ -78,7 +78,7 @@ class MeshTransport:
 
         async def serve(node: MeshTransport) -> None:
             assert node.handler is not None
-            blob = await node.handler(request)
+            blob = await node.handler(request, (self.name,))
             self._mesh.carry(to, self.name, lambda _: None if answer.done() else answer.set_result(blob))
 
         def deliver(node: MeshTransport) -> None:

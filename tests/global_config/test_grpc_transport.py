@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,8 @@ async def forwarded(us: GrpcTransport, tries: int = 1200) -> bytes:
     raise AssertionError
 
 
-async def echo(request: bytes) -> bytes:
+async def echo(request: bytes, writers: Sequence[str]) -> bytes:
+    assert tuple(writers) in ((), ("us",)), "as its certificate says; without one nobody is proven"
     if request == b"wrong":
         raise PeerError("a wrong request")
     return request + b"!"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -12,70 +10,10 @@ from geo_tests.sim.simulation import Machine, Simulation
 from global_config.admin import ConfigAdmin
 from global_config.node import ConfigNode
 from global_config.view import ConfigView
-from heliograph.kv.metadata_client import ClientSettings, MetaClient
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import MetadataError, MetadataUnavailable, OutcomeUnknown, VersionConflict
-from tests.global_config.mesh import Mesh, MeshTransport
-
-PORT = 7002
-REGIONS = ("ap", "eu", "us")
-
-
-class Instance:
-    """A configuration node in each region, with a client beside it."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self.sim, self.mesh = sim, Mesh(sim.rng("mesh"))
-        self.nodes: dict[str, ConfigNode] = {}
-        self.clients: dict[str, MetaClient] = {}
-        for name in REGIONS:
-            self.start(name)
-            self.clients[name] = self.client(name)
-
-    def start(self, name: str) -> None:
-        self.sim.machine(name).start(self._serve)
-
-    async def _serve(self, machine: Machine) -> None:
-        node = ConfigNode(
-            node_id=machine.host,
-            peers=REGIONS,
-            disk=machine.disk("config"),
-            transport=MeshTransport(self.mesh, machine.host),
-            clock=machine.clock,
-            rng=machine.rng,
-            host=machine.host,
-            port=PORT,
-        )
-        self.nodes[machine.host] = node
-        await node.start()
-
-    def client(self, region: str, **settings: Any) -> MetaClient:
-        machine = self.sim.machine(f"{region}-client", zone=region)
-        if not machine.running:
-            machine.start(_idle)
-        made: MetaClient = machine.run(
-            lambda: MetaClient(
-                [f"{region}:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(**settings)
-            )
-        )
-        machine.run(made._run)
-        return made
-
-    def leader(self) -> str:
-        return next(name for name in REGIONS if self.sim.machine(name).running and self.nodes[name].raft.is_leader)
-
-
-async def _idle(_: Machine) -> None:
-    pass
-
-
-def simulate(main: Callable[[Simulation, Instance], Coroutine[Any, Any, None]], seed: int = 1) -> None:
-    with Simulation(seed) as sim:
-
-        async def run() -> None:
-            await main(sim, Instance(sim))
-
-        sim.run(run(), limit_s=900)
+from tests.global_config.config_instance import PORT, REGIONS, Instance, simulate
 
 
 def test_every_region_reads_and_writes_linearizably() -> None:

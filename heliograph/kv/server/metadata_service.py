@@ -56,6 +56,12 @@ class MembersPort(Protocol):
     async def answer(self, payload: bytes, *, timeout_s: float) -> bytes: ...
 
 
+class RightsPort(Protocol):
+    """Says who may write what (`global_config.write_rights`); where there is none, everybody may everything."""
+
+    def check(self, writers: Sequence[str], kind: int, payload: bytes) -> None: ...
+
+
 class Replica(Protocol):
     """What is needed of a Raft node (heliograph.raft.member.raft_node.RaftNode)."""
 
@@ -125,6 +131,9 @@ class MetaService:
         self.unavailable_text = self._settings.unavailable_text
         self.desk: MembersPort | None = None
         """Who answers MEMBERS; without one they are refused."""
+        self.rights: RightsPort | None = None
+        self.here: tuple[str, ...] = ()
+        """As whom this node's own clients write, for `rights`."""
         self._stop_observing = machine.observe(self._on_applied)
 
     async def stop(self) -> None:
@@ -150,11 +159,13 @@ class MetaService:
             return answer
         return await self._answered(self._anywhere(kind, payload))
 
-    async def handle_forwarded(self, request: bytes) -> bytes:
-        """The answer to a request that another node passed on: u8 frame kind, payload."""
+    async def handle_forwarded(self, request: bytes, writers: Sequence[str] = ()) -> bytes:
+        """The answer to a request that another node passed on: u8 frame kind, payload. writers: as whom it writes, for
+        `rights`; none: nobody proves anything, and nothing is asked.
+        """
         if not request:
             raise PeerError("an empty request was passed on")
-        return await self._answered(self._as_leader(request[0], request[1:], self._settings.request_timeout_s))
+        return await self._answered(self._as_leader(request[0], request[1:], self._settings.request_timeout_s, writers))
 
     async def _answered(self, work: Awaitable[bytes]) -> bytes:
         """Its answer, or what it raised as one."""
@@ -177,7 +188,7 @@ class MetaService:
             answer: bytes | None = None
             if self.replica.is_leader:
                 try:
-                    return await self._as_leader(kind, payload, left)
+                    return await self._as_leader(kind, payload, left, self.here)
                 except NotLeaderHere:
                     if self._forwarder is None:
                         raise
@@ -216,7 +227,9 @@ class MetaService:
             await self._applied(found[0], left_s)
         return answer
 
-    async def _as_leader(self, kind: int, payload: bytes, left_s: float) -> bytes:
+    async def _as_leader(self, kind: int, payload: bytes, left_s: float, writers: Sequence[str]) -> bytes:
+        if self.rights is not None and writers:
+            self.rights.check(writers, kind, payload)
         if kind == Frame.COMMAND:
             unpack(payload)
             try:
@@ -250,7 +263,7 @@ class MetaService:
                 return ok(found_rows, more)
             case _:
                 (lease,) = fields(payload, int)
-                if self.machine.ttl_ms(lease) is None or not self._deadlines.renew(lease, self._clock.monotonic()):
+                if self.machine.lease(lease) is None or not self._deadlines.renew(lease, self._clock.monotonic()):
                     if self.replica.is_leader and self._deadlines.leading:
                         raise LeaseLost(f"lease {lease} has expired or is unknown")
                     raise self._not_leader()

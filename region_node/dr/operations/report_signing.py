@@ -15,12 +15,13 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from global_config.keys import REPORT_KEYS
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.errors import NotAllowed, VersionConflict
 from heliograph.runtime.clock import Rng
 
 KEY = "/security/reports"
-PUBLIC = "/dr/keys/"
+PUBLIC = REPORT_KEYS
 _SEED_BYTES = 32
 
 
