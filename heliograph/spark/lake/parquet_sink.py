@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.stores.hive import identifier
 
 FORMAT = "table"
 OPTIONS = ("path", "hive")
@@ -96,7 +97,7 @@ def _table(spark: Any, hive: str, path: str, schema: Any) -> None:
     table = _quoted(hive)
     if "." in hive:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {table.partition('.')[0]}")
-    columns = {field.name: f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields}
+    columns = {field.name: f"{identifier(field.name)} {field.dataType.simpleString()}" for field in schema.fields}
     columned, place = ", ".join(columns.values()), path.replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(
         f"CREATE EXTERNAL TABLE IF NOT EXISTS {table} ({columned}) PARTITIONED BY (`batch` string) STORED AS PARQUET "
@@ -114,4 +115,4 @@ def _table(spark: Any, hive: str, path: str, schema: Any) -> None:
 
 
 def _quoted(hive: str) -> str:
-    return ".".join(f"`{part}`" for part in hive.split("."))
+    return ".".join(map(identifier, hive.split(".")))

@@ -36,6 +36,11 @@ class HiveStore:
         self._files.close()
 
 
+def identifier(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 class HiveTables:
     """External tables over folders `TABLE/by=VALUE` below `root`. Raises ConfigError where the session has no Hive."""
 
@@ -51,19 +56,19 @@ class HiveTables:
 
     def tell(self, table: str, columns: Mapping[str, str], values: Sequence[str]) -> None:
         """That there is a table with these columns, by name and type, among others, and that it has those folders."""
-        name = f"`{self._database}`.`{table}`"
+        name = f"{identifier(self._database)}.{identifier(table)}"
         known = self._known.pop(table, None)  # known again once all is told: after an error it is looked at anew
         if known is None:
-            first = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
+            first = ", ".join(f"{identifier(column)} {kind}" for column, kind in columns.items())
             place = str(self._root / table).replace("\\", "\\\\").replace("'", "\\'")
             # a session's own default may be HDFS, and the files are not there
             place = f"STORED AS PARQUET LOCATION 'file:{place}'"
-            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
+            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {identifier(self._database)}")
             self._spark.sql(
                 f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) {place}"
             )
             known = {column.lower() for column in self._spark.table(name).columns}
-        if new := [f"`{column}` {kind}" for column, kind in columns.items() if column.lower() not in known]:
+        if new := [f"{identifier(column)} {kind}" for column, kind in columns.items() if column.lower() not in known]:
             self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(new)})")
         if parts := [f"PARTITION (`{self._by}`='{each}')" for each in values]:
             self._spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(parts)}")
@@ -80,7 +85,7 @@ class HiveTables:
 
     def forget(self, table: str, value: str) -> None:
         """That folder, which is not there any more."""
-        name = f"`{self._database}`.`{table}`"
+        name = f"{identifier(self._database)}.{identifier(table)}"
         if self._spark.catalog.tableExists(name):
             self._spark.sql(f"ALTER TABLE {name} DROP IF EXISTS PARTITION (`{self._by}`='{value}')")
 

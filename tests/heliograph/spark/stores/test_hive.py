@@ -27,3 +27,13 @@ def test_a_table_lies_where_its_files_are_whatever_the_session_takes_a_path_for(
         "ALTER TABLE `lake`.`t` ADD IF NOT EXISTS PARTITION (`batch`='0-a')",
         "REFRESH TABLE `lake`.`t`",
     ]
+
+
+def test_a_name_stays_a_name_whatever_is_in_it() -> None:
+    said: list[str] = []
+    spark: Any = MagicMock()
+    spark.conf.get.return_value = "hive"
+    spark.sql = said.append
+    HiveTables(spark, Path("/data"), "lake", "batch").tell("t", {"n` int); DROP TABLE u; --": "bigint"}, ["0-a"])
+    (made,) = (text for text in said if text.startswith("CREATE EXTERNAL"))
+    assert "(`n`` int); DROP TABLE u; --` bigint)" in made
