@@ -90,7 +90,7 @@ def _check_name(member: str, address: str) -> None:
         raise NotAllowed(f"a member's address has at most {ADDRESS_BYTES_MAX} bytes")
     for way in filter(None, address.split(",")):
         host, _, port = way.rpartition("=")[2].rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or not (len(port) < 6 and port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
             raise NotAllowed(f"{way!r} is no address: expected host:port, or source=host:port")
 
 

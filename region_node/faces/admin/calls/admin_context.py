@@ -93,12 +93,17 @@ class OwnedElsewhere(HeliographError):
         self.record, self.authoritative = record, authoritative
 
     def location(self, request: web.Request) -> str:
-        """The same request, at that broker."""
+        """The same request, at that broker. Raises MetadataUnavailable where it has no port as safe as this one."""
         target = request.rel_url.update_query(authoritative="true") if self.authoritative else request.rel_url
-        base = (
-            self.record.admin_url_tls if request.secure else ""
-        )  # who came by TLS brings credentials that must not go on without
-        return (base or self.record.admin_url).rstrip("/") + str(target)
+        base = self.record.admin_url_tls if request.secure else self.record.admin_url
+        if not base:
+            raise MetadataUnavailable(
+                f"broker {self.record.broker} owns this topic and has no HTTPS port, and what came by TLS is not sent "
+                "on without: set broker.admin_tls_port there"
+                if request.secure
+                else f"broker {self.record.broker} owns this topic and has no admin port: set broker.admin_port there"
+            )
+        return base.rstrip("/") + str(target)
 
 
 class MalformedRequest(HeliographError):

@@ -260,9 +260,10 @@ class AdminServer:
     def _wrapped(self, handler: Handler) -> Served:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                return _response(await handler(self._admin, request))
-            except OwnedElsewhere as where:
-                return web.Response(status=307, headers={"Location": where.location(request)})
+                try:
+                    return _response(await handler(self._admin, request))
+                except OwnedElsewhere as where:
+                    return web.Response(status=307, headers={"Location": where.location(request)})
             except errors.HeliographError as error:
                 return _refusal(next(code for kind, code in STATUS if isinstance(error, kind)), str(error))
             except web.HTTPException as error:
