@@ -1,5 +1,5 @@
 """Rights of the admin interface: each stands in its row, can be checked by the path, and is one that the row may have;
-no route comes to the router without one.
+no route comes to the router without one. Which right each call should have: `tests.region_node.faces.admin.test_roles`.
 """
 
 from __future__ import annotations
