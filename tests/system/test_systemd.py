@@ -83,9 +83,7 @@ class Inside:
 def test_units_of_a_host_from_its_first_boot_to_its_last(machine: Machine, tmp_path: Path) -> None:
     shutil.copytree(wheels(tmp_path / "release", "0.1.0"), machine.root / "srv" / "wheels")
     shutil.copy(INSTALL, machine.root / "srv" / "install.sh")
-    install = (
-        "sh /srv/install.sh /opt/heliograph {} {} /srv/wheels heliograph '--no-compile' heliograph-server"
-    )
+    install = "sh /srv/install.sh /opt/heliograph {} {} /srv/wheels heliograph '--no-compile' heliograph-server"
     machine.run("mkdir /root/python && mount --bind /srv/python /root/python")
     refused = machine.run(f"{install.format('r0', '/root/python/bin/python3')} 2>&1", check=False)
     assert (
