@@ -222,6 +222,19 @@ def test_every_pod_has_settings_that_its_process_takes(case: str) -> None:
     assert tuple(roles.count(role) for role in ("meta", "config", "bookie", "broker")) == wanted
 
 
+@pytest.mark.parametrize(
+    ("setting", "image"),
+    [
+        ("image.tag=1.2.3", "heliograph:1.2.3"),
+        ("image.allowMovingTag=true,image.tag=latest", "heliograph:latest"),
+        (f"image.tag=latest,image.digest=sha256:{'0a' * 32}", f"heliograph@sha256:{'0a' * 32}"),
+    ],
+)
+def test_all_pods_run_the_image_that_is_named(setting: str, image: str) -> None:
+    made = helm("template", "release", CHART, "-f", CASES / "small.yaml", "--set", setting).stdout
+    assert set(re.findall(r"^ *image: (.*)$", made, re.MULTILINE)) == {image}
+
+
 def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) -> None:
     made = jsons(rendered("zones"))
     (tmp_path / "host.json").write_text(json.dumps(made["host.json"]))
@@ -247,6 +260,8 @@ def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) ->
         ("region.name=ap", "configPeers does not name region ap"),
         ("bookies.replicas=1", "kept by two of them"),
         ("security.allow_insecure=false", "set security.authentication"),
+        ("image.tag=latest", "name a version or image.digest"),
+        ("image.digest=sha256:1", "pattern"),
     ],
 )
 def test_a_wrong_value_is_refused(setting: str, sentence: str) -> None:

@@ -18,6 +18,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if not (hasKey .Values.configPeers .Values.region.name) }}
 {{- fail (printf "configPeers does not name region %s itself: it holds all regions that the instance began with" .Values.region.name) }}
 {{- end }}
+{{- if and (has .Values.image.tag (list "latest" "main" "master" "edge" "nightly" "stable")) (not .Values.image.digest) (not .Values.image.allowMovingTag) }}
+{{- fail (printf "image.tag %s means another image tomorrow, so that pods of one region would run different ones: name a version or image.digest, or set image.allowMovingTag" .Values.image.tag) }}
+{{- end }}
 {{- $security := .Values.security }}
 {{- $asked := and $security.authentication (not $security.anonymous_role) }}
 {{- $limited := and $security.authorization (not (has $security.anonymous_role ($security.super_users | default list))) }}
@@ -35,7 +38,11 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "heliograph.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- if .Values.image.digest }}
+{{- .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else }}
+{{- .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
 {{- end }}
 
 {{- define "heliograph.inside" -}}
