@@ -65,7 +65,7 @@ class TopicName:
     def partition(self) -> int:
         """Index of the partition, or -1."""
         _, separator, number = self.local.rpartition(_PARTITION)
-        return int(number) if separator and number.isdigit() else -1
+        return int(number) if separator and len(number) <= 10 and number.isascii() and number.isdigit() else -1
 
     @property
     def partitioned(self) -> TopicName:

@@ -36,7 +36,7 @@ _COST_MAX = 14
 _BYTES_MAX = 1024
 _WRONG = "user or password is wrong"
 _NOBODY = "$2b$10$jpzYC2mOVhmMLAkk3P.RMuJCks/in1uaWyxsjQ101KbK5poA2lU8m"
-"""Checked for users that are not in a file without bcrypt lines; its answer does not count."""
+"""Checked where the file has no user at all; its answer does not count."""
 
 
 class PasswordProvider:
@@ -52,18 +52,19 @@ class PasswordProvider:
         user, password = _split(credentials.data)
         self._look_again()
         line = self._users.get(user)
+        against = line or self._decoy(user)
         seen = hmac.digest(self._secret, password, "sha256")
         known = self._known.get(user)
         if known is not None and known[0] == line and hmac.compare_digest(known[1], seen):
             return Principal(role=user)
-        if line is not None and line.startswith("{SHA}"):
+        if against.startswith("{SHA}"):
             digest = base64.b64encode(hashlib.sha1(password).digest()).decode()
-            right = hmac.compare_digest(line, "{SHA}" + digest)
+            right = hmac.compare_digest(against, "{SHA}" + digest) and line is not None
         else:
             # bcrypt sees 72 bytes of a password, and its library refuses longer ones
             fits = len(password) <= 72 and b"\x00" not in password
             right = (
-                await self._offload(bcrypt.checkpw, password if fits else b"x", (line or self._decoy()).encode())
+                await self._offload(bcrypt.checkpw, password if fits else b"x", against.encode())
                 and line is not None
                 and fits
             )
@@ -73,9 +74,11 @@ class PasswordProvider:
         self._known[user] = (line, seen)
         return Principal(role=user)
 
-    def _decoy(self) -> str:
-        """As costly as the file's own lines."""
-        return next((line for line in self._users.values() if line.startswith("$2")), _NOBODY)
+    def _decoy(self, user: str) -> str:
+        """As costly as one of the file's own lines, the same one each time for a name that is not in it."""
+        lines = list(self._users.values())
+        at = int.from_bytes(hmac.digest(self._secret, user.encode(), "sha256")[:8], "big")
+        return lines[at % len(lines)] if lines else _NOBODY
 
     def _look_again(self) -> None:
         stamp = self._now()

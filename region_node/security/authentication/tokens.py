@@ -47,6 +47,8 @@ class TokenProvider:
         if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)) or "crit" in header:
             raise Unauthenticated("the token's header is not one that is read here")
         issuer = claims.get("iss")
+        if not (issuer is None or isinstance(issuer, str)):
+            raise Unauthenticated("the token's issuer is no text")
         reason: Unauthenticated | None = None
         for settings, keys in self._sources:
             if settings.issuer != issuer if settings.issuer else issuer in self._named:

@@ -21,7 +21,8 @@ def test_partitions_know_their_topic() -> None:
     assert str(name) == "persistent://a/b/c-partition-3"
     assert name.partition == 3
     assert str(name.partitioned) == "persistent://a/b/c"
-    assert TopicName.parse("persistent://a/b/c-partition-x").partition == -1
+    for none in ("x", "\u00b2", "\u0663", "9" * 11, "", "-1", "1 "):
+        assert TopicName.parse(f"persistent://a/b/c-partition-{none}").partition == -1
 
 
 @pytest.mark.parametrize(

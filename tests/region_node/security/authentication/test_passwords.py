@@ -63,6 +63,19 @@ def test_a_right_password_is_hashed_once_and_a_wrong_one_each_time(tmp_path: Pat
     assert not world.lets_in(b"nobody:a") and world.checks == 5  # as costly as a user that is there
 
 
+def test_a_name_that_is_not_there_costs_what_one_of_the_file_does(tmp_path: Path) -> None:
+    cheap = World(tmp_path, line("ann", "a", "sha"))
+    assert not cheap.lets_in(b"ann:b") and not cheap.lets_in(b"nobody:a") and cheap.checks == 0
+    mixed = World(tmp_path, line("ann", "a", "sha") + line("bob", "b"))
+    costs = {}
+    for _ in range(2):
+        for n in range(20):
+            before = mixed.checks
+            assert not mixed.lets_in(f"nobody-{n}:a".encode())
+            assert costs.setdefault(n, mixed.checks - before) == mixed.checks - before, "the same each time"
+    assert set(costs.values()) == {0, 1}
+
+
 def test_the_file_is_read_again_and_what_it_forgets_is_forgotten(tmp_path: Path) -> None:
     world = World(tmp_path, line("ann", "a") + line("bob", "b"))
     assert world.lets_in(b"ann:a") and world.lets_in(b"bob:b")

@@ -139,6 +139,8 @@ def test_audience_role_and_issuer(secret: str) -> None:
     world.refuses(secret_token(**{**good, "aud": None}), "audience")
     world.refuses(secret_token(**{**good, "iss": "https://other.test"}), "issuer")
     world.refuses(secret_token(**{k: v for k, v in good.items() if k != "iss"}), "issuer")
+    for no_text in (["https://issuer.test"], {"a": 1}, 7, True):
+        world.refuses(secret_token(**{**good, "iss": no_text}), "issuer is no text")
     for role in (None, "", 7, [], [7], {}):
         world.refuses(secret_token(**{**good, "user": role}), "no role")
     world.refuses(secret_token(**{**good, "user": "a\nb"}), "control")
