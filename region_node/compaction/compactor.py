@@ -15,13 +15,14 @@ Source: docs/protocols/pulsar.md, "Compaction".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, TopicClosed
+from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, NotAllowed, TopicClosed
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
@@ -341,5 +342,11 @@ class _Work:
 
 
 def _plain(run: Run, index: int, part: Buffer) -> Buffer:
-    """An entry that a Kafka client wrote, as Pulsar's clients see it; any other as it is."""
-    return as_pulsar(part) if run.flags is not None and run.flags[index] & FLAG_KAFKA else part
+    """An entry that a Kafka client wrote, as Pulsar's clients see it; any other, and one that has no such form, as it
+    is.
+    """
+    if run.flags is None or not run.flags[index] & FLAG_KAFKA:
+        return part
+    with contextlib.suppress(CorruptData):
+        return as_pulsar(part)
+    return part

@@ -79,6 +79,7 @@ class Topic(CompactingTopic):
         "on_held",
         "over_quota",
         "producers",
+        "unreadable_out",
     )
 
     def __init__(
@@ -129,7 +130,7 @@ class Topic(CompactingTopic):
         self.last_publish_ms = self.ledger.published_ms
         """By a client of this broker; what has come over a link the ledger knows."""
         self.messages_in = self.bytes_in = self.entries_in = 0
-        self.converted_in = self.converted_out = 0
+        self.converted_in = self.converted_out = self.unreadable_out = 0
         """Messages that went from one protocol's form, or format, to another, since it was loaded."""
         self.on_fatal: Callable[[Topic, HeliographError], None] | None = None
         self.on_held: Callable[[Topic], None] | None = None

@@ -12,10 +12,12 @@ Source: docs/protocols/interop.md.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
@@ -23,6 +25,8 @@ from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITI
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run
 from replicator.log.transaction_buffer import TransactionBuffer
+
+log = logging.getLogger("replicator.pulsar")
 
 _NEVER = FLAG_HIDDEN | FLAG_MARKER
 """Ends of transactions among them."""
@@ -136,7 +140,15 @@ class PulsarSender:
         return out
 
     def _outgoing(self, position: Position, part: Buffer, flags: int, messages: int) -> Outgoing | None:
-        metadata, payload = entry_metadata(as_pulsar(part) if flags & FLAG_KAFKA else part)
+        shown = part
+        if flags & FLAG_KAFKA:
+            try:
+                shown = as_pulsar(part)
+            except CorruptData as error:  # the cluster's clients could not be given it either
+                extra = {"target": self.target, "position": position, "error": str(error)}
+                log.warning("cluster.unreadable_skipped", extra=extra)
+                return None
+        metadata, payload = entry_metadata(shown)
         if metadata.replicate_to and self.target not in metadata.replicate_to:
             return None
         if metadata.replicated_from and self.target in sources_of(part):

@@ -76,11 +76,20 @@ def batch_of(entry: Buffer) -> memoryview:
 # -- to Pulsar ---------------------------------------------------------------------------------------------------------
 
 
-def for_pulsar(run: Run) -> Run:
-    """The same entries, those of Kafka's clients in Pulsar's form."""
+def for_pulsar(run: Run) -> tuple[Run, dict[int, CorruptData]]:
+    """(the same entries, those of Kafka's clients in Pulsar's form; index -> why it has none, and stands there as it
+    was).
+    """
     assert run.flags is not None
-    parts = [as_pulsar(part) if flag & FLAG_KAFKA else part for part, flag in zip(run.parts, run.flags, strict=True)]
-    return Run(
+    parts: list[Buffer] = list(run.parts)
+    unreadable: dict[int, CorruptData] = {}
+    for index, flag in enumerate(run.flags):
+        if flag & FLAG_KAFKA:
+            try:
+                parts[index] = as_pulsar(parts[index])
+            except CorruptData as error:
+                unreadable[index] = error
+    made = Run(
         parts,
         [len(part) for part in parts],
         counts=run.counts,
@@ -93,6 +102,7 @@ def for_pulsar(run: Run) -> Run:
         checksums=run.checksums,
         producers=run.producers,
     )
+    return made, unreadable
 
 
 def as_pulsar(entry: Buffer) -> bytes:

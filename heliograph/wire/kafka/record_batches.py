@@ -23,7 +23,7 @@ from typing import NamedTuple
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.payload_compression import NONE, OUTPUT_BYTES_MAX, compress, decompress
+from heliograph.wire.payload_compression import GZIP, LZ4, NONE, OUTPUT_BYTES_MAX, ZSTD, compress, decompress
 from heliograph.wire.run import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -37,6 +37,10 @@ RECORD_BYTES_MIN = 7
 """Its size, attributes, time, offset, key, value, and headers, a byte each."""
 RECORDS_MAX = 1 << 18
 """A batch of more records is not taken, nor read: it would hold up everybody else."""
+EXPANDED_BYTES_MAX = 16 << 20
+"""Compressed messages of an old set have no more bytes than that together."""
+_STARTS = {GZIP: b"\x1f\x8b", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
+"""What compressed records begin with; they are not opened when they come."""
 NO_PRODUCER = -1
 NO_TIME = -1
 
@@ -85,6 +89,9 @@ def check_batch(data: memoryview) -> BatchHeader:
     room = OUTPUT_BYTES_MAX if attributes & CODEC else len(data) - HEADER_BYTES
     if count * RECORD_BYTES_MIN > room:
         raise CorruptData(f"a record batch that says {count} records, and has room for {room // RECORD_BYTES_MIN}")
+    start = _STARTS.get(attributes & CODEC, b"")
+    if data[HEADER_BYTES : HEADER_BYTES + len(start)] != start:
+        raise CorruptData(f"a record batch that is not compressed as it says ({attributes & CODEC})")
     if count < 1 or last_delta != count - 1 or attributes & CODEC > 4:
         raise CorruptData(
             f"a record batch of {count} records, the last at {last_delta}, compressed as {attributes & CODEC}"
@@ -200,8 +207,16 @@ def build_batch(
     where not all have a record.
     """
     first_time = records[0][0] if records else NO_TIME
+    body = encode_records(records, first_time, deltas)
+    return finished_batch(records, body, count=count, codec=codec, attributes=attributes)
+
+
+def encode_records(
+    records: Sequence[Record], first_time: int, deltas: Sequence[int] | None = None, first: int = 0
+) -> list[bytes]:
+    """The bytes of records of a v2 batch, which are its `first` one and those behind it."""
     body: list[bytes] = []
-    for index, (time, key, value, headers) in enumerate(records):
+    for index, (time, key, value, headers) in enumerate(records, first):
         record = b"".join(
             (
                 b"\0",
@@ -214,6 +229,14 @@ def build_batch(
             )
         )
         body += (_varint(len(record)), record)
+    return body
+
+
+def finished_batch(
+    records: Sequence[Record], body: Sequence[bytes], *, count: int = 0, codec: int = NONE, attributes: int = 0
+) -> bytes:
+    """The batch of records that are encoded already."""
+    first_time = records[0][0] if records else NO_TIME
     packed = compress(codec, b"".join(body))
     last = max(count, len(records)) - 1
     max_time = max((time for time, *_ in records), default=NO_TIME)
@@ -274,7 +297,7 @@ def with_append_time(data: memoryview, time_ms: int) -> bytes:
 
 def old_records(data: memoryview, depth: int = 0) -> Iterator[Record]:
     """The records of a message set of format v0 or v1, checksums verified. Raises CorruptData."""
-    at, end = 0, len(data)
+    at, end, room = 0, len(data), EXPANDED_BYTES_MAX
     while at < end:
         if end - at < _OLD_HEAD.size:
             raise CorruptData("a message set that ends within a message")
@@ -295,6 +318,9 @@ def old_records(data: memoryview, depth: int = 0) -> Iterator[Record]:
             if depth or value is None:
                 raise CorruptData("compressed messages within compressed messages")
             inner = memoryview(decompress(attributes & CODEC, value))
+            room -= len(inner)
+            if room < 0:
+                raise CorruptData(f"compressed messages of more than {EXPANDED_BYTES_MAX} bytes, uncompressed")
             for inner_time, inner_key, inner_value, headers in old_records(inner, 1):
                 yield (time if attributes & LOG_APPEND_TIME and magic else inner_time, inner_key, inner_value, headers)
         else:

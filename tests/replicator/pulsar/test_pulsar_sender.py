@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+from heliograph.wire.kafka.entry_conversion import entry_of
+from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Run
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
 from replicator.pulsar.pulsar_sender import Outgoing, PulsarSender, PulsarSenderSettings
 from tests.region_node.faces.pulsar.codec import entry
@@ -185,3 +187,13 @@ def test_any_history_of_receipts_markers_and_losses_confirms_each_entry_in_order
         assert stored == [b"%d" % n for n, part in enumerate(topic) if not entry_metadata(part)[0].replicated_from], (
             seed
         )
+
+
+def test_a_record_batch_that_has_no_form_for_pulsar_holds_up_nothing() -> None:
+    core = sender()
+    good = entry_of(build_batch([(1, None, b"v", ())]), 1, 1)
+    poison = entry_of(sealed(b"no gzip at all", 1, 0, 1, 1, 1), 1, 1)
+    out = core.take(5, 0, run_of(poison, good, poison, flags=[FLAG_KAFKA] * 3), None)
+    assert [one.metadata.num_messages_in_batch for one in out] == [1]
+    core.receipt(out[0].number, 0) if not core.by_position else core.receipt(5, 1)
+    assert core.read_at == (5, 3)

@@ -264,6 +264,8 @@ class KafkaBroker:
                 yield "heliograph_kafka_topic_converted_in_total", "counter", of_topic, float(topic.converted_in)
             if topic.converted_out:
                 yield "heliograph_kafka_topic_converted_out_total", "counter", of_topic, float(topic.converted_out)
+            if topic.unreadable_out:
+                yield "heliograph_kafka_topic_unreadable_out_total", "counter", of_topic, float(topic.unreadable_out)
         held = {"fetch_sessions": len(self.sessions), "groups": len(self.coordinator)}
         gauges = {"connections": self.connections(), "partitions_loaded": len(self.logs()), **held}
         for name, count in gauges.items():

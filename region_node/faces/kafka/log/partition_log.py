@@ -16,7 +16,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.errors import EntriesLost, HeliographError
+from heliograph.model.errors import CorruptData, EntriesLost, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
@@ -325,6 +325,19 @@ class KafkaLog:
         return out
 
     def _entry(self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int) -> list[Buffer]:
+        """What is sent of an entry; of one that has no form for this reader nothing: whoever waited for it would wait
+        for ever.
+        """
+        try:
+            return self._made(part, flag, count, base, offset, magic)
+        except CorruptData as error:
+            self.topic.unreadable_out += 1
+            events.warning(
+                "kafka.unreadable_skipped", extra={"topic": self.topic.text, "offset": base, "error": str(error)}
+            )
+            return []
+
+    def _made(self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int) -> list[Buffer]:
         if flag & FLAG_KAFKA:
             batch = batch_of(part)
             if magic == 2:

@@ -9,6 +9,7 @@ Source: docs/protocols/kafka.md, "Produce".
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from heliograph.wire.kafka.record_batches import (
     RECORDS_MAX,
     TRANSACTIONAL,
     Record,
-    build_batch,
     check_batch,
+    encode_records,
+    finished_batch,
     format_of,
     old_records,
     peek_batch,
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
 
 _FLAGS = (FLAG_KAFKA,)
 _BY_ID = 13
+_ONLY_NEW = 3
+"""The first version of Produce whose records have format 2."""
+_SLICE = 2048
+"""Records between two pauses."""
 
 
 class _Batch:
@@ -133,7 +139,7 @@ class ProduceRequest:
                         raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0, or 1, not {fields['acks']}")
                     if part["records"] is None:
                         raise Refused(Code.INVALID_RECORD, "no records for a partition")
-                    floor = self._append(batch, part["records"], floor)
+                    floor = self._append(batch, part, floor)
                 except HeliographError as error:
                     batch.refused(error)
         if (quotas := self._connection.broker.quotas).active:
@@ -141,10 +147,11 @@ class ProduceRequest:
             self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
         self.one_less()
 
-    def _append(self, batch: _Batch, where: tuple[int, int], floor: int) -> int:
+    def _append(self, batch: _Batch, part: Fields, floor: int) -> int:
         """Returns the end of the batch in the frame: what stands before the next one may be written over from there
         on.
         """
+        where: tuple[int, int] = part["records"]
         broker, log, (start, size) = self._connection.broker, batch.log, where
         frame = self._request.frame
         assert isinstance(frame, bytearray)
@@ -161,13 +168,18 @@ class ProduceRequest:
         counts = broker.counts
         entry: Buffer
         if format_of(view) < 2:
-            records = list(old_records(view))
-            if not records:
-                raise Refused(Code.INVALID_RECORD, "no records for a partition")
+            renewed = part.get("renewed")
+            if isinstance(renewed, HeliographError):
+                raise renewed
+            if renewed is None:
+                raise Refused(
+                    Code.INVALID_RECORD, f"Produce of version {_ONLY_NEW} and later takes records of format 2"
+                )
+            records, made = renewed
             count, batch.highest_time = len(records), max(time for time, *_ in records)
             if compacts:
                 check_keys(records)
-            entry = entry_of(build_batch(records, codec=view[17] & CODEC), count, now_ms)
+            entry = entry_of(made, count, now_ms)
             counts.converted_in += count
             topic.converted_in += count
         else:
@@ -220,6 +232,8 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     """Takes the request at once where every partition's log is loaded here; False: `produce` must load them first."""
     request, broker = slot.request, connection.broker
     assert request is not None
+    if request.version < _ONLY_NEW:
+        return False
     begun, worked_s = broker.clock.monotonic() if broker.quotas.active else 0.0, 0.0
     transactional = request.fields.get("transactional_id") is not None
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
@@ -306,10 +320,44 @@ async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, 
     await transactions.rights.check_batch(connection.login.principal, producer, epoch)
 
 
+async def _renew(request: Request) -> None:
+    """Makes batches of format 2 of what comes in older ones, with pauses: a small set may be very many records."""
+    for topic in request.fields["topic_data"]:
+        for part in topic["partition_data"]:
+            if part["records"] is not None and part["records"][1] <= MESSAGE_BYTES_MAX:
+                start, size = part["records"]
+                try:
+                    part["renewed"] = await _renewed(memoryview(request.frame)[start : start + size])
+                except HeliographError as error:
+                    part["renewed"] = error
+
+
+async def _renewed(view: memoryview) -> tuple[list[Record], bytes] | None:
+    """(records, their batch of format 2); None: it has that format. Raises CorruptData, Refused."""
+    if format_of(view) == 2:
+        return None
+    records: list[Record] = []
+    for record in old_records(view):
+        records.append(record)
+        if not len(records) % _SLICE:
+            await asyncio.sleep(0)
+        if len(records) > RECORDS_MAX:
+            raise Refused(Code.MESSAGE_TOO_LARGE, f"more than {RECORDS_MAX} records for a partition")
+    if not records:
+        raise Refused(Code.INVALID_RECORD, "no records for a partition")
+    body: list[bytes] = []
+    for first in range(0, len(records), _SLICE):
+        body += encode_records(records[first : first + _SLICE], records[0][0], first=first)
+        await asyncio.sleep(0)
+    return records, finished_batch(records, body, codec=view[17] & CODEC)
+
+
 async def produce(connection: KafkaConnection, request: Request) -> Fields | None:
     """The same where logs must be loaded first; nothing else of this connection is under way meanwhile."""
     broker = connection.broker
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
+    if request.version < _ONLY_NEW:
+        await _renew(request)
     for topic in request.fields["topic_data"]:
         error = _refusal(connection, request, topic)
         kafka = topic["name"]

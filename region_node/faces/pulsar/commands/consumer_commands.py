@@ -10,14 +10,15 @@ Source: docs/protocols/pulsar.md, "SUBSCRIBE" to "SEEK".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive, TopicError
+from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, RegionPassive, TopicError
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from heliograph.wire.run import TxnId
+from heliograph.wire.run import Run, TxnId
 from heliograph.wire.varint import signed
 from region_node.faces.pulsar.commands.producer_commands import NO_SCHEMA
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST, PARTS_MAX, name_next_owner, send_on
@@ -36,6 +37,7 @@ from region_node.usage.tenant_usage import TenantUsage
 if TYPE_CHECKING:
     from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
+log = logging.getLogger("region_node.pulsar")
 
 ACK_SET_WORDS_MAX = 4096
 NEWS_AFTER_S = 1.0
@@ -128,6 +130,41 @@ class Consuming:
     def _send_active(self, consumer_id: int, active: bool) -> None:
         change = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+
+    def pass_over(
+        self,
+        handle: ConsumerHandle,
+        ledger: int,
+        first: int,
+        run: Run,
+        unreadable: Mapping[int, CorruptData],
+        ack_sets: Mapping[int, int] | None,
+    ) -> None:
+        """Entries of a run, given to a consumer, that no client of Pulsar's can read: they count as acknowledged.
+        Whoever waited for them would wait for ever, with all that lies behind them.
+        """
+        assert handle.topic is not None and handle.subscription is not None
+        positions = [(ledger, first + index) for index in unreadable]
+        handle.topic.unreadable_out += len(positions)
+        extra = {
+            "topic": handle.topic.text,
+            "subscription": handle.subscription.name,
+            "position": positions[0],
+            "entries": len(positions),
+            "error": str(next(iter(unreadable.values()))),
+        }
+        log.warning("dispatch.unreadable_skipped", extra=extra)
+        messages = sum(
+            ack_sets[i].bit_count() if ack_sets and i in ack_sets else run.counts[i] if run.counts else 1
+            for i in unreadable
+        )
+        self._connection.listener.loop.call_soon(self._passed_over, handle, positions, messages)
+
+    def _passed_over(self, handle: ConsumerHandle, positions: list[Position], messages: int) -> None:
+        """Once whoever gave them has noted it: as if the client had acknowledged them, and asked for others."""
+        if not handle.closed and handle.consumer is not None and handle.subscription is not None:
+            handle.subscription.ack(handle.consumer, positions)
+            handle.subscription.flow(handle.consumer, messages)
 
     def wake(self) -> None:
         """The connection can be written to again."""
@@ -374,6 +411,15 @@ async def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand,
         return
     if not connection.closed:
         on_ack(connection, command)
+
+
+def between(left_out: Iterable[int], count: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of what lies between the indexes that are left out, ascending, of `count`."""
+    start = 0
+    for index in [*left_out, count]:
+        if index > start:
+            yield start, index
+        start = index + 1
 
 
 def _cumulative(ack: pb.CommandAck) -> Position | None:

@@ -30,7 +30,7 @@ from heliograph.wire.pulsar.frame_cutter import (
 from heliograph.wire.pulsar.server_frames import frame, messages, with_broker_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.faces.pulsar.commands.command_table import HANDLERS, OF_LINKS
-from region_node.faces.pulsar.commands.consumer_commands import Consuming
+from region_node.faces.pulsar.commands.consumer_commands import ConsumerHandle, Consuming, between
 from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
 from region_node.faces.pulsar.commands.producer_commands import send_producer_success
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST, ConnectionProducers
@@ -466,9 +466,28 @@ class PulsarConnection(asyncio.Protocol):
         handle.usage.messages_out += run.messages
         handle.usage.bytes_out += run.size_bytes
         if run.flags is not None and FLAG_KAFKA in run.flags:
-            run = for_pulsar(run)
+            run, unreadable = for_pulsar(run)
             if handle.topic is not None:
                 handle.topic.converted_out += run.messages
+            if unreadable:
+                self.consuming.pass_over(handle, ledger, first, run, unreadable, ack_sets)
+                for start, stop in between(unreadable, run.count):
+                    part = None if ack_sets is None else {i - start: ack_sets[i] for i in ack_sets if start <= i < stop}
+                    counts = None if redeliveries is None else redeliveries[start:stop]
+                    self._show(handle, consumer, ledger, first + start, run.cut(start, stop), counts, part)
+                return
+        self._show(handle, consumer, ledger, first, run, redeliveries, ack_sets)
+
+    def _show(
+        self,
+        handle: ConsumerHandle,
+        consumer: Consumer,
+        ledger: int,
+        first: int,
+        run: Run,
+        redeliveries: Sequence[int] | None,
+        ack_sets: Mapping[int, int] | None,
+    ) -> None:
         topic = handle.topic
         if (
             topic is not None

@@ -167,7 +167,8 @@ def test_a_run_of_both() -> None:
         flags=[FLAG_KAFKA, FLAG_HIDDEN],
     )
     _, _, read = decode_block(b"".join(encode_block(run, 1, 0)))
-    shown = for_pulsar(read)
+    shown, unreadable = for_pulsar(read)
+    assert not unreadable
     assert list(shown.flags or ()) == [0, FLAG_HIDDEN] and bytes(shown.parts[1]) == b"\0\0\0\0"
     assert entry_metadata(shown.parts[0])[0].num_messages_in_batch == 4 and shown.messages == 5
 

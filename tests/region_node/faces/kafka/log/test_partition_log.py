@@ -9,11 +9,16 @@ from typing import Any, cast
 import pytest
 
 from heliograph.model.errors import EntriesLost
-from heliograph.wire.kafka.record_batches import build_batch, peek_batch
+from heliograph.wire.kafka.entry_conversion import entry_of
+from heliograph.wire.kafka.record_batches import build_batch, peek_batch, records_of, sealed
+from heliograph.wire.run import FLAG_KAFKA, Run
 from region_node.faces.kafka.error_codes import Code, code_of
+from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.log.time_search import at_time, newest
 from tests.region_node.faces.kafka.harness import Client, Face, KafkaLedger, with_face
 from tests.region_node.faces.kafka.topic_requests import create
+from tests.region_node.faces.pulsar.codec import entry
+from tests.region_node.faces.pulsar.harness import settle
 
 STEP_MS = 1000
 
@@ -142,3 +147,45 @@ def test_a_partition_whose_beginning_or_end_is_lost_opens_and_takes_records() ->
 
     for lost in (EntriesLost(10, 0, 3), EntriesLost(10, 8, 11), EntriesLost(10, 0, 11)):
         with_face(lambda face, lost=lost: run(face, lost))
+
+
+async def published(log: KafkaLog, *stored: tuple[bytes, int, int]) -> None:
+    """(entry, messages in it, its flags) each."""
+    parts, counts, flags = zip(*stored, strict=True)
+    run = Run(parts, [len(part) for part in parts], counts=counts, flags=flags)
+    log.topic.publish(run, lambda _: None, lambda error: None)
+    await settle(20)
+
+
+GOOD = (entry_of(build_batch([(7, None, b"v", ())]), 1, 1), 1, FLAG_KAFKA)
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_an_entry_that_has_no_form_for_a_reader_is_passed_over(magic: int) -> None:
+    """What a Pulsar client wrote, for every reader; what a Kafka client wrote, for one that wants an older format."""
+
+    async def run(face: Face) -> None:
+        await create(Client(face.listener), "orders")
+        log = await face.broker.log("orders", 0)
+        poison = (entry(b"", batch=300_000), 2, 0)  # published before such counts were refused
+        if magic < 2:
+            poison = (entry_of(sealed(b"no gzip at all", 1, 1, 1, 1, 2), 2, 1), 2, FLAG_KAFKA)
+        await published(log, GOOD, poison, GOOD)
+        both = b"".join(log.batches(await log.fetch(0, 1 << 20), 0, 1 << 20, magic))
+        assert both.count(b"v") == 2
+        behind = b"".join(log.batches(await log.fetch(1, 1 << 20), 1, 1 << 20, magic))
+        assert int.from_bytes(behind[:8], "big") == 3 and behind.count(b"v") == 1
+        assert log.topic.unreadable_out == 2
+
+    with_face(run)
+
+
+def test_a_reader_comes_past_what_it_cannot_read_at_the_end() -> None:
+    async def run(face: Face) -> None:
+        await create(Client(face.listener), "orders")
+        log = await face.broker.log("orders", 0)
+        await published(log, (entry(b"", batch=300_000), 4, 0))
+        (made,) = log.batches(await log.fetch(0, 1 << 20), 0, 1 << 20)
+        assert peek_batch(made).offsets == 4 and not records_of(made)
+
+    with_face(run)

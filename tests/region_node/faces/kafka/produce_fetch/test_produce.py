@@ -4,9 +4,16 @@ closes the connection.
 
 from __future__ import annotations
 
+import gzip
+import struct
+import zlib
 from typing import Any
 
-from heliograph.wire.kafka.record_batches import build_batch
+import pytest
+
+from heliograph.wire.kafka.record_batches import build_batch, check_batch, old_message_set, records_of, sealed
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.produce_fetch.produce import _renewed
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -86,5 +93,76 @@ def test_a_batch_that_cannot_be_stored_closes_the_connection() -> None:
         await settle(100)
         assert not other.protocol.closed and len(other.answers()) == 1, "who is answered reads it there"
         assert await stored(face, "t") == 1
+
+    with_face(run)
+
+
+def old_set(records: int) -> bytes:
+    """A compressed message set of format v0."""
+    inner = old_message_set([(n, (0, None, b"v", ())) for n in range(records)], 0, 0)
+    value = gzip.compress(inner, 9)
+    body = struct.pack(">bb", 0, 1) + b"\xff" * 4 + struct.pack(">i", len(value)) + value
+    return struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+
+
+def produced(topic: str, records: bytes) -> dict[str, Any]:
+    rows = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
+    return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": rows}
+
+
+def test_an_old_set_is_made_new_with_pauses() -> None:
+    work, pauses = _renewed(memoryview(old_set(10_000))), 0
+    try:
+        while True:
+            work.send(None)
+            pauses += 1
+    except StopIteration as done:
+        records, batch = done.value
+    assert pauses >= 8 and len(records) == 10_000 and records_of(batch) == records
+    assert check_batch(memoryview(batch)).offsets == 10_000
+
+
+def test_a_small_old_set_that_is_very_large_inside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "t")
+        for name, size, code in (
+            ("record_batches.EXPANDED_BYTES_MAX", 10_000, Code.CORRUPT_MESSAGE),
+            ("record_batches.EXPANDED_BYTES_MAX", 1 << 20, Code.NONE),
+        ):
+            monkeypatch.setattr(f"heliograph.wire.kafka.{name}", size)
+            answer = await client.ask("produce", 2, produced("t", old_set(1000)))
+            assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
+        monkeypatch.setattr("region_node.faces.kafka.produce_fetch.produce.RECORDS_MAX", 999)
+        answer = await client.ask("produce", 2, produced("t", old_set(1000)))
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.MESSAGE_TOO_LARGE
+        assert await stored(face, "t") == 1000
+
+    with_face(run)
+
+
+def test_new_requests_take_the_new_format_alone() -> None:
+    """As in Kafka: who can send the new request can send the new format."""
+
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "t")
+        answer = await client.ask("produce", 7, produced("t", old_set(3)))
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.INVALID_RECORD
+
+    with_face(run)
+
+
+def test_a_batch_that_is_not_compressed_as_it_says_is_refused() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "t")
+        for codec in (1, 3, 4):
+            answer = await client.ask("produce", 7, produced("t", sealed(b"no such thing", codec, 0, 1, 1, 1)))
+            assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.CORRUPT_MESSAGE
+        count = (1 << 18) + 1
+        many = sealed(zlib.compress(b"", wbits=31), 1, count - 1, 1, 1, count)
+        answer = await client.ask("produce", 7, produced("t", many))
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.MESSAGE_TOO_LARGE
 
     with_face(run)

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import EntriesLost
+from heliograph.wire.kafka.entry_conversion import entry_of
+from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from heliograph.wire.run import FLAG_KAFKA, Run
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
@@ -392,5 +395,40 @@ def test_who_subscribes_before_what_is_lost_hears_so_and_is_not_asked_to_try_aga
             assert "entries 0 to 2 of ledger 10 are lost" in answer.error.message
         assert kinds(await client.do(asks("r", 3))) == [K.SUCCESS]
         assert [m.message_id.entryId for m, _ in await client.flow(10)] == [3, 4]
+
+    with_broker(test)
+
+
+POISON = entry_of(sealed(b"no gzip at all", 1, 2, 1, 1, 3), 3, 1)
+
+
+def kafka_entries(broker: Broker, *stored: tuple[bytes, int]) -> None:
+    """Published as one run: (entry, records in it)."""
+    parts, counts = [part for part, _ in stored], [count for _, count in stored]
+    run = Run(parts, [len(part) for part in parts], counts=counts, flags=[FLAG_KAFKA] * len(parts))
+    broker.topics.loaded[TOPIC].publish(run, lambda _: None, lambda error: None)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_an_entry_that_no_client_can_be_given_stops_nobody(kind: int) -> None:
+    """In the middle, at both ends, and alone: its neighbours come, it is acknowledged, and its permits come back."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        good = entry_of(build_batch([(1, None, b"a", ()), (2, None, b"b", ())]), 2, 1)
+        kafka_entries(broker, (POISON, 3), (good, 2), (POISON, 3), (good, 2), (POISON, 3))
+        kafka_entries(broker, (POISON, 3))
+        await client.subscribe(1, kind=kind, initialPosition=1)
+        got = await client.flow(13)
+        assert [entry_id for _, entry_id in ids(got)] == [1, 3]
+        (one,) = messages(await client.do(send(1, 0, entry(b"x"))))
+        assert one[0].message_id.entryId == 6
+        cursor = broker.ledger().cursors["s"]
+        assert [cursor.is_acked((10, e)) for e in range(7)] == [True, False, True, False, True, True, False]
+        consumer = broker.topics.loaded[TOPIC].subscriptions["s"].consumers[0]
+        assert consumer.permits == 13 - 2 - 2 - 1, "what was not given is owed to nobody"
+        assert not any((10, e) in consumer.pending for e in (0, 2, 4, 5))
+        assert broker.topics.loaded[TOPIC].unreadable_out == 4
 
     with_broker(test)
