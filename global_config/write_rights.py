@@ -86,8 +86,8 @@ class WriteRights:
                     )
 
     def _lease(self, writers: Sequence[str], lease: int) -> None:
-        _, under = self._machine.lease(lease) or (0, ())
-        for key in under:
+        held = self._machine.held.get(lease)
+        for key in () if held is None else held.keys:
             self._own(writers, key)
 
     def _own(self, writers: Sequence[str], key: str, prefixes: Iterable[str] = OWN) -> None:

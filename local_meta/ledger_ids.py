@@ -21,7 +21,6 @@ from heliograph.kv.machine_commands import CommandKind, command, txn_fields
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.kv.unreadable_records import readable
-from heliograph.model.errors import VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
@@ -96,21 +95,3 @@ async def passed_over(meta: MetadataStore) -> PassedOver:
     """Raises CorruptData, and what the metadata raises."""
     found = await meta.get(keys.PASSED_OVER)
     return PassedOver() if found is None else PassedOver.decode(found[0])
-
-
-async def pass_over(meta: MetadataStore, ledger: int, highest: int) -> int:
-    """The next id above `highest`, of a ledger that somebody has and this metadata did not make. ledger: the id that
-    was given out, and shows it. Raises what the metadata raises.
-    """
-    count = max(highest - ledger, 0) + 1
-    first = await meta.next_ids(keys.LEDGER_IDS, count)
-    while True:
-        found = await meta.get(keys.PASSED_OVER)
-        known = (PassedOver() if found is None else PassedOver.decode(found[0])).also(ledger, ledger)
-        if count > 1:
-            known = known.also(first, first + count - 2)
-        try:
-            await meta.put(keys.PASSED_OVER, known.encode(), expected=ABSENT if found is None else found[1])
-        except VersionConflict:
-            continue
-        return first + count - 1

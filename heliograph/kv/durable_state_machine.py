@@ -97,7 +97,7 @@ class DurableMachine(KvMachine):
 
     def _mark(self, description: bytes) -> bytes:
         head = self.head()
-        leases = [(lease, ttl_ms, list(self._leases[lease].keys)) for lease, ttl_ms in head.leases]
+        leases = [(lease, ttl_ms, list(self.held[lease].keys)) for lease, ttl_ms in head.leases]
         packed: bytes = msgpack.packb(
             [description, head.index, head.counters, leases, head.sessions, self._counts.total]
         )

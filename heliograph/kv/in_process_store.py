@@ -72,10 +72,10 @@ class EmbeddedStore:
 
     async def renew(self, lease: int) -> None:
         await self._pass()
-        held = self.machine.lease(lease)
+        held = self.machine.held.get(lease)
         if held is None:
             raise LeaseLost(f"lease {lease} has expired or is unknown")
-        self._arm(lease, held[0])
+        self._arm(lease, held.ttl_ms)
 
     async def revoke(self, lease: int) -> None:
         await self._apply(CommandKind.REVOKE, [lease])

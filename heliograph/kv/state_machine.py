@@ -108,7 +108,8 @@ class KvMachine:
         self._rows: TableRows = MemoryRows() if rows is None else rows
         self._counts = KeyCounts()
         self._counters: dict[str, int] = {}
-        self._leases: dict[int, _Lease] = {}
+        self.held: dict[int, _Lease] = {}
+        """Leases that exist, with the keys under each."""
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._observers: list[Observer] = []
         self._images: list[Image] = []
@@ -152,7 +153,7 @@ class KvMachine:
         return Head(
             self.index,
             [(name, self._counters[name]) for name in sorted(self._counters)],
-            [(lease, held.ttl_ms) for lease, held in sorted(self._leases.items())],
+            [(lease, held.ttl_ms) for lease, held in sorted(self.held.items())],
             [(number, s.low, sorted(s.answers.items())) for number, s in self._sessions.items()],
         )
 
@@ -211,7 +212,7 @@ class KvMachine:
             image.broken = True
         self._images = []
         self.index, self._rows, self._counts = head.index, rows, counts
-        self._leases, self._counters, self._sessions = held, counters, sessions
+        self.held, self._counters, self._sessions = held, counters, sessions
         self.lease_changes += 1
         for observer in tuple(self._observers):
             observer(head.index, None)
@@ -254,12 +255,7 @@ class KvMachine:
 
     def leases(self) -> dict[int, int]:
         """Maps each lease that exists to its ttl in ms."""
-        return {lease: held.ttl_ms for lease, held in self._leases.items()}
-
-    def lease(self, lease: int) -> tuple[int, tuple[str, ...]] | None:
-        """(its ttl in ms, the keys under it); None: there is none."""
-        held = self._leases.get(lease)
-        return None if held is None else (held.ttl_ms, tuple(held.keys))
+        return {lease: held.ttl_ms for lease, held in self.held.items()}
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Called with (index, changes) after each entry, with (index, None) where the table was replaced; must not
@@ -326,7 +322,7 @@ class KvMachine:
             case CommandKind.GRANT:
                 (ttl_ms,) = fields
                 check_ttl(ttl_ms)
-                self._leases[self.index] = _Lease(ttl_ms)
+                self.held[self.index] = _Lease(ttl_ms)
                 self.lease_changes += 1
                 return ok(self.index)
             case CommandKind.REVOKE:
@@ -345,7 +341,7 @@ class KvMachine:
                 if actual != op.expected:
                     return refusal(CommandStatus.CONFLICT, op.key, op.expected, actual)
         for op in ops:
-            if isinstance(op, Put) and op.lease and op.lease not in self._leases:
+            if isinstance(op, Put) and op.lease and op.lease not in self.held:
                 return refusal(CommandStatus.LEASE_LOST, f"{op.key}: lease {op.lease} has expired or is unknown")
         there = [self._rows.get(op.key) is not None for op in ops]
         for op in ops:
@@ -365,9 +361,9 @@ class KvMachine:
         if found is None:
             self._counts.add(key)
         elif found[2]:
-            del self._leases[found[2]].keys[key]
+            del self.held[found[2]].keys[key]
         if lease:
-            self._leases[lease].keys[key] = None
+            self.held[lease].keys[key] = None
         self._rows.set(key, (value, self.index, lease))
         changes.append((key, value, self.index))
 
@@ -380,7 +376,7 @@ class KvMachine:
         self._rows.remove(key)
         self._counts.add(key, -1)
         if found[2]:
-            del self._leases[found[2]].keys[key]
+            del self.held[found[2]].keys[key]
         changes.append((key, None, self.index))
 
     def _next_ids(self, counter: str, count: int, at_least: int) -> bytes:
@@ -393,11 +389,11 @@ class KvMachine:
         return ok(first)
 
     def _revoke(self, lease: int, changes: list[Change]) -> bytes:
-        held = self._leases.get(lease)
+        held = self.held.get(lease)
         if held is None:
             return ok(False)
         for key in sorted(held.keys):
             self._remove(key, changes)
-        del self._leases[lease]
+        del self.held[lease]
         self.lease_changes += 1
         return ok(True)

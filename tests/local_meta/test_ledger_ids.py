@@ -12,7 +12,8 @@ from heliograph.kv.metadata_store import ABSENT
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData
 from local_meta import keys
-from local_meta.ledger_ids import PassedOver, beginning, pass_over, passed_over
+from local_meta.ledger_ids import PassedOver, beginning, passed_over
+from tests.local_meta.passed_over_ids import pass_over
 
 
 class ManualClock:

@@ -263,7 +263,7 @@ class MetaService:
                 return ok(found_rows, more)
             case _:
                 (lease,) = fields(payload, int)
-                if self.machine.lease(lease) is None or not self._deadlines.renew(lease, self._clock.monotonic()):
+                if lease not in self.machine.held or not self._deadlines.renew(lease, self._clock.monotonic()):
                     if self.replica.is_leader and self._deadlines.leading:
                         raise LeaseLost(f"lease {lease} has expired or is unknown")
                     raise self._not_leader()

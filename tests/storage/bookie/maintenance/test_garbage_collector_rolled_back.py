@@ -12,10 +12,11 @@ import pytest
 
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
-from local_meta.ledger_ids import pass_over, passed_over
+from local_meta.ledger_ids import passed_over
 from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata
 from storage.bookie.journal.small_files import write_small
 from storage.bookie.maintenance.garbage_collector import GarbageCollector
+from tests.local_meta.passed_over_ids import pass_over
 from tests.storage.bookie.boxes import Box
 from tests.storage.bookie.history import add, send
 from tests.storage.bookie.maintenance.garbage import QUICK, Lying, put_back, scenario

@@ -12,10 +12,10 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import VersionConflict
 from local_meta import keys
-from local_meta.ledger_ids import pass_over
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.objects.object_names import MANIFEST, parse
 from storage.tiered.offload.object_collector import ObjectCollector
+from tests.local_meta.passed_over_ids import pass_over
 from tests.storage.bookie.maintenance.garbage import put_back
 from tests.storage.managed_ledger.world import Region
 from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, more, settled, simulated
