@@ -421,7 +421,7 @@ STORIES: dict[tuple[str, str], Callable[[World, Row], None] | str] = {
     ("bookie", "lost, emptied, while another one's copies are not made again yet"): wiped_beside_another,
     ("bookie", "an older copy"): older_copy,
     ("bookie", "another one's disk"): anothers,
-    ("bookie", "a file is unreadable, or an entry log gone"): unreadable,
+    ("bookie", "a file is unreadable, or an entry log or a journal segment gone"): unreadable,
     ("bookie", "full"): "tests/system/test_disks.py::test_between_two_watermarks_a_bookie_stays_as_it_was",
     ("one of three metadata voters", EMPTIED): voter_wiped,
     ("one of three metadata voters", "an older copy"): voter_older,
