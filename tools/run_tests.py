@@ -1,5 +1,5 @@
 """Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly
-wait, three files at a time, the long ones first.
+wait, four files at a time, the long ones first.
 
 `--system` runs what needs a real peer or a long build instead; `--oracle` what a real Pulsar must answer as we do;
 anything else is handed to pytest.
@@ -64,7 +64,7 @@ def main() -> int:
     second = pytest(
         "real processes",
         "-n",
-        "3",
+        "4",
         "--dist",
         "loadfile",
         "--no-loadscope-reorder",
