@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.hive import identifier
+from heliograph.spark.stores.sql_names import identifier
 
 FORMAT = "table"
 OPTIONS = ("path", "hive")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from heliograph.model.errors import ConfigError
 from heliograph.spark.stores.parquet import ParquetStore
 from heliograph.spark.stores.rows import Upsert
+from heliograph.spark.stores.sql_names import identifier
 
 
 class HiveStore:
@@ -34,11 +35,6 @@ class HiveStore:
 
     def close(self) -> None:
         self._files.close()
-
-
-def identifier(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 class HiveTables:
