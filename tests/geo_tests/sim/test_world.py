@@ -177,12 +177,12 @@ def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def the_state_is_stored_ahead_of_its_position(patch: pytest.MonkeyPatch) -> None:
     """A new owner believes that the snapshot lacks nothing."""
-    from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
+    from storage.managed_ledger.log import managed_ledger_factory
 
-    async def replay(self: Any, state: Any, catalog: Any, stored: Any) -> int:
-        return int(stored.next_index)
+    async def replayed(_context: Any, _topic: str, _state: Any, _catalog: Any, stored: Any, *rest: Any) -> Any:
+        return stored.next_index, rest[-1]
 
-    patch.setattr(ManagedLedgerFactory, "_replay", replay)
+    patch.setattr(managed_ledger_factory, "replayed", replayed)
 
 
 def receipts_are_sent_before_the_quorum(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from geo_tests.sim.region_stories import TOPIC, Story
 from geo_tests.sim.simulation import Machine
 from global_config.backup import restored_rows
 from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 
 DAY_MS = 86_400_000
@@ -56,7 +57,7 @@ def test_a_topic_that_was_made_again_outlives_the_tombstone_of_the_one_before_it
         store = MetaClient([f"us-meta:{CONFIG_PORT}"], clock=machine.clock, rng=machine.rng)
         rows = [(tombstone(TOPIC), (old.encode(), 1, 0))]
         for key, value in restored_rows(rows, now) if way == "from-a-backup" else [(tombstone(TOPIC), old.encode())]:
-            await store.put(key, value)
+            await store.put(key, value, expected=ABSENT)
         store.close()
 
     def asks(role: Any) -> str:

@@ -50,6 +50,9 @@ class Request(dict[str, Any]):
         self.match_info = {} if partition is None else {"partition": partition}
         self.given = given
 
+    async def read(self) -> bytes:
+        return json.dumps(self.given).encode()
+
     async def text(self) -> str:
         return json.dumps(self.given)
 

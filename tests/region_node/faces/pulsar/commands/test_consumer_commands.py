@@ -13,7 +13,7 @@ from heliograph.model.errors import EntriesLost
 from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from heliograph.wire.run import FLAG_KAFKA, Run
+from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
@@ -325,7 +325,10 @@ def test_markers_are_not_delivered_but_acknowledged() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         await client.producer(1)
-        await client.do(*(send(1, i, entry(b"x"), marker=i in (0, 2, 3, 6)) for i in range(7)))
+        flags = [FLAG_MARKER * (i in (0, 2, 3, 6)) for i in range(7)]
+        parts = [entry(b"x", sequence=i) for i in range(7)]
+        run = Run(parts, [len(part) for part in parts], flags=flags)
+        broker.topics.loaded[TOPIC].publish(run, lambda _: None, lambda error: None)
         await client.subscribe(1, initialPosition=1)
         got = await client.flow(100)
         assert [i[1] for i in ids(got)] == [1, 4, 5]
