@@ -4,20 +4,26 @@ Is: finding them, and keeping them. Isn't: who listens there (`layout`), or a ch
 Why they are kept: a port that was looked up and let go may be given again before its server listens, or while that is
 down: to another instance that looks for one, or to a connection that somebody opens. So it stays bound here, without
 listening. With SO_REUSEADDR on both sides, which servers set, Linux lets a server listen there all the same, and gives
-the port to nobody who wants any.
-Source: bind(2), tcp(7); net/ipv4/inet_connection_sock.c, `inet_csk_find_open_port`.
+the port to nobody who wants any. Between two processes that keep a port, as the one that plans an instance and the one
+that runs it, nobody does: so it is none of those that connections get.
+Source: bind(2), tcp(7), ip(7).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import secrets
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 from heliograph.model.errors import ConfigError
 
 HOST = "127.0.0.1"
+_LOWEST, _TRIES = 10_000, 1000
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class LoopbackPorts:
@@ -33,11 +39,19 @@ class LoopbackPorts:
         self.close()
 
     def free(self) -> int:
-        """Returns a port that nobody has, and keeps it. Raises OSError where there is none."""
-        probe = _bound(0)
-        port: int = probe.getsockname()[1]
-        self._kept[port] = probe
-        return port
+        """Returns a port that nobody has, and that no connection is given, and keeps it. Raises OSError where there is
+        none.
+        """
+        above = _connections_from()
+        for _ in range(_TRIES):
+            port = _LOWEST + secrets.randbelow(above - _LOWEST)
+            try:
+                _bound(port, kept=False).close()
+                self._kept[port] = _bound(port)
+            except OSError:
+                continue
+            return port
+        raise OSError(errno.EADDRINUSE, f"no port between {_LOWEST} and {above} is free")
 
     def claim(self, port: int, what: str, option: str) -> int:
         """This one. Raises ConfigError where somebody listens there, or it is kept here already. option: by which
@@ -68,10 +82,19 @@ class LoopbackPorts:
         self._kept = {}
 
 
-def _bound(port: int) -> socket.socket:
+def _connections_from() -> int:
+    """The lowest port that the system gives to connections; all above it may be given."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # no Linux
+        return max(int(_RANGE.read_text().split()[0]), _LOWEST + _TRIES)
+    return 32_768
+
+
+def _bound(port: int, *, kept: bool = True) -> socket.socket:
+    """kept: also where somebody else keeps it."""
     made = socket.socket()
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kept:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((HOST, port))
     except OSError:
         made.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,13 @@ def test_a_port_stays_with_whoever_asked_for_it() -> None:
         with pytest.raises(ConfigError, match=f"port {port} would be used twice"):
             ports.claim(port, "clients", "--service-port")
     bind(port)
+
+
+def test_a_port_is_none_that_connections_get_nor_one_that_another_keeps() -> None:
+    connections_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    with LoopbackPorts() as ports, LoopbackPorts() as others:
+        given = [each.free() for _ in range(200) for each in (ports, others)]
+    assert len({*given}) == 400 and max(given) < connections_from
 
 
 @pytest.mark.parametrize("shared", [False, True])
