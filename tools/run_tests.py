@@ -38,7 +38,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--system" in arguments:
         arguments.remove("--system")
-        return pytest("with a real peer", "-n", "2", "--dist", "loadfile", "-m", "system", "--durations=10", *arguments)
+        return pytest("with a real peer", "-n", "3", "--dist", "loadfile", "-m", "system", "--durations=10", *arguments)
     if "--oracle" in arguments:
         arguments.remove("--oracle")
         alone = pytest(
