@@ -26,7 +26,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.wire.pulsar.batch_messages import MESSAGE_BYTES_MIN, MESSAGES_MAX, untrue_count
+from heliograph.wire.pulsar.batch_messages import MESSAGE_BYTES_MIN, untrue_count
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, ProducerSegment, Run, TxnId
@@ -49,13 +49,17 @@ _U32_U32 = struct.Struct(">II").unpack_from
 _SEND_START = b"\x08\x06\x32"
 _HEADS = [_SEND_START + bytes((max(0, size - 4), 8)) for size in range(16)]
 """Command size -> the first five bytes of a SEND of that size."""
-_REPLICATED_FROM = 5 << 3 | 2
+_REPLICATED_FROM = bytes((5 << 3 | 2,))
 """The tag of `replicated_from` in an entry's metadata; where this byte is found, the metadata is decoded to be sure."""
-_REPLICATED_FROM_LONG = _REPLICATED_FROM | 128
+_REPLICATED_FROM_LONG = bytes((_REPLICATED_FROM[0] | 128,))
 """How that tag begins where it is written in more bytes than it needs, as no client does and every reader takes."""
-_BATCH = 11 << 3
+_BATCH = bytes((11 << 3,))
 """The tag of `num_messages_in_batch`, likewise."""
-_BATCH_TAG = bytes((_BATCH,))
+_SUSPECT = _REPLICATED_FROM + _REPLICATED_FROM_LONG
+_ODD = _SUSPECT + _BATCH
+"""Where none of these bytes is in an entry's metadata, it is one message that nobody replicated: found at once."""
+_BATCHES = [_BATCH + varint(count) for count in range(1024)]
+"""That field, of so many messages."""
 _ONE_MESSAGE = b"\x18\x01"
 _FLOW_START = b"\x08\x0b\x5a"
 _SEND_AHEAD = frozenset((BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG))
@@ -190,7 +194,7 @@ class FrameCutter:
         ):
             return None
         stop = entry + 10 + metadata_size
-        if _may_be_replicated(data, entry + 10, stop) or data.find(_BATCH, entry + 10, stop) >= 0:
+        if len(data[entry + 10 : stop].translate(None, _ODD)) != metadata_size and not _plain(data, entry + 10, stop):
             return None
         run = Run([view[entry:]], [size - entry], producers=((known[1], 1, sequence, None),))
         return SendRun(known[0], run, [(producer_id, [sequence], None)])
@@ -225,7 +229,7 @@ class FrameCutter:
         size, need = len(data), 8
         view = memoryview(data)
         bytes_max = self.bytes_max
-        find, unpack, crc = data.find, _U32_U32, _crc
+        unpack, crc = _U32_U32, _crc
         again, room, left = sends.again, sends.bytes_left, COUNT_MAX - len(sends.lengths)
         add_part, add_length, add_sequence = sends.parts.append, sends.lengths.append, sends.sequences.append
         while size - at >= 8:
@@ -275,9 +279,7 @@ class FrameCutter:
                         and size_bytes <= room
                         and crc(body) == checksum
                         and metadata_size <= size_bytes - 10
-                        and find(_REPLICATED_FROM, at, behind) < 0
-                        and find(_BATCH, at, behind) < 0
-                        and (find(_REPLICATED_FROM_LONG, at, behind) < 0 or not _long_tag(data, at, behind))
+                        and (len(data[at:behind].translate(None, _ODD)) == metadata_size or _plain(data, at, behind))
                     ):
                         left -= 1
                         room -= size_bytes
@@ -457,7 +459,10 @@ class _Sends:
         if (
             metadata_size > size - 10
             or _crc(view[entry + 6 : end]) != checksum
-            or _may_be_replicated(data, entry + 10, entry + 10 + metadata_size)
+            or (
+                len(data[entry + 10 : entry + 10 + metadata_size].translate(None, _SUSPECT)) != metadata_size
+                and _may_be_replicated(data, entry + 10, entry + 10 + metadata_size)
+            )
             or not _plainly_true(data, view, entry, metadata_size, end, messages)
         ):
             return False
@@ -601,7 +606,14 @@ def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> R
 
 def _may_be_replicated(data: bytes, start: int, stop: int) -> bool:
     """Whether the metadata in `data` has to be decoded, because it may have `replicated_from`."""
-    return data.find(_REPLICATED_FROM, start, stop) >= 0 or _long_tag(data, start, stop)
+    return data.find(_REPLICATED_FROM, start, stop) >= 0 or (
+        data.find(_REPLICATED_FROM_LONG, start, stop) >= 0 and _long_tag(data, start, stop)
+    )
+
+
+def _plain(data: bytes, start: int, stop: int) -> bool:
+    """Whether the metadata in `data` is of one message that nobody replicated."""
+    return data.find(_BATCH, start, stop) < 0 and not _may_be_replicated(data, start, stop)
 
 
 def _long_tag(data: bytes, start: int, stop: int) -> bool:
@@ -625,12 +637,17 @@ def _plainly_true(data: bytes, view: memoryview, entry: int, size: int, end: int
     """Whether an entry can have the messages that its SEND says and its metadata, of `size` bytes; False: `_untrue` is
     to say why not. What honest clients send is found without decoding: one such tag, and the same number behind it.
     """
-    at, stop = entry + 10, entry + 10 + size
-    tags = data.count(_BATCH, at, stop)
-    if not tags and messages == 1:
-        return True
-    fits = messages <= MESSAGES_MAX and messages * MESSAGE_BYTES_MIN <= end - stop
-    if tags == 1 and fits and data.find(_BATCH_TAG + varint(messages), at, stop) >= 0:
+    stop = entry + 10 + size
+    tag = data.find(_BATCH, entry + 10, stop)
+    if tag < 0:
+        if messages == 1:
+            return True
+    elif (
+        messages < len(_BATCHES)
+        and messages * MESSAGE_BYTES_MIN <= end - stop
+        and data.startswith(_BATCHES[messages], tag, stop)
+        and data.find(_BATCH, tag + 1, stop) < 0
+    ):
         return True
     try:
         metadata, payload = entry_metadata(view[entry:end])
