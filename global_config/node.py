@@ -76,12 +76,14 @@ class ConfigNode(GroupNode):
             ssl=ssl,
             raft=settings.raft,
             service=ServiceSettings(
-                request_timeout_s=settings.request_timeout_s, unavailable_text=_unavailable_text(node_id)
+                rights=WriteRights,
+                here=(node_id,),
+                request_timeout_s=settings.request_timeout_s,
+                unavailable_text=_unavailable_text(node_id),
             ),
             server=settings.server,
             forwarder=None if transport is None else transport,
         )
-        self.service.rights, self.service.here = WriteRights(self.machine), (node_id,)
         self.transport.on_forward(self.service.handle_forwarded)
         self.raft.on_config = self._on_config
         self.raft_port = 0

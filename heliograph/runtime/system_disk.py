@@ -29,8 +29,9 @@ from typing import Any
 
 from heliograph.model.buffer_reuse import UNSHARED
 from heliograph.runtime.disk import Buffer, Disk, File, T
-from heliograph.runtime.private_files import FILE_MODE, FOLDER_MODE
 
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+"""What a process keeps is for its own user alone."""
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_BYTES_MAX = 16 << 20
 _PAGE = 4096

@@ -19,7 +19,6 @@ from rich.table import Table
 
 from heliograph.cli.servers import autoscale, metadata_members
 from heliograph.model.errors import ConfigError
-from heliograph.runtime.private_files import keep_files_private
 from region_node.commands import (
     certificate_commands,
     host_commands,
@@ -41,6 +40,7 @@ from region_node.commands.storage import (
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, save_plan
+from region_node.runtime.private_files import keep_files_private
 from replicator.health.incoming_stats import SILENT_S
 
 RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-from heliograph.runtime.private_files import FILE_MODE, private_folder
+from heliograph.runtime.system_disk import FILE_MODE
 from region_node.hosts import inventory as described
 from region_node.hosts.inventory import HostNode, Inventory
 from region_node.process.settings import build
+from region_node.runtime.private_files import private_folder
 from region_node.security.certificate_authority import ensure_certificates
 
 FORMAT = 1

@@ -27,10 +27,10 @@ from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
-from heliograph.runtime.private_files import OTHERS
 from region_node.hosts.host_folders import HostManifest
 from region_node.hosts.region_watch import RegionWatch, certificate
 from region_node.hosts.service_managers import Services, services_of
+from region_node.runtime.private_files import OTHERS
 
 _POLL_S = 0.3
 _FIRST = ("public", "public/default")

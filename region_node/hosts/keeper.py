@@ -13,8 +13,8 @@ import sys
 import time
 from types import FrameType
 
-from heliograph.runtime.private_files import keep_files_private
 from region_node.runtime.module_command import module_command
+from region_node.runtime.private_files import keep_files_private
 
 _BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S = 30.0

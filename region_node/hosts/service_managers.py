@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
-from heliograph.runtime.private_files import private_folder
 from region_node.hosts.host_folders import HostManifest
 from region_node.instance.launch import alive
 from region_node.runtime.module_command import module_command
+from region_node.runtime.private_files import private_folder
 
 UNITS = Path("/etc/systemd/system")
 _STOP_S = 90.0

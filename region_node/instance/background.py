@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.runtime.private_files import keep_files_private
 from region_node.instance.launch import toxiproxy_path
 from region_node.instance.lock import InstanceLock
 from region_node.instance.plan.layout import load_plan
 from region_node.instance.supervisor import Supervisor
+from region_node.runtime.private_files import keep_files_private
 
 
 def main() -> None:

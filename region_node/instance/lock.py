@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from heliograph.model.errors import ConfigError
-from heliograph.runtime.private_files import private_folder
+from region_node.runtime.private_files import private_folder
 
 
 class InstanceLock:

@@ -29,12 +29,12 @@ from typing import IO, Any
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from heliograph.runtime import process_usage
 from heliograph.runtime.every import every
-from heliograph.runtime.private_files import keep_files_private, shut
 from region_node.process import settings as settings_module
 from region_node.process.composition import Role, Runtime, build, system_runtime
 from region_node.process.settings import ProcessSettings
 from region_node.process.shifted_clock import clock_of
 from region_node.runtime import logs
+from region_node.runtime.private_files import keep_files_private, shut
 
 log = logging.getLogger("region_node.process")
 

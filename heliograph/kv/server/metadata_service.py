@@ -95,6 +95,10 @@ class ServiceSettings:
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
     begin: Callable[[KvMachine], Sequence[bytes]] | None = None
     """What each leader applies, by the table as it finds it, before the first command of a client."""
+    rights: Callable[[KvMachine], RightsPort] | None = None
+    """Who may write what, over the node's table; None: everybody may everything."""
+    here: tuple[str, ...] = ()
+    """As whom this node's own clients write, for `rights`."""
 
     def __post_init__(self) -> None:
         assert 0 < self.forward_timeout_s <= self.request_timeout_s <= 60
@@ -131,9 +135,7 @@ class MetaService:
         self.unavailable_text = self._settings.unavailable_text
         self.desk: MembersPort | None = None
         """Who answers MEMBERS; without one they are refused."""
-        self.rights: RightsPort | None = None
-        self.here: tuple[str, ...] = ()
-        """As whom this node's own clients write, for `rights`."""
+        self._rights = None if self._settings.rights is None else self._settings.rights(machine)
         self._stop_observing = machine.observe(self._on_applied)
 
     async def stop(self) -> None:
@@ -188,7 +190,7 @@ class MetaService:
             answer: bytes | None = None
             if self.replica.is_leader:
                 try:
-                    return await self._as_leader(kind, payload, left, self.here)
+                    return await self._as_leader(kind, payload, left, self._settings.here)
                 except NotLeaderHere:
                     if self._forwarder is None:
                         raise
@@ -228,8 +230,8 @@ class MetaService:
         return answer
 
     async def _as_leader(self, kind: int, payload: bytes, left_s: float, writers: Sequence[str]) -> bytes:
-        if self.rights is not None and writers:
-            self.rights.check(writers, kind, payload)
+        if self._rights is not None and writers:
+            self._rights.check(writers, kind, payload)
         if kind == Frame.COMMAND:
             unpack(payload)
             try:

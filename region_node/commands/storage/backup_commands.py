@@ -23,9 +23,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
-from heliograph.runtime.private_files import private_folder
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, load_plan
+from region_node.runtime.private_files import private_folder
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -18,9 +18,9 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
-from heliograph.runtime.private_files import private_folder
 from heliograph.runtime.process_usage import allowed_cpus
 from region_node.instance.plan.loopback_ports import LoopbackPorts
+from region_node.runtime.private_files import private_folder
 
 FORMAT = 1
 HOST = "127.0.0.1"

@@ -13,9 +13,9 @@ import os
 import stat
 from pathlib import Path
 
+from heliograph.runtime.system_disk import FOLDER_MODE
+
 OTHERS = 0o077
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
 
 
 def keep_files_private() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.runtime.private_files import keep_files_private, private_folder, shut
+from region_node.runtime.private_files import keep_files_private, private_folder, shut
 
 
 @pytest.fixture(autouse=True)
