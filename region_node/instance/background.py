@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.model.errors import ConfigError, HeliographError, reason_of
 from region_node.instance.launch import toxiproxy_path
 from region_node.instance.lock import InstanceLock
 from region_node.instance.plan.layout import load_plan
@@ -53,8 +53,8 @@ def main() -> None:
         asyncio.run(run())
         lock.release()
     except HeliographError as error:
-        print(f"heliograph: {error}", file=sys.stderr, flush=True)
-        say(error=str(error))
+        print(f"heliograph: {reason_of(error)}", file=sys.stderr, flush=True)
+        say(error=reason_of(error))
         sys.exit(2)
     except Exception as error:
         say(error=f"a fault in the supervisor ({type(error).__name__}: {error}); its trace is in logs/supervisor.log")

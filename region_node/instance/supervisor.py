@@ -75,6 +75,8 @@ class Supervisor:
         try:
             await asyncio.wait({start, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not start.done():
+                if self._failure is not None:
+                    raise self._failure
                 return
             await start
             await control.open()
@@ -153,9 +155,9 @@ class Supervisor:
 
     def _adopt(self, plan: InstancePlan) -> None:
         """Makes it the present plan, durably. Raises OSError; the one before holds then."""
+        self._ports.keep(plan.ports())
         save_plan(self._data, plan)
         self._plan = plan
-        self._ports.keep(plan.ports())
 
     async def _add(self, region: str, role: str) -> dict[str, Any]:
         going_on = self._resize.under_way(region, role)
