@@ -97,8 +97,7 @@ def test_the_global_configuration_comes_back_in_every_region(tmp_path: Path) -> 
     made = command("restore", str(tmp_path / "config.backup"), "--data", str(data))
     assert made["folders"] == [str(folder) for folder in folders(data, "config")]
     snapshots = [
-        load_snapshot(SystemDisk(folder), next(path.name for path in folder.iterdir()))
-        for folder in folders(data, "config")
+        load_snapshot(SystemDisk(folder), next(folder.glob("snapshot-*")).name) for folder in folders(data, "config")
     ]
     assert len({snapshot[0] for snapshot in snapshots}) == 1 and snapshots[0][0].config.voters == ("ap", "eu", "us")
     with pytest.raises(ConfigError, match="not empty"):
