@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.region_node.either import ORACLE, Either, either, oracle
 from tests.region_node.rest_client import Rest
+from tests.worker_ports import take_own_ports
+
+take_own_ports()
 
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # the same examples each time, however slow the machine is

@@ -16,6 +16,9 @@ import pytest
 from geo_tests.wan.disaster import stopped_pids
 from geo_tests.wan.instance import Instance
 from tests.region_node.region_processes import Region
+from tests.worker_ports import take_own_ports
+
+take_own_ports()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

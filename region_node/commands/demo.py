@@ -33,6 +33,7 @@ from heliograph.model.errors import ConfigError, HeliographError
 from region_node.instance.control import STARTED_S, call
 from region_node.instance.launch import alive, start_background, stop_background
 from region_node.instance.plan.layout import InstancePlan, make_plan, save_plan
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 REGIONS = ("us", "eu", "ap")
 TOPIC = "persistent://demo/world/events"
@@ -443,7 +444,8 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
         raise ConfigError("the demo's Spark job needs a JDK 17 or newer: install one, or run the demo with --no-spark")
     started = time.monotonic()
     data = Path(tempfile.mkdtemp(prefix="heliograph-demo-"))
-    plan = make_plan(list(REGIONS), brokers={"us": 2, "eu": 1, "ap": 1}, bookies=3, wan="default")
+    ports_kept = LoopbackPorts()
+    plan = make_plan(list(REGIONS), brokers={"us": 2, "eu": 1, "ap": 1}, bookies=3, wan="default", ports=ports_kept)
     save_plan(data, plan)
     failures: list[str] = []
     late = 0
@@ -453,6 +455,7 @@ def run_demo(*, keep: bool, phase_s: float, with_spark: bool) -> int:
             console.rule("three regions on this machine: us, eu, ap")
             begun = time.monotonic()
             pids.append(start_background(data, console))
+            ports_kept.close()
             status = call(data, "status")
             pids += [row["pid"] for region in status["regions"].values() for row in region["processes"]] + [
                 status["wan"]["pid"]

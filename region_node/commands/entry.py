@@ -40,6 +40,7 @@ from region_node.commands.storage import (
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, save_plan
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 from region_node.runtime.private_files import keep_files_private
 from replicator.health.incoming_stats import SILENT_S
 
@@ -113,7 +114,13 @@ def standalone(
         "admin_port": admin_port,
         "tls": tls,
     }
-    plan = _pinned(data, _plan(data, ["standalone"], wanted, standalone=True), pin)
+    with LoopbackPorts() as ports:
+        plan = _pinned(data, _plan(data, ["standalone"], wanted, ports, standalone=True), pin)
+        _check_standalone(data, plan, service_port, admin_port)
+        _run_supervisor(data, plan, lambda: _say_standalone(data, plan), restart=restart)
+
+
+def _check_standalone(data: Path, plan: InstancePlan, service_port: int, admin_port: int) -> None:
     region = plan.regions[0]
     if (region.service_port, region.admin_port) != (service_port, admin_port):
         region_ports = {"service_port": service_port, "admin_port": admin_port}
@@ -123,7 +130,6 @@ def standalone(
             f"{region_ports['service_port']} and {region_ports['admin_port']}: give those, or another folder with "
             "--data"
         )
-    _run_supervisor(data, plan, lambda: _say_standalone(data, plan), restart=restart)
 
 
 def _say_standalone(data: Path, plan: InstancePlan) -> None:
@@ -159,9 +165,10 @@ def up(
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
-    plan = _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls})
-    _pinned(data, plan, pin)
-    start_background(data, Console(stderr=True, quiet=json_output), restart=restart)
+    wanted = {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls}
+    with LoopbackPorts() as ports:
+        _pinned(data, _plan(data, names, wanted, ports), pin)
+        start_background(data, Console(stderr=True, quiet=json_output), restart=restart)
     answer = call(data, "status")
     if json_output:
         typer.echo(json.dumps(answer))
@@ -191,15 +198,19 @@ def _broker_counts(text: str, regions: list[str]) -> dict[str, int]:
     return {name: given.get(name, 1) for name in regions}
 
 
-def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone: bool = False) -> InstancePlan:
-    """The plan of the folder, or a new one. Raises ConfigError where the folder holds another instance."""
+def _plan(
+    data: Path, regions: list[str], wanted: dict[str, Any], ports: LoopbackPorts, *, standalone: bool = False
+) -> InstancePlan:
+    """The plan of the folder, or a new one, whose ports are kept in `ports`. Raises ConfigError where the folder holds
+    another instance.
+    """
     plan = load_plan(data)
     if plan is None:
         if data.exists() and any(p.name not in ("lock", "logs") for p in data.iterdir()):
             raise ConfigError(
                 f"the folder {data} is not empty and holds no instance of heliograph: choose another with --data"
             )
-        plan = make_plan(regions, standalone=standalone, **wanted)
+        plan = make_plan(regions, standalone=standalone, ports=ports, **wanted)
         try:
             save_plan(data, plan)
         except OSError as error:

@@ -9,6 +9,7 @@ existing data folder is not changed by other options.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -161,8 +162,13 @@ def make_plan(
     admin_port: int = 0,
     standalone: bool = False,
     tls: bool = False,
+    ports: LoopbackPorts | None = None,
 ) -> InstancePlan:
-    """A new plan; ports of 0 mean any free one."""
+    """A new plan; ports of 0 mean any free one.
+
+    ports: where they stay kept until the caller lets them go, which is when the supervisor keeps them; None: they are
+    let go at once.
+    """
     if not regions or len(set(regions)) != len(regions):
         raise ConfigError("--regions wants names, each once, such as us,eu,ap")
     for name in regions:
@@ -175,7 +181,7 @@ def make_plan(
     if any(not 1 <= count <= 16 for count in brokers.values()):
         raise ConfigError("--brokers must be 1 to 16")
     plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls)
-    with LoopbackPorts() as ports:
+    with contextlib.nullcontext(ports) if ports is not None else LoopbackPorts() as ports:
         for number, name in enumerate(regions, 1):
             service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
             admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()

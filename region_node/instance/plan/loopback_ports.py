@@ -4,8 +4,8 @@ Is: finding them, and keeping them. Isn't: who listens there (`layout`), or a ch
 Why they are kept: a port that was looked up and let go may be given again before its server listens, or while that is
 down: to another instance that looks for one, or to a connection that somebody opens. So it stays bound here, without
 listening. With SO_REUSEADDR on both sides, which servers set, Linux lets a server listen there all the same, and gives
-the port to nobody who wants any. Between two processes that keep a port, as the one that plans an instance and the one
-that runs it, nobody does: so it is none of those that connections get.
+the port to nobody who wants any. While an instance is down nobody keeps its ports: so they are none of those that
+connections get, and HELIOGRAPH_PORTS=FROM-TO gives several that share a machine ranges of their own.
 Source: bind(2), tcp(7), ip(7).
 """
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import re
 import secrets
 import socket
 from collections.abc import Iterable
@@ -22,7 +24,9 @@ from typing import Self
 from heliograph.model.errors import ConfigError
 
 HOST = "127.0.0.1"
+RANGE_VARIABLE = "HELIOGRAPH_PORTS"
 _LOWEST, _TRIES = 10_000, 1000
+_HIGHEST = 65_535
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -40,18 +44,18 @@ class LoopbackPorts:
 
     def free(self) -> int:
         """Returns a port that nobody has, and that no connection is given, and keeps it. Raises OSError where there is
-        none.
+        none, ConfigError where HELIOGRAPH_PORTS is no range.
         """
-        above = _connections_from()
+        lowest, above = _chosen_range() or (_LOWEST, _connections_from())
         for _ in range(_TRIES):
-            port = _LOWEST + secrets.randbelow(above - _LOWEST)
+            port = lowest + secrets.randbelow(above - lowest)
             try:
                 _bound(port, kept=False).close()
                 self._kept[port] = _bound(port)
             except OSError:
                 continue
             return port
-        raise OSError(errno.EADDRINUSE, f"no port between {_LOWEST} and {above} is free")
+        raise OSError(errno.EADDRINUSE, f"no port between {lowest} and {above} is free")
 
     def claim(self, port: int, what: str, option: str) -> int:
         """This one. Raises ConfigError where somebody listens there, or it is kept here already. option: by which
@@ -80,6 +84,18 @@ class LoopbackPorts:
         for kept in self._kept.values():
             kept.close()
         self._kept = {}
+
+
+def _chosen_range() -> tuple[int, int] | None:
+    """From HELIOGRAPH_PORTS: the first port, and the one behind the last."""
+    text = os.environ.get(RANGE_VARIABLE, "")
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    lowest, highest = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 0 < lowest <= highest <= _HIGHEST:
+        raise ConfigError(f"{RANGE_VARIABLE}={text}: expected two ports, such as 20000-20999")
+    return lowest, highest + 1
 
 
 def _connections_from() -> int:

@@ -27,6 +27,7 @@ from region_node.instance.plan.layout import (
     node_settings,
     save_plan,
 )
+from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 
 def pair(wan: str = "default", *, bookies: int = 3, tls: bool = False) -> InstancePlan:
@@ -114,7 +115,10 @@ def test_up_goes_on_with_what_was_added_and_removed(tmp_path: Path) -> None:
 
     def up(us: int, bookies: int) -> InstancePlan:
         return _plan(
-            tmp_path, ["us", "eu"], {"brokers": {"us": us, "eu": 2}, "bookies": bookies, "wan": "default", "tls": False}
+            tmp_path,
+            ["us", "eu"],
+            {"brokers": {"us": us, "eu": 2}, "bookies": bookies, "wan": "default", "tls": False},
+            LoopbackPorts(),
         )
 
     assert up(1, 3) == plan, "the command that it was begun with"

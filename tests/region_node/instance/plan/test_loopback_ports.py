@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from region_node.instance.plan.layout import make_plan
-from region_node.instance.plan.loopback_ports import LoopbackPorts
+from region_node.instance.plan.loopback_ports import RANGE_VARIABLE, LoopbackPorts
 
 
 def bind(port: int) -> None:
@@ -68,6 +68,29 @@ def test_where_somebody_listens_a_claim_is_refused_and_what_is_only_kept_is_pass
             others.keep(
                 [free]
             )  # the command that starts an instance and its supervisor keep the same ones for a moment
+
+
+def test_ports_come_from_the_range_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RANGE_VARIABLE, "31000-31002")
+    with LoopbackPorts() as ports:
+        assert {ports.free() for _ in range(3)} == {31000, 31001, 31002}
+        with pytest.raises(OSError, match="no port between 31000 and 31003 is free"):
+            ports.free()
+
+
+@pytest.mark.parametrize("text", ["20000", "0-5", "30000-20000", "1-70000", "a-b"])
+def test_what_is_no_range_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(RANGE_VARIABLE, text)
+    with LoopbackPorts() as ports, pytest.raises(ConfigError, match=f"{RANGE_VARIABLE}={text}: expected two ports"):
+        ports.free()
+
+
+def test_a_new_plan_leaves_its_ports_kept_for_whoever_starts_it() -> None:
+    with LoopbackPorts() as ports:
+        plan = make_plan(["us"], brokers={"us": 1}, bookies=2, wan="none", ports=ports)
+        for port in plan.ports():
+            with pytest.raises(OSError):
+                bind(port)
 
 
 def test_all_ports_of_a_plan_are_known() -> None:
