@@ -41,7 +41,7 @@ class HostPorts:
     broker: int = 6650
     broker_tls: int = 6651
     admin: int = 8080
-    admin_tls: int = -1
+    admin_tls: int = 8443
     link: int = 6660
     inside: int = 6670
     bookie: int = 3181
@@ -410,9 +410,14 @@ def service_url(inventory: Inventory, region_name: str) -> str:
 
 
 def admin_url(inventory: Inventory, region_name: str) -> str:
-    region = inventory.regions[region_name]
+    """By HTTPS where callers have tokens, which go from region to region no other way."""
+    region, ports = inventory.regions[region_name], inventory.ports
     host = next(iter(region.with_role("broker").values()))
-    return region.admin_url or f"http://{host.client_address or host.address}:{inventory.ports.admin}"
+    asked = any(extra.get("security", {}).get("authentication") for extra in (inventory.settings, region.settings))
+    scheme, port = ("https", _broker_ports(ports, host, 0)["admin_tls"]) if asked else ("http", ports.admin)
+    if port < 0:
+        scheme, port = "http", ports.admin
+    return region.admin_url or f"{scheme}://{host.client_address or host.address}:{port}"
 
 
 def _merged(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:

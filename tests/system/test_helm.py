@@ -235,6 +235,15 @@ def test_all_pods_run_the_image_that_is_named(setting: str, image: str) -> None:
     assert set(re.findall(r"^ *image: (.*)$", made, re.MULTILINE)) == {image}
 
 
+@pytest.mark.parametrize(("asked", "start"), [("null", "http://"), ('["token"]', "https://")])
+def test_where_callers_have_tokens_the_region_is_told_by_https(asked: str, start: str) -> None:
+    setting = f"security.authentication={asked}"
+    made = jsons(helm("template", "release", CHART, "-f", CASES / "small.yaml", "--set-json", setting).stdout)
+    (row,) = made["host.json"]["regions"].values()
+    assert row["admin_url"].startswith(start)
+    assert row["admin_url"].endswith("8443" if start == "https://" else "8080")
+
+
 def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) -> None:
     made = jsons(rendered("zones"))
     (tmp_path / "host.json").write_text(json.dumps(made["host.json"]))

@@ -2,6 +2,9 @@
 
 locals {
   work = abspath(var.work)
+  # As `heliograph hosts` publishes a region: tokens go by HTTPS. Of several brokers on a host the first has port 8500.
+  admin_tls_port = lookup(var.ports, "admin_tls", 8443)
+  admin_by_tls   = local.admin_tls_port > 0 && try(length(var.settings.security.authentication) > 0, false)
   description = jsonencode({
     name     = var.name
     prefix   = var.prefix

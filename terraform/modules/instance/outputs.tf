@@ -3,7 +3,7 @@ output "regions" {
   value = {
     for name, region in var.regions : name => {
       service_url = region.service_url != "" ? region.service_url : "pulsar://${join(",", [for host in region.hosts : "${host.client_address == "" ? host.address : host.client_address}:${lookup(var.ports, "broker", 6650)}" if contains(host.roles, "broker")])}"
-      admin_urls  = [for host in region.hosts : "http://${host.client_address == "" ? host.address : host.client_address}:${lookup(var.ports, "admin", 8080)}" if contains(host.roles, "broker")]
+      admin_urls  = [for host in region.hosts : "${local.admin_by_tls ? "https" : "http"}://${host.client_address == "" ? host.address : host.client_address}:${local.admin_by_tls ? (host.brokers > 1 ? 8500 : local.admin_tls_port) : lookup(var.ports, "admin", 8080)}" if contains(host.roles, "broker")]
     }
   }
   depends_on = [terraform_data.well]

@@ -81,7 +81,7 @@ def test_ports_of_one_host_differ(described: dict[str, Any]) -> None:
             for name, port in section.items()
             if name.endswith("port") and not name.startswith("shared") and port > 0
         ]
-    assert len(set(used)) == len(used) == 3 * 2 + 3 * 5
+    assert len(set(used)) == len(used) == 3 * 2 + 3 * 6
 
 
 def test_a_host_with_empty_disks_is_another_bookie_and_another_voter(described: dict[str, Any]) -> None:
@@ -141,6 +141,28 @@ def test_addresses_for_others(described: dict[str, Any]) -> None:
     assert link_urls(inventory, "eu") == {"us": ["pulsar+ssl://10.9.0.1:6660", "pulsar+ssl://127.0.1.2:6660"]}
     (broker,) = (node.settings for node in nodes(inventory, "eu", "eu-a") if "broker" in node.roles)
     assert broker["broker"]["listeners"] == {"link-us": "pulsar+ssl://10.9.0.1:6660"}
+
+
+@pytest.mark.parametrize(
+    "change, url",
+    [
+        ({}, "https://127.0.1.1:8443"),
+        ({"ports": {"admin_tls": 9443}}, "https://127.0.1.1:9443"),
+        ({"ports": {"admin_tls": -1}}, "http://127.0.1.1:8080"),
+    ],
+)
+def test_where_callers_have_tokens_a_region_is_told_by_https(
+    described: dict[str, Any], change: dict[str, Any], url: str
+) -> None:
+    described |= {"settings": {"security": {"authentication": ["token"]}}, **change}
+    assert admin_url(parse(described), "eu") == url
+
+
+def test_of_several_brokers_on_a_host_the_first_is_told(described: dict[str, Any]) -> None:
+    eu(described)["eu-a"] |= {"brokers": 2}
+    described["regions"]["eu"]["settings"] = {"security": {"authentication": ["token"]}}
+    assert admin_url(parse(described), "eu") == "https://127.0.1.1:8500"
+    assert admin_url(parse(described), "us").startswith("http://")
 
 
 def test_prometheus_finds_every_broker_and_bookie(described: dict[str, Any]) -> None:

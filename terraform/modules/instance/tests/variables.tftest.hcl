@@ -40,6 +40,19 @@ run "a_good_description" {
   }
 }
 
+run "tokens_go_by_https" {
+  command = plan
+
+  variables {
+    settings = { security = { authentication = ["token"] } }
+  }
+
+  assert {
+    condition     = output.regions.us.admin_urls == ["https://192.0.2.7:8443"]
+    error_message = "Where callers have tokens, administrators are told the port with TLS."
+  }
+}
+
 run "another_version_is_another_release" {
   command = plan
 
