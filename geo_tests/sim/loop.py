@@ -117,7 +117,7 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash is its number."""
+    """A task whose hash is its number, which it has before asyncio enters it in its set of all tasks."""
 
     number = 0
     life: Life | None = None
@@ -211,9 +211,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self, _loop: asyncio.AbstractEventLoop, coro: Any, context: contextvars.Context | None = None
     ) -> _Task:
         life = LIFE.get() if context is None else context.get(LIFE)
-        task = _Task(coro, loop=self, context=context)
         self._task_count += 1
+        task: _Task = _Task.__new__(_Task)
         task.number, task.life = self._task_count, life
+        task.__init__(coro, loop=self, context=context)  # type: ignore[misc]
         if life is not None:
             life.tasks.add(task)
         return task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -195,6 +196,8 @@ def test_tasks_hash_by_number() -> None:
         async def main() -> None:
             tasks = [asyncio.ensure_future(asyncio.sleep(1)) for _ in range(100)]
             assert list(set(tasks)) == sorted(tasks, key=hash)
+            entered: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+            assert {hash(each) for each in entered.data} >= {hash(task) for task in tasks}, "asyncio hashed them so too"
             await asyncio.gather(*tasks)
 
         sim.run(main())
