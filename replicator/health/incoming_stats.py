@@ -116,6 +116,8 @@ class IncomingLink:
     heard: Heard
     open: bool = False
     risk: Risk | None = None
+    told: bool = False
+    """Whether `risk` was told on this stream, and not on one before it."""
     messages: int = 0
     """Stored here of what came on it, since the topic was loaded."""
     size_bytes: int = 0
@@ -155,6 +157,7 @@ class IncomingLink:
         told, now = self.risk, self.heard.now()
         return {
             "connected": self.connected,
+            "told": self.told,
             "silent_s": max(0.0, now - self.heard.at),
             "entries": told.entries if told is not None else None,
             "messages": told.messages if told is not None else None,

@@ -252,9 +252,11 @@ class ReplicatedLog:
         return self.state.origin, self.state.vector.prefix(self.state.origin)
 
     def comes_from(self, region: str, link: IncomingLink) -> None:
-        """A link from `region` is open: it takes the place of the one before, and goes on with its counts."""
+        """A link from `region` is open: it takes the place of the one before, and goes on with its counts, and with
+        what its source told last.
+        """
         if (before := self.incoming.get(region)) is not None:
-            link.messages, link.size_bytes = before.messages, before.size_bytes
+            link.messages, link.size_bytes, link.risk = before.messages, before.size_bytes, before.risk
         self.incoming = {**self.incoming, region: link}
 
     def learn(self, region: str, vector: Vector, now_ms: int, by: str = "") -> None:

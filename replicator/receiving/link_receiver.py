@@ -334,7 +334,7 @@ class LinkReceiver:
                 continue
             log = stream.log
             if told.risk is not None:
-                stream.incoming.risk = told.risk
+                stream.incoming.risk, stream.incoming.told = told.risk, True
             if told.last_confirmed is not None and told.last_confirmed[1] > BEFORE_ALL:
                 log.source_ends = own(log.source_ends)
                 log.source_ends[stream.source] = (*told.last_confirmed, now)

@@ -169,7 +169,7 @@ def status(
                 region,
                 target["can_switch"],
                 target["because"] or "-",
-                *(_lag(lag) if "unreachable" not in lag else ("?",) * len(_LAG)),
+                *(_lag({**lag, "at_risk": target.get("at_risk")}) if "unreachable" not in lag else ("?",) * len(_LAG)),
             )
         )
     rows(("can take over", "planned, now", "because", *_LAG), lines, None, False)
@@ -180,7 +180,10 @@ _LAG = ("messages", "bytes", "age s", "silent s", "topics unheard")
 
 def _lag(lag: dict[str, Any]) -> tuple[Any, ...]:
     age_s = lag.get("age_s", lag.get("age_s_max", 0.0))
-    return lag["messages"], lag["bytes"], round(age_s, 1), _silence(lag), len(lag.get("unheard", ()))
+    counts = lag["messages"], lag["bytes"]
+    if (risk := lag.get("at_risk")) is not None and risk["messages"] is None:
+        counts = f"? ({lag['messages']})", f"? ({lag['bytes']})"
+    return *counts, round(age_s, 1), _silence(lag), len(lag.get("unheard", ()))
 
 
 def _silence(row: dict[str, Any]) -> Any:
@@ -774,6 +777,8 @@ def _say_cost(plan: dict[str, Any]) -> None:
                 f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be "
                 f"missing here{_say_silence(found)}"
             )
+    if risk := cost.get("at_risk"):
+        typer.echo(f"  at risk: {risk['text']}")
     if cost.get("unheard"):
         typer.echo(f"  it is not effective yet, whoever has not heard of it takes messages: {cost['unheard']}")
     for region, topics in cost.get("cut_off", {}).items():

@@ -72,8 +72,8 @@ function told(names, found, plan, stopped) {
   if (found.mode === "active-active") {
     return [
       h("p", {}, `Every region takes messages: ${found.regions.join(", ")}. There is nothing to switch over; `, h("code", {}, `heliograph dr set ${names.tenant}/${names.namespace} --active REGION`), " makes one region the active one."),
-      table("What would be lost with this region now", [["Not yet in"], ["Messages", 1], ["Bytes", 1], ["Not heard for", 1]], Object.entries(found.at_risk).map(([region, row]) => [region, count(row.messages), bytes(row.bytes), silence(row)])),
-      table("What would be missing here with another region now", [["Of"], ["Messages", 1], ["Bytes", 1], ["Not heard for", 1], ["Topics never heard of", 1]], Object.entries(found.lacks ?? {}).map(([region, row]) => [region, count(row.messages), bytes(row.bytes), silence(row), count(row.unheard.length)]))];
+      table("What would be lost with this region now", [["Not yet in"], ["Messages", 1], ["Bytes", 1], ["Not heard for", 1]], Object.entries(found.at_risk).map(([region, row]) => [region, ...atRisk(row, row), silence(row)])),
+      table("What would be missing here with another region now", [["Of"], ["Messages", 1], ["Bytes", 1], ["Not heard for", 1], ["Topics never heard of", 1]], Object.entries(found.lacks ?? {}).map(([region, row]) => [region, ...atRisk(row, row), silence(row), count(row.unheard.length)]))];
   }
   const running = found.operation?.state === "running" ? found.operation : null;
   return [
@@ -83,7 +83,7 @@ function told(names, found, plan, stopped) {
       h("button", { type: "button", "data-key": "go on", onclick: () => goOn(names, plan, stopped) }, "Go on with it"), " ",
       h("button", { type: "button", "data-key": "cancel", onclick: () => cancel(names, running) }, "Cancel it…"))),
     table("Where it could go", [["Region"], ["Can take over"], ["Why not"], ["Messages on their way", 1], ["Bytes", 1], ["Not heard for", 1], ["Acts"]], Object.entries(found.targets).map(([region, row]) => [
-      region, h("span", { class: row.can_switch ? "good" : "bad" }, row.can_switch ? "yes" : "no"), row.because, count(numbers(row).messages), bytes(numbers(row).bytes), silence(numbers(row)),
+      region, h("span", { class: row.can_switch ? "good" : "bad" }, row.can_switch ? "yes" : "no"), row.because, ...atRisk(row, numbers(row)), silence(numbers(row)),
       h("span", {},
         h("button", { type: "button", "data-key": `dry ${region}`, onclick: () => dry(names, region, plan) }, `Dry run to ${region}`), " ",
         h("button", { type: "button", "data-key": `switch ${region}`, onclick: () => switchover(names, found, region, plan, stopped) }, `Switch over to ${region}…`))]))];
@@ -92,11 +92,15 @@ function told(names, found, plan, stopped) {
 /** Of the side that answers: the region's own numbers, else what the target knows that it lacks. */
 const numbers = (row) => (row.source && !("unreachable" in row.source) ? row.source : row.target ?? {});
 
+/** Messages and bytes; where they are not known, the last ones that were. */
+const atRisk = (row, side) => [count(side.messages), bytes(side.bytes)].map((known) => (row.at_risk && row.at_risk.messages === null ? `not known (last: ${known})` : known));
+
 async function dry(names, to, plan) {
   try {
     const found = await call("begin", names, { body: { kind: "switchover", to, dry_run: true } });
     show(plan, h("section", { "aria-labelledby": "dry-run" },
       h("h3", { id: "dry-run" }, `Dry run: switchover from ${found.source} to ${found.target}`), h("p", {}, "Nothing was changed."), table("Steps", [["Step"], ["What it does"]], Object.entries(found.cost.steps)),
+      found.cost.at_risk && h("p", {}, `At risk: ${found.cost.at_risk.text}.`),
       ["source", "target"].map((side) => h("p", {}, sideSaid(found.cost[side], found.target, side)))));
   } catch (error) {
     show(plan, refusal(error));

@@ -19,6 +19,7 @@ from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import NotFound
 from region_node.dr.leadership.leadership_changes import Switching, waits_for
 from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import FAILOVER, Operation, with_report
 
 _INFIX = "-drill-"
@@ -94,6 +95,7 @@ class Drill:
         """What would be missing in the target if the active region were lost now, as both sides say."""
         target = namespace_facts.lacking(await self._facts(op.target, op.namespace), op.source)
         source = namespace_facts.not_in(await self._facts(op.source, op.namespace), op.target)
+        risk = at_risk(op.source, op.target, source, target)
         rpo = {
             "messages": source["messages"],
             "bytes": source["bytes"],
@@ -101,11 +103,9 @@ class Drill:
             "down": source["down"],
         }
         rpo["as_target_knows"] = target["messages"]
-        return op.passed(
-            f"{rpo['messages']} messages, the oldest {rpo['seconds']:.1f} s old, are not in {op.target} at this moment",
-            self._wall_ms(),
-            rpo=rpo,
-        )
+        if risk["messages"] is None:
+            rpo["not_known"] = risk["text"]
+        return op.passed(risk["text"], self._wall_ms(), rpo=rpo)
 
     async def audit(self, op: Operation) -> Operation:
         """Counts and checksums of the target's copy, range by range, against the origin's."""
@@ -225,6 +225,8 @@ def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
         because.append(f"{rpo['seconds']:.1f} s of messages were at risk, {promised:g} are promised")
     if (promised := record.slo.get("rto_s")) is not None and report["rto_lost_s"] > promised:
         because.append(f"{report['rto_lost_s']:.1f} s until a lost region is replaced, {promised:g} are promised")
+    if rpo.get("not_known"):
+        because.append(rpo["not_known"])
     if rpo["down"]:
         because.append(f"links that are down: {len(rpo['down'])}")
     if wrong := {

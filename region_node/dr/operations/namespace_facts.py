@@ -97,7 +97,7 @@ def own_affair(facts: Mapping[str, Any], target: str) -> list[str]:
 def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
     """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; silent_s:
     the longest time in which nothing was heard of `target`, so that it may have more than it is said to have; stays:
-    topics that never go there, by policy.
+    topics that never go there, by policy; uncounted: topics without a link, in no number.
     """
     out: dict[str, Any] = {
         "topics": 0,
@@ -108,6 +108,7 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
         "silent_s": 0.0,
         "down": [],
         "stays": [],
+        "uncounted": [],
         "missing": list(facts["missing"]),
     }
     for name, topic in _linked(facts):
@@ -115,6 +116,8 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
         if link is None and _stays(topic, target):
             out["stays"].append(name)
             continue
+        if link is None:
+            out["uncounted"].append(name)
         if link is None or not link["connected"]:
             out["down"].append(name if link is None else f"{name} ({link['cause']})")
         if link is not None:
@@ -167,6 +170,8 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
             out["unheard"].append(name)
             out["unheard_s"] = max(out["unheard_s"], topic.get("loaded_s", 0.0))
             continue
+        if not told.get("told", True):  # its number is of an earlier connection: not all there is, and not nothing
+            out["unheard"].append(name)
         out["topics"] += bool(told["messages"])
         out["messages"] += told["messages"]
         out["bytes"] += told["bytes"]

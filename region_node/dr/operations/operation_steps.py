@@ -22,6 +22,7 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAll
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill import Drill
+from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import (
     DRILL,
     FAILOVER,
@@ -113,6 +114,7 @@ class Conductor:
             "unheard": unheard,
             "steps": {step: MEANING[step] for step in STEPS[kind]},
         }
+        sides: dict[str, dict[str, Any]] = {}
         for key, region, other, look in (
             ("source", planned.source, planned.target, namespace_facts.not_in),
             ("target", planned.target, planned.source, namespace_facts.lacking),
@@ -122,9 +124,11 @@ class Conductor:
             except HeliographError as error:
                 cost[key] = {"region": region, "unreachable": str(error)}
                 continue
-            cost[key] = {"region": region, **look(found, other)}
+            sides[key] = look(found, other)
+            cost[key] = {"region": region, **sides[key]}
             if key == "target":
                 cost["cut_off"] = namespace_facts.cut_off(found, self._others(planned))
+        cost["at_risk"] = at_risk(planned.source, planned.target, sides.get("source"), sides.get("target"))
         return planned, cost
 
     async def begin(self, kind: str, namespace: str, target: str, by: str, *, force: bool = False) -> Operation:
@@ -584,14 +588,7 @@ def _short(lag: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag_text(lag: Mapping[str, Any], op: Operation) -> str:
-    text = f"{lag['messages']} messages of {op.source} are known to be missing in {op.target}"
-    if lag["silent_s"]:
-        text += f", and whatever {op.source} confirmed in the last {lag['silent_s']:.1f} s, in which nothing was heard"
-    if lag["unheard"]:
-        text += (
-            f"; of {len(lag['unheard'])} topics nothing was heard since they were loaded there, {lag['unheard_s']:.1f} "
-            "s ago"
-        )
+    text: str = at_risk(op.source, op.target, None, lag)["text"]
     return text
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from heliograph.wire.links.link_commands import Risk
+from region_node.dr.operations.namespace_facts import lacking
 from replicator.health.incoming_stats import LOST_S, SILENT_S, Heard, IncomingLink, IncomingRegion
+from replicator.log.replicated_log import ReplicatedLog
 
 WALL_MS = 1_700_000_000_000
 
@@ -95,3 +100,16 @@ def test_a_region_is_as_silent_as_the_connection_that_was_heard_last() -> None:
         region.on.append(again)
         region.end(again)
     assert not region.on and region.silent_s == 0.0
+
+
+def test_a_link_that_opens_again_knows_what_was_told_before() -> None:
+    """Else a source that connects again, and falls silent before it tells anything, is said to have nothing at risk."""
+    now = Now()
+    log: Any = SimpleNamespace(incoming={})
+    first, second = (IncomingLink(IncomingRegion(), Heard(now), open=True) for _ in range(2))
+    ReplicatedLog.comes_from(log, "us", first)
+    first.risk = Risk(105, 105, 9, WALL_MS - 40_000)
+    ReplicatedLog.comes_from(log, "us", second)
+    assert log.incoming["us"] is second and second.status(WALL_MS)["messages"] == 105
+    facts = {"missing": [], "topics": {"x": {"lacks": {"us": second.status(WALL_MS)}}}}
+    assert lacking(facts, "us")["unheard"] == ["x"], "that was of before: there may be more"

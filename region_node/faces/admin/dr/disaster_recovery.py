@@ -19,7 +19,7 @@ from heliograph.model.configuration.leadership import Leadership, Writer
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node.dr.leadership.leadership_changes import unheard, unheard_text
 from region_node.dr.leadership.write_leases import WriteLeases
-from region_node.dr.operations import namespace_facts
+from region_node.dr.operations import messages_at_risk, namespace_facts
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
@@ -112,8 +112,12 @@ def _everywhere(
     """A namespace that every region takes messages of. at_risk: what would be lost with this region; lacks: what this
     one would lack if another one were lost.
     """
-    at_risk = {region: namespace_facts.not_in(here, region) for region in others}
-    lacks = {region: namespace_facts.lacking(here, region) for region in at_risk}
+    own: str = here["region"]
+    at_risk, lacks = dict[str, dict[str, Any]](), dict[str, dict[str, Any]]()
+    for region in others:
+        published, missing = namespace_facts.not_in(here, region), namespace_facts.lacking(here, region)
+        at_risk[region] = {**published, "at_risk": messages_at_risk.at_risk(own, region, published, None)}
+        lacks[region] = {**missing, "at_risk": messages_at_risk.at_risk(region, own, None, missing)}
     slo = policies.policies.get(SLO_POLICY) or {}
     age_s = max(
         [lag["age_s"] for lag in at_risk.values()] + [lag["age_s_max"] for lag in lacks.values()],

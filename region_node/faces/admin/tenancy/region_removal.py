@@ -8,13 +8,14 @@ by an edit of the list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill_schedule import schedule
+from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation_steps import forget_operations
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
@@ -32,7 +33,7 @@ def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> 
 
 async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[str, Any]:
     """What the change would do. at_risk: where this region goes, what it published and others lack; by region that
-    stays.
+    stays. A number that is not known is None.
     """
     old = admin.policies(namespace).regions
     gone = [region for region in old if region not in regions]
@@ -47,13 +48,15 @@ async def leaving(admin: Admin, namespace: str, regions: Sequence[str]) -> dict[
         return found
     here = await facts_here(admin, namespace)
     found["topics"] = len(here["topics"]) if gone else 0
-    found["messages_not_sent"] = {
-        region: namespace_facts.not_in(here, region)["messages"] for region in gone if region != admin.region
-    }
+    found["messages_not_sent"] = {region: _not_in(here, region) for region in gone if region != admin.region}
     if admin.region in gone:
-        found["at_risk"] = {
-            region: namespace_facts.not_in(here, region)["messages"] for region in regions if region in old
-        }
+        found["at_risk"] = {region: _not_in(here, region) for region in regions if region in old}
+    return found
+
+
+def _not_in(here: Mapping[str, Any], region: str) -> int | None:
+    """The messages of this region that are not in that one; None: not known."""
+    found: int | None = at_risk(here["region"], region, namespace_facts.not_in(here, region), None)["messages"]
     return found
 
 

@@ -19,9 +19,11 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.leadership import OPEN, Writer, subscription_name, writer
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import STEPS, Operation
 from region_node.faces.admin.dr import subscription_switchover
-from tests.region_node.dr.operations.world import NS, Interrupted, World
+from tests.region_node.dr.operations.world import NS, Interrupted, World, lack
 
 SUBSCRIPTION = subscription_name(f"persistent://{NS}/x", "s")
 
@@ -242,3 +244,34 @@ def test_a_leadership_that_asks_for_its_region_says_so_and_names_the_command(
     disaster_recovery.status(NS)
     said = " ".join(capsys.readouterr().out.split())
     assert asks in said and f"heliograph dr set {NS}" in said
+
+
+def test_what_is_not_known_to_be_at_risk_is_shown_as_unknown_by_status_and_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """us was heard last 40 s ago; then 105 messages of it were not in eu."""
+    risk = at_risk("us", "eu", None, namespace_facts.lacking(SILENT, "us"))
+    cost = {
+        "source": {"region": "us", "unreachable": "nothing came"},
+        "target": {"region": "eu", **namespace_facts.lacking(SILENT, "us")},
+        "at_risk": risk,
+    }
+    shown = {"mode": "active-passive", "active": "us", "epoch": 7, "state": "open", "operation": None, "asks": ""}
+    targets = {"eu": {"can_switch": False, "because": "us does not answer", **cost}}
+    plan = {"kind": "failover", "namespace": NS, "source": "us", "target": "eu"}
+    rest = SimpleNamespace(
+        get=lambda path: {**shown, "targets": targets},
+        post=lambda path, given: {**plan, "cost": {**cost, "active": "us", "epoch": 7, "steps": {}}},
+    )
+    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: rest)
+    disaster_recovery.status(NS)
+    assert "? (105)" in capsys.readouterr().out
+    disaster_recovery.failover(NS, "eu", dry_run=True)
+    said = capsys.readouterr().out
+    assert f"at risk: {risk['text']}" in said and "105 messages" in risk["text"] and "40.0 s ago" in risk["text"]
+
+
+SILENT: dict[str, Any] = {
+    "missing": [],
+    "topics": {"x": {"lacks": {"us": lack(messages=105, silent_s=40.0, connected=False)}}},
+}

@@ -111,6 +111,7 @@ def test_status_waits_for_all_silent_regions_together_and_not_long(
             else:
                 told = target["target"]
                 assert told["messages"] == 0 and told["silent_s"] == 40.0, "no 0 without since when nothing is known"
+                assert target["at_risk"]["messages"] is None and target["at_risk"]["last"]["ago_s"] == 40.0
 
     run_alone(main())
 
@@ -135,6 +136,8 @@ def test_a_dry_run_of_a_failover_waits_as_short(monkeypatch: pytest.MonkeyPatch)
         assert PATIENCE_S <= took_s <= ANSWERED_S and survivor.asked == {"us": 1, "eu": 1}, "af has no part in it"
         assert found["dry_run"] and "unreachable" in found["cost"]["source"]
         assert found["cost"]["target"]["silent_s"] == 40.0
+        shown, _ = await survivor.status()
+        assert found["cost"]["at_risk"] == shown["targets"]["eu"]["at_risk"], "one answer, whoever is asked for it"
         _, took_s = await survivor.dry_run(monkeypatch, to="af")
         assert PATIENCE_S <= took_s <= ANSWERED_S
 
@@ -170,7 +173,8 @@ def test_where_every_region_is_active_only_this_one_is_asked(monkeypatch: pytest
             assert took_s <= ANSWERED_S and survivor.asked == {"eu": 1}
             assert found["mode"] == "active-active" and bool(found["configuration"]) is survivor.store.silent
             assert found["lacks"]["us"]["messages"] == 0 and found["lacks"]["us"]["silent_s"] == 40.0
-            assert found["lacks"]["ap"]["silent_s"] == 0.0
+            assert found["lacks"]["us"]["at_risk"]["messages"] is None
+            assert found["lacks"]["ap"]["silent_s"] == 0.0 == found["lacks"]["ap"]["at_risk"]["messages"]
         with pytest.raises(MetadataUnavailable, match="does not answer"):
             await survivor.dry_run(monkeypatch)
         survivor.store.silent = False
