@@ -124,6 +124,27 @@ class IncomingLink:
     """The bytes of those messages, as they were stored."""
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
+    before: IncomingLink | None = None
+    """The one whose place it took: of another broker of the source, perhaps, and open for longer than this one."""
+
+    def open_before(self) -> IncomingLink | None:
+        """The last one before it that is open still."""
+        found = self.before
+        while found is not None and not found.open:
+            found = found.before
+        return found
+
+    def follows(self, other: IncomingLink) -> None:
+        """It stands for the source in the place of `other`: its counts go on, and what was told last stays known."""
+        self.messages, self.size_bytes = max(self.messages, other.messages), max(self.size_bytes, other.size_bytes)
+        if not self.told:
+            self.risk = other.risk
+        if (before := other if other.open else other.open_before()) is not self:
+            self.before = before
+
+    def end(self, heard: Heard) -> None:
+        """Its stream is gone. heard: when the source was heard last, as it stays for this stream."""
+        self.open, self.heard, self.send_ask = False, heard, None
 
     @property
     def connected(self) -> bool:

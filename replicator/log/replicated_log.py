@@ -256,8 +256,15 @@ class ReplicatedLog:
         what its source told last.
         """
         if (before := self.incoming.get(region)) is not None:
-            link.messages, link.size_bytes, link.risk = before.messages, before.size_bytes, before.risk
+            link.follows(before)
         self.incoming = {**self.incoming, region: link}
+
+    def comes_no_more(self, region: str, link: IncomingLink) -> None:
+        """The link has ended. Where one from before it is open still, as of a broker there that took the topic while
+        its last one stood still, that one stands for the region again.
+        """
+        if self.incoming.get(region) is link and (other := link.open_before()) is not None:
+            self.comes_from(region, other)
 
     def learn(self, region: str, vector: Vector, now_ms: int, by: str = "") -> None:
         """What `region` holds durably, as it tells itself, or as the region `by` does. An unchanged vector keeps its

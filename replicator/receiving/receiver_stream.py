@@ -84,9 +84,8 @@ class ReceiverStream:
         """heard: when the source was heard last, as it stays for this stream."""
         for stop in self._stops:
             stop()
-        self.incoming.send_ask = None
-        if self.log.incoming.get(self.source) is self.incoming:  # else a newer stream is there already
-            self.incoming.open, self.incoming.heard = False, heard
+        self.incoming.end(heard)
+        self.log.comes_no_more(self.source, self.incoming)
 
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
         """Takes a run that the source sent: what is new is stored, and receipted once it is durable. Raises
@@ -141,7 +140,7 @@ class ReceiverStream:
 
     def on_ask(self, request: int, ask: Ask, auditor: Auditor) -> None:
         def answer(told: AuditAnswer) -> None:
-            if self.log.incoming.get(self.source) is self.incoming and self.incoming.open:
+            if self.incoming.open:
                 self._write(tell_frame(self.number, request, ask.what, told, self._level))
 
         auditor.asked(self.log, self.source, ask, answer)

@@ -67,6 +67,16 @@ def test_worlds_that_lose_disks_hold(block: int) -> None:
         assert verdict.messages > 0 and any(kind.endswith("bookie") for kind in verdict.kinds)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", (153, 159))
+def test_worlds_with_every_kind_of_fault_hold(seed: int) -> None:
+    """159: a broker that stood still opens a link of a topic that another one has taken."""
+    faults = World(seed).faults
+    kinds = tuple(kind.__name__.strip("_") for _, kind in (*faults.kinds, *faults.disks.kinds))
+    verdict = run_seed(seed, WorldSettings(kinds=kinds))
+    assert verdict.audited == verdict.regions * WorldSettings().topics
+
+
 def test_worlds_have_three_to_five_regions() -> None:
     sizes = Counter(len(World(seed).settings.regions) for seed in range(WORLDS))
     assert set(sizes) == {3, 4, 5} and min(sizes.values()) > WORLDS // 8, sizes

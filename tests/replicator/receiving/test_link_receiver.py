@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NotFound
+from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, ask_frame
+from heliograph.wire.links.link_commands import Risk
 from heliograph.wire.run import Buffer, Run
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
@@ -118,5 +123,56 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
         ledgers["persistent://a/b/1"].confirm(1)
         assert budget.used == 0
         receiver.connection_lost()
+
+    sim.run(body())
+
+
+def test_a_stream_that_is_open_stands_for_its_region_whatever_came_and_went_after_it() -> None:
+    """Two brokers of eu have one topic open for a moment: one of them stood still, and the other one has taken it. The
+    order in which they open, and end, is any.
+    """
+    sim = Simulation(0)
+    written: dict[str, list[tuple[int, Any]]] = {"taker": [], "stopped": []}
+    answers: list[Callable[[AuditAnswer], None]] = []
+    state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=False, settings=DedupSettings())
+    log = ReplicatedLog(FakeLedger(Store("persistent://a/b/c"), state), state)  # type: ignore[arg-type]
+    auditor: Any = SimpleNamespace(asked=lambda log, region, ask, answer: answers.append(answer))
+
+    async def open_log(topic: str, region: str) -> ReplicatedLog:
+        return log
+
+    def receiver(name: str) -> LinkReceiver:
+        def write(buffers: Sequence[Buffer]) -> None:
+            frame = memoryview(b"".join(bytes(b) for b in buffers))
+            size = int.from_bytes(frame[4:8], "big")
+            written[name].append(wire.command_content(frame[8 : 8 + size]))
+
+        numbers = {"us": 1, "eu": 2}.get
+        return LinkReceiver(
+            write, open_log, sim.clock(), region="us", region_number=numbers, peer="eu", auditor=auditor
+        )
+
+    def feed(one: LinkReceiver, buffers: Sequence[Buffer]) -> None:
+        frame = b"".join(bytes(b) for b in buffers)
+        size = int.from_bytes(frame[4:8], "big")
+        one.on_frame(*wire.command_content(memoryview(frame)[8 : 8 + size]), memoryview(frame)[8 + size :])
+
+    async def body() -> None:
+        taker, stopped = receiver("taker"), receiver("stopped")
+        for one in (taker, stopped):
+            feed(one, wire.open_frame(1, log.topic, "eu", 2))
+            await asyncio.sleep(0.01)
+        newest = log.incoming["eu"]
+        newest.messages, newest.risk, newest.told = 7, Risk(3, 3, 30, 0), True
+        stopped.connection_lost()
+        found = log.incoming["eu"]
+        assert found is not newest and found.connected and found.send_ask is not None, "the other one is open"
+        assert (found.messages, found.risk) == (7, Risk(3, 3, 30, 0)), "nothing is forgotten"
+        feed(taker, ask_frame(1, 5, Ask(What.ROWS, (1, 1, 7), BEFORE_ALL, (1, 1))))
+        written["taker"].clear()
+        answers.pop()(AuditAnswer(refusal="not now"))
+        assert [kind for kind, _ in written["taker"]] == [wire.LinkFrameKind.TELL], "who asks on it is answered"
+        taker.connection_lost()
+        assert log.incoming["eu"] is found and not found.connected and found.send_ask is None
 
     sim.run(body())
