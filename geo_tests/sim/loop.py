@@ -115,6 +115,10 @@ class _TimerHandle(asyncio.TimerHandle):
         self._cancelled, self._repr, self._source_traceback = False, None, None
         self._when, self._scheduled = when, True
 
+    def cancel(self) -> None:
+        """The loop drops it when its time comes."""
+        self._cancelled, self._callback, self._args = True, None, None  # type: ignore[assignment]
+
 
 class _Task(asyncio.Task[Any]):
     """A task whose hash is its number, which it has before asyncio enters it in its set of all tasks."""
@@ -220,27 +224,16 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def _run_once(self) -> None:
+        """Runs instant after instant until the loop is to stop: to come back to asyncio for each would cost more than
+        most callbacks do.
+        """
         ready = self._ready  # type: ignore[attr-defined]
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            while scheduled and (scheduled[0][1]._cancelled or _is_dead(scheduled[0][1])):
-                heapq.heappop(scheduled)[1]._scheduled = False
-            if not scheduled:
-                self.fail(
-                    f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}"
-                )
-                return
-            when = scheduled[0][0]
-            if when > self._limit:
-                self.fail(f"not finished at the virtual limit, {self._limit - START_S:.3f} s{self._stacks()}")
-                return
-            now = self._now = max(self._now, when)
-            while scheduled and scheduled[0][0] <= now:
-                handle = heapq.heappop(scheduled)[1]
-                handle._scheduled = False
-                ready.append(handle)
         budget = self._callbacks_max
-        while ready and not self._stopping:  # type: ignore[attr-defined]
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not ready:
+                self._jump()
+                budget = self._callbacks_max
+                continue
             handle = ready.popleft()
             if handle._cancelled:
                 continue
@@ -250,18 +243,47 @@ class SimLoop(asyncio.BaseEventLoop):
                     life.held.append(handle)
                 continue
             self._current = handle
-            handle._run()
+            self.callbacks_run += 1
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler(
+                    {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
+                )
             budget -= 1
             if not budget:
                 self.fail(
                     f"at {self._now - START_S:.3f} s: {self._callbacks_max} callbacks and time stands still; "
                     f"last {handle!r}{self._stacks(60)}"
                 )
-        self.callbacks_run += self._callbacks_max - budget
         self._current = handle = None
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # popped when its time comes
+    def _jump(self) -> None:
+        """Nothing is ready: to the next timer's time; what is due then is ready."""
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        while scheduled:
+            handle = scheduled[0][1]
+            life = handle._context.get(LIFE)
+            if not handle._cancelled and (life is None or life.alive):
+                break
+            heapq.heappop(scheduled)
+            handle._scheduled = False
+        else:
+            self.fail(
+                f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}"
+            )
+            return
+        when = scheduled[0][0]
+        if when > self._limit:
+            self.fail(f"not finished at the virtual limit, {self._limit - START_S:.3f} s{self._stacks()}")
+            return
+        now = self._now = max(self._now, when)
+        while scheduled and scheduled[0][0] <= now:
+            handle = heapq.heappop(scheduled)[1]
+            handle._scheduled = False
+            ready.append(handle)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """What nobody handled fails the run, unless it happened to a dead process or after the end."""
@@ -378,8 +400,3 @@ def _discard(coro: Any) -> None:
             coro.close()
         except BaseException:
             continue
-
-
-def _is_dead(handle: asyncio.Handle) -> bool:
-    life = handle._context.get(LIFE)  # type: ignore[attr-defined]
-    return life is not None and not life.alive
