@@ -49,6 +49,8 @@ class Network:
         self._zones: dict[str, str] = {}
         self._down: dict[str, bool] = {}
         self._latency: dict[tuple[str, str], tuple[float, float]] = {}
+        self._bounds: dict[tuple[str, str], tuple[float, float]] = {}
+        """Those of pairs of hosts, as they were found."""
         self._cuts: set[tuple[str, str]] = set()
         self._listeners: dict[tuple[str, int], list[SimServer]] = {}
         self._connections: dict[Connection, None] = {}
@@ -59,11 +61,13 @@ class Network:
 
     def add_host(self, host: str, zone: str) -> None:
         self._zones[host] = zone
+        self._bounds.clear()
         self._down[host] = False
 
     def latency(self, a: str, b: str, low_s: float, high_s: float) -> None:
         """One way, both directions, between hosts or zones; a pair of hosts beats a pair of zones."""
         self._latency[(a, b)] = self._latency[(b, a)] = (low_s, high_s)
+        self._bounds.clear()
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
         """What `a` sends to `b` is lost from now on; the other way too unless `one_way`. Hosts or zones. Connections
@@ -173,12 +177,14 @@ class Network:
 
     def delay(self, source: str, target: str) -> float:
         """A sample of the latency one way, in seconds."""
-        if source == target:
-            low, high = 0.00002, 0.00006
-        else:
-            zone_a, zone_b = self._zones.get(source, source), self._zones.get(target, target)
-            low, high = self._latency.get((source, target)) or self._latency.get((zone_a, zone_b)) or (0.0001, 0.0004)
+        low, high = self._bounds.get((source, target)) or self._find_bounds(source, target)
         return self.rng.uniform(low, high)
+
+    def _find_bounds(self, source: str, target: str) -> tuple[float, float]:
+        zones = self._zones.get(source, source), self._zones.get(target, target)
+        found = self._latency.get((source, target)) or self._latency.get(zones) or (0.0001, 0.0004)
+        found = self._bounds[source, target] = (0.00002, 0.00006) if source == target else found
+        return found
 
     def forget(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

@@ -282,6 +282,10 @@ class SimTransport(asyncio.Transport):
     # -- sending --------------------------------------------------------------------------------------------------
 
     def _push(self, data: bytes) -> None:
+        if not self._buffer and len(data) <= WINDOW_BYTES - self._window_used:  # nearly always: all of it leaves now
+            self._window_used += len(data)
+            self._fly(data)
+            return
         self._buffer.append(data)
         self._buffer_bytes += len(data)
         self._fill_window()
@@ -377,7 +381,8 @@ class SimTransport(asyncio.Transport):
             self.network.bytes_carried += len(data)
             self._give(data)
             self.peer._was_read(len(data))
-            self._read_soon()
+            if self._received:
+                self._read_soon()
         elif self._received:
             self._received.popleft()
             self._end_of_file()
