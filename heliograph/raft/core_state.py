@@ -120,7 +120,10 @@ class CoreState:
         return self.log.last_index - self.commit
 
     def take_actions(self) -> Actions:
-        out, self._out = self._out, Actions()
+        """Those that say nothing are of nobody: they are filled again, since who asks until there are none would make
+        as many that are empty as others.
+        """
+        out = self._out
         out.term = self.term
         if self._unsaved <= self.log.last_index:
             out.first_index = self._unsaved
@@ -134,6 +137,8 @@ class CoreState:
             out.committed_first = self._applying + 1
             out.committed = self.log.slice(out.committed_first, self.commit + 1)
             self._applying = self.commit
+        if out:
+            self._out = Actions()
         return out
 
     def describe_snapshot(self, index: int) -> SnapshotMeta:
