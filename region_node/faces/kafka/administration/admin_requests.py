@@ -29,11 +29,6 @@ _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def _administered(connection: KafkaConnection, kafka: str) -> TopicName:
-    assert connection.login.principal is not None
-    return connection.broker.administered(connection.login.principal, kafka)
-
-
 async def create_topics(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     names = [topic["name"] for topic in request.fields["topics"]]
@@ -60,7 +55,7 @@ async def create_topics(connection: KafkaConnection, request: Request) -> Fields
 
 async def _create(connection: KafkaConnection, request: Request, topic: Fields) -> tuple[int, dict[str, str]]:
     broker, validate_only = connection.broker, request.fields.get("validate_only", False)
-    name, count = _administered(connection, topic["name"]), topic["num_partitions"]
+    name, count = connection.gate.topic(request, topic["name"]), topic["num_partitions"]
     if topic["assignments"]:
         if count != -1 or topic["replication_factor"] != -1:
             raise Refused(Code.INVALID_REQUEST, "give partitions and replicas, or assignments, not both")
@@ -97,10 +92,10 @@ async def delete_topics(connection: KafkaConnection, request: Request) -> Fields
             if topic["name"] is None:
                 row["topic_id"] = topic["topic_id"]
                 kafka = connection.broker.of_id(topic["topic_id"])
-                name = _administered(connection, kafka)
+                name = connection.gate.topic(request, kafka)
                 row["name"] = kafka
             else:
-                name = _administered(connection, topic["name"])
+                name = connection.gate.topic(request, topic["name"])
                 row["topic_id"] = connection.broker.ids.known(name)
             await _delete(connection, request, row["name"], name)
         except HeliographError as error:
@@ -125,7 +120,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
         row: Fields = {"name": topic["name"], "error_code": 0, "error_message": None}
         rows.append(row)
         try:
-            name = _administered(connection, topic["name"])
+            name = connection.gate.topic(request, topic["name"])
             present = await connection.broker.cluster.partitions(name)
             if not present:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist")
@@ -163,7 +158,9 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
         }
         rows.append(row)
         try:
-            values, own, source = await _values(connection, resource["resource_type"], resource["resource_name"])
+            values, own, source = await _values(
+                connection, request, resource["resource_type"], resource["resource_name"]
+            )
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
             continue
@@ -185,19 +182,19 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
     return {"results": rows}
 
 
-async def _values(connection: KafkaConnection, kind: int, resource: str) -> tuple[dict[str, str], dict[str, str], int]:
+async def _values(
+    connection: KafkaConnection, request: Request, kind: int, resource: str
+) -> tuple[dict[str, str], dict[str, str], int]:
     """(what holds, what was set, where from)."""
-    broker, principal = connection.broker, connection.login.principal
-    assert principal is not None
+    broker = connection.broker
     if kind == TOPIC:
-        name = broker.name(resource)
-        broker.security.rights.check_look_up(principal, name)
+        name = connection.gate.topic(request, resource)
         if not await broker.cluster.partitions(name):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         own = broker.configs.of(str(name))
         return {**broker.configs.defaults(), **own}, own, _OF_TOPIC
     if kind == BROKER:
-        broker.check_cluster(principal)
+        connection.gate.of_all(request)
         if resource and resource not in {str(node.number) for node in broker.cluster.nodes(connection.tls)}:
             raise Refused(Code.INVALID_REQUEST, f"there is no broker {resource}")
         values = broker.configs.broker(int(resource or broker.number))
@@ -209,8 +206,7 @@ async def alter_configs(connection: KafkaConnection, request: Request) -> Fields
     """The old way: what is given takes the place of all that was set."""
     return {
         "responses": [
-            await _altered(connection, resource, request.fields["validate_only"], whole=True)
-            for resource in request.fields["resources"]
+            await _altered(connection, request, resource, whole=True) for resource in request.fields["resources"]
         ]
     }
 
@@ -218,13 +214,12 @@ async def alter_configs(connection: KafkaConnection, request: Request) -> Fields
 async def incremental_alter_configs(connection: KafkaConnection, request: Request) -> Fields:
     return {
         "responses": [
-            await _altered(connection, resource, request.fields["validate_only"], whole=False)
-            for resource in request.fields["resources"]
+            await _altered(connection, request, resource, whole=False) for resource in request.fields["resources"]
         ]
     }
 
 
-async def _altered(connection: KafkaConnection, resource: Fields, validate_only: bool, *, whole: bool) -> Fields:
+async def _altered(connection: KafkaConnection, request: Request, resource: Fields, *, whole: bool) -> Fields:
     row: Fields = {
         "resource_type": resource["resource_type"],
         "resource_name": resource["resource_name"],
@@ -235,7 +230,7 @@ async def _altered(connection: KafkaConnection, resource: Fields, validate_only:
     try:
         if resource["resource_type"] != TOPIC:
             raise Refused(Code.INVALID_REQUEST, "a broker's settings are in its settings file")
-        name = _administered(connection, resource["resource_name"])
+        name = connection.gate.topic(request, resource["resource_name"])
         if not await broker.cluster.partitions(name):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         values = {} if whole else dict(broker.configs.of(str(name)))
@@ -248,7 +243,7 @@ async def _altered(connection: KafkaConnection, resource: Fields, validate_only:
                 values.pop(each["name"], None)
             else:
                 values[each["name"]] = _listed(each, values, broker.configs.defaults())
-        if not validate_only:
+        if not request.fields["validate_only"]:
             await broker.configs.put(str(name), values)
     except HeliographError as error:
         row["error_code"], row["error_message"] = code_of(error), str(error)

@@ -40,12 +40,12 @@ def api_rows(names: frozenset[str]) -> list[Fields]:
 
 
 async def api_versions(connection: KafkaConnection, request: Request) -> Fields:
-    from region_node.faces.kafka.connection.request_table import HANDLERS
+    from region_node.faces.kafka.connection.request_table import SERVED
 
     connection.client_software = (
         f"{request.fields.get('client_software_name', '')} {request.fields.get('client_software_version', '')}".strip()
     )
-    return {"error_code": 0, "api_keys": api_rows(frozenset(HANDLERS))}
+    return {"error_code": 0, "api_keys": api_rows(frozenset(SERVED))}
 
 
 async def metadata(connection: KafkaConnection, request: Request) -> Fields:
@@ -59,14 +59,16 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
         if request.version >= _IDS_SINCE:
             await ensure_ids(connection, names)
         for name in names:
-            rows.append(await _topic(connection, broker.cluster.kafka_name(name), create=False))
+            rows.append(await _topic(connection, request, broker.cluster.kafka_name(name), create=False))
     else:
         for topic in wanted:
             if topic["name"] is None:
                 rows.append(await _by_id(connection, request, topic["topic_id"]))
             else:
                 rows.append(
-                    await _topic(connection, topic["name"], create=create, with_id=request.version >= _IDS_SINCE)
+                    await _topic(
+                        connection, request, topic["name"], create=create, with_id=request.version >= _IDS_SINCE
+                    )
                 )
     nodes = broker.cluster.nodes(connection.tls)
     return {
@@ -92,7 +94,7 @@ async def ensure_ids(connection: KafkaConnection, names: list[TopicName]) -> Non
 
 async def _by_id(connection: KafkaConnection, request: Request, topic: bytes) -> Fields:
     try:
-        row = await _topic(connection, connection.broker.of_id(topic), create=False)
+        row = await _topic(connection, request, connection.broker.of_id(topic), create=False)
     except Refused as error:
         row = {"error_code": error.code, "partitions": []}
     if row["error_code"]:  # who may not see it is not told its name
@@ -100,13 +102,13 @@ async def _by_id(connection: KafkaConnection, request: Request, topic: bytes) ->
     return {**row, "topic_id": topic}
 
 
-async def _topic(connection: KafkaConnection, kafka: str, *, create: bool, with_id: bool = False) -> Fields:
+async def _topic(
+    connection: KafkaConnection, request: Request, kafka: str, *, create: bool, with_id: bool = False
+) -> Fields:
     broker = connection.broker
     row: Fields = {"name": kafka, "error_code": 0, "partitions": [], "is_internal": False}
     try:
-        name = broker.name(kafka)
-        if not _visible(connection, name):
-            raise Refused(Code.TOPIC_AUTHORIZATION_FAILED)
+        name = connection.gate.topic(request, kafka)
         count = await (broker.cluster.ensure(name) if create else broker.cluster.partitions(name))
         if not count:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -143,11 +145,11 @@ def _partition(index: int, leader: KafkaNode | None) -> Fields:
 
 async def describe_topic_partitions(connection: KafkaConnection, request: Request) -> Fields:
     """As Metadata, in pages: what does not go into one answer begins at `next_cursor` in the next."""
-    fields, cursor = request.fields, request.fields["cursor"]
+    fields, cursor, cluster = request.fields, request.fields["cursor"], connection.broker.cluster
     left = min(max(1, fields["response_partition_limit"]), _PARTITIONS_MAX)
     names = sorted(
         {topic["name"] for topic in fields["topics"]}
-        or {connection.broker.cluster.kafka_name(n) for n in await connection.broker.cluster.names()}
+        or {cluster.kafka_name(name) for name in await cluster.names() if _visible(connection, name)}
     )
     rows: list[Fields] = []
     following: Fields | None = None
@@ -157,9 +159,7 @@ async def describe_topic_partitions(connection: KafkaConnection, request: Reques
         if not left:
             following = {"topic_name": kafka, "partition_index": 0}
             break
-        row = await _topic(connection, kafka, create=False, with_id=True)
-        if row["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED and not fields["topics"]:
-            continue
+        row = await _topic(connection, request, kafka, create=False, with_id=True)
         first = max(0, cursor["partition_index"]) if cursor is not None and cursor["topic_name"] == kafka else 0
         parts = row["partitions"][first : first + left]
         left -= len(parts)

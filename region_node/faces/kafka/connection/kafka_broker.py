@@ -209,25 +209,6 @@ class KafkaBroker:
         """Raises Unauthorized where the principal may not do that, Refused where `kafka` is no topic's name."""
         self.security.rights.check(principal, action, self.name(kafka))
 
-    def administered(self, principal: Principal, kafka: str) -> TopicName:
-        """Returns the topic, for whoever administers its own tenant, which may be another than the listener's. Raises
-        Refused, also where there is no such topic: who may not change it does not learn that.
-        """
-        name = self.name(kafka)
-        if not self.security.rights.administers(principal, name.tenant):
-            raise Refused(
-                Code.TOPIC_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {name.tenant}"
-            )
-        return name
-
-    def check_cluster(self, principal: Principal) -> None:
-        """Who may change what is of the listener's whole namespace. Raises Refused."""
-        tenant = self.settings.namespace.partition("/")[0]
-        if not self.security.rights.administers(principal, tenant):
-            raise Refused(
-                Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {tenant}"
-            )
-
     async def delete_topic(self, name: TopicName) -> None:
         """All of it, wherever its partitions are owned. Raises what the metadata raises."""
         count = self.cluster.partitioned(name)

@@ -19,11 +19,12 @@ from heliograph.model.errors import HeliographError, PeerError
 from heliograph.wire.kafka.message_codec import APIS, BY_NAME, Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.connection.refusals import refused
-from region_node.faces.kafka.connection.request_table import CHANGES, HANDLERS, refuse_version
+from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED, refuse_version
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
 from region_node.faces.kafka.quotas.client_quotas import ClientLimits, Shared
 from region_node.faces.kafka.quotas.request_time import Worked
+from region_node.faces.kafka.security.api_rights import RequestGate
 from region_node.faces.kafka.security.sasl import Login
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ _HANDSHAKE_BYTES_MAX = 64 << 10
 _JOIN_BELOW = 64 << 10
 _PRODUCE = b"\0\0"
 """What such a request's frame begins with."""
-_BEFORE_LOGIN = frozenset(
-    BY_NAME[name].key.to_bytes(2, "big") for name in ("api_versions", "sasl_handshake", "sasl_authenticate")
-)
+_BEFORE_LOGIN = frozenset(BY_NAME[name].key.to_bytes(2, "big") for name in BEFORE_LOGIN)
 """What those frames begin with that are looked into before a client has authenticated."""
 
 
@@ -72,6 +71,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._host: str | None = None
         """It has a place among the connections of this address."""
         self.login = Login(self)
+        self.gate = RequestGate(
+            SERVED, self.login, self.broker.security.rights, self.broker.settings.namespace, self.broker.name
+        )
         self.certificate: dict[str, Any] | None = None
         self.client_software = ""
         self.limits: tuple[str, ClientLimits] | None = None
@@ -321,7 +323,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     return True
                 if self._slots:
                     return False
-            if request.api.name not in HANDLERS:
+            if request.api.name not in SERVED:
                 raise PeerError(f"{request.api.name} is a request between Kafka's own brokers")
             self._run(Slot(request, len(frame)), None)
         except PeerError as error:
@@ -356,7 +358,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self.answered(slot, slot.answer)
 
     async def _answer(self, request: Request) -> list[Buffer]:
-        work = HANDLERS[request.api.name](self, request)
+        row = SERVED[request.api.name]
+        work = row.handler(self, request)
         if self.broker.quotas.active:
             answer: Fields | None = None
             timed = Worked(work, self.broker.clock.monotonic)
@@ -370,7 +373,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return []
         if request.api.name != "produce":  # its batches say it themselves
             self.note_refusal(request, answer)
-        if request.api.name in CHANGES:
+        if row.changes:
             self._record(request, answer)
         return self.encode(request, answer)
 

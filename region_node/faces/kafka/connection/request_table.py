@@ -1,15 +1,12 @@
-"""Which requests are answered, and by whom.
+"""Which requests are answered, by which handler, and what right each wants.
 
-Is: one table. Isn't: an answer.
+Is: one table, a row a request. Isn't: an answer, or what a right means (`api_rights`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
-
 from heliograph.model.errors import PeerError
-from heliograph.wire.kafka.message_codec import BY_NAME, Fields, Request, encode_answer
+from heliograph.wire.kafka.message_codec import BY_NAME, Request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.administration import admin_requests, metadata_requests
 from region_node.faces.kafka.error_codes import Code
@@ -17,66 +14,66 @@ from region_node.faces.kafka.groups import group_requests
 from region_node.faces.kafka.produce_fetch import fetch, offset_requests, produce
 from region_node.faces.kafka.quotas import quota_requests
 from region_node.faces.kafka.security import acls, sasl, scram
+from region_node.faces.kafka.security.api_rights import ApiRight as R
+from region_node.faces.kafka.security.api_rights import ApiRow, checked
 from region_node.faces.kafka.transactions import producer_ids, transaction_requests
 
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
-
-Handler = Callable[["KafkaConnection", Request], Coroutine[Any, Any, Fields | None]]
-
-HANDLERS: dict[str, Handler] = {
-    "produce": produce.produce,
-    "fetch": fetch.fetch,
-    "list_offsets": offset_requests.list_offsets,
-    "metadata": metadata_requests.metadata,
-    "offset_commit": group_requests.offset_commit,
-    "offset_fetch": group_requests.offset_fetch,
-    "find_coordinator": metadata_requests.find_coordinator,
-    "join_group": group_requests.join_group,
-    "heartbeat": group_requests.heartbeat,
-    "leave_group": group_requests.leave_group,
-    "sync_group": group_requests.sync_group,
-    "describe_groups": group_requests.describe_groups,
-    "list_groups": group_requests.list_groups,
-    "sasl_handshake": sasl.sasl_handshake,
-    "api_versions": metadata_requests.api_versions,
-    "create_topics": admin_requests.create_topics,
-    "delete_topics": admin_requests.delete_topics,
-    "delete_records": offset_requests.delete_records,
-    "init_producer_id": producer_ids.init_producer_id,
-    "offset_for_leader_epoch": offset_requests.offset_for_leader_epoch,
-    "add_partitions_to_txn": transaction_requests.add_partitions_to_txn,
-    "add_offsets_to_txn": transaction_requests.add_offsets_to_txn,
-    "end_txn": transaction_requests.end_txn,
-    "txn_offset_commit": transaction_requests.txn_offset_commit,
-    "describe_user_scram_credentials": scram.describe_users,
-    "alter_user_scram_credentials": scram.alter_users,
-    "describe_client_quotas": quota_requests.describe_client_quotas,
-    "alter_client_quotas": quota_requests.alter_client_quotas,
-    "describe_acls": acls.describe_acls,
-    "create_acls": acls.create_acls,
-    "delete_acls": acls.delete_acls,
-    "describe_configs": admin_requests.describe_configs,
-    "alter_configs": admin_requests.alter_configs,
-    "incremental_alter_configs": admin_requests.incremental_alter_configs,
-    "describe_log_dirs": metadata_requests.describe_log_dirs,
-    "create_partitions": admin_requests.create_partitions,
-    "sasl_authenticate": sasl.sasl_authenticate,
-    "delete_groups": group_requests.delete_groups,
-    "offset_delete": group_requests.offset_delete,
-    "describe_cluster": metadata_requests.describe_cluster,
-    "describe_topic_partitions": metadata_requests.describe_topic_partitions,
-}
-
-
-CHANGES = frozenset(
-    {
-        *("create_topics", "delete_topics", "create_partitions", "delete_records"),
-        *("alter_configs", "incremental_alter_configs", "create_acls", "delete_acls"),
-        *("alter_user_scram_credentials", "alter_client_quotas", "delete_groups", "offset_delete"),
-    }
+SERVED = checked(
+    (
+        ApiRow("produce", (R.WRITE_TOPIC, R.WRITE_TRANSACTIONAL_ID), produce.produce),
+        ApiRow("fetch", (R.READ_TOPIC,), fetch.fetch),
+        ApiRow("list_offsets", (R.DESCRIBE_TOPIC,), offset_requests.list_offsets),
+        ApiRow("metadata", (R.DESCRIBE_TOPIC,), metadata_requests.metadata),
+        ApiRow("offset_commit", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_commit),
+        ApiRow("offset_fetch", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_fetch),
+        ApiRow("find_coordinator", (R.ANY_ROLE,), metadata_requests.find_coordinator),
+        ApiRow("join_group", (R.READ_GROUP, R.READ_TOPIC), group_requests.join_group),
+        ApiRow("heartbeat", (R.READ_GROUP,), group_requests.heartbeat),
+        ApiRow("leave_group", (R.READ_GROUP,), group_requests.leave_group),
+        ApiRow("sync_group", (R.READ_GROUP,), group_requests.sync_group),
+        ApiRow("describe_groups", (R.DESCRIBE_GROUP,), group_requests.describe_groups),
+        ApiRow("list_groups", (R.ANY_ROLE,), group_requests.list_groups),
+        ApiRow("sasl_handshake", (R.NONE,), sasl.sasl_handshake),
+        ApiRow("api_versions", (R.NONE,), metadata_requests.api_versions),
+        ApiRow("create_topics", (R.CREATE_TOPIC,), admin_requests.create_topics, changes=True),
+        ApiRow("delete_topics", (R.DELETE_TOPIC,), admin_requests.delete_topics, changes=True),
+        ApiRow("delete_records", (R.DELETE_TOPIC,), offset_requests.delete_records, changes=True),
+        ApiRow("init_producer_id", (R.IDEMPOTENT_WRITE, R.WRITE_TRANSACTIONAL_ID), producer_ids.init_producer_id),
+        ApiRow("offset_for_leader_epoch", (R.DESCRIBE_TOPIC,), offset_requests.offset_for_leader_epoch),
+        ApiRow(
+            "add_partitions_to_txn",
+            (R.WRITE_TRANSACTIONAL_ID, R.WRITE_TOPIC),
+            transaction_requests.add_partitions_to_txn,
+        ),
+        ApiRow("add_offsets_to_txn", (R.WRITE_TRANSACTIONAL_ID,), transaction_requests.add_offsets_to_txn),
+        ApiRow("end_txn", (R.WRITE_TRANSACTIONAL_ID,), transaction_requests.end_txn),
+        ApiRow(
+            "txn_offset_commit",
+            (R.WRITE_TRANSACTIONAL_ID, R.READ_GROUP, R.READ_TOPIC),
+            transaction_requests.txn_offset_commit,
+        ),
+        ApiRow("describe_user_scram_credentials", (R.SUPER,), scram.describe_users),
+        ApiRow("alter_user_scram_credentials", (R.SUPER,), scram.alter_users, changes=True),
+        ApiRow("describe_client_quotas", (R.SUPER,), quota_requests.describe_client_quotas),
+        ApiRow("alter_client_quotas", (R.SUPER,), quota_requests.alter_client_quotas, changes=True),
+        ApiRow("describe_acls", (R.TENANT,), acls.describe_acls),
+        ApiRow("create_acls", (R.TENANT,), acls.create_acls, changes=True),
+        ApiRow("delete_acls", (R.TENANT,), acls.delete_acls, changes=True),
+        ApiRow("describe_configs", (R.DESCRIBE_TOPIC, R.TENANT), admin_requests.describe_configs),
+        ApiRow("alter_configs", (R.ALTER_TOPIC,), admin_requests.alter_configs, changes=True),
+        ApiRow("incremental_alter_configs", (R.ALTER_TOPIC,), admin_requests.incremental_alter_configs, changes=True),
+        ApiRow("describe_log_dirs", (R.ANY_ROLE,), metadata_requests.describe_log_dirs),
+        ApiRow("create_partitions", (R.ALTER_TOPIC,), admin_requests.create_partitions, changes=True),
+        ApiRow("sasl_authenticate", (R.NONE,), sasl.sasl_authenticate),
+        ApiRow("delete_groups", (R.DELETE_GROUP,), group_requests.delete_groups, changes=True),
+        ApiRow("offset_delete", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_delete, changes=True),
+        ApiRow("describe_cluster", (R.ANY_ROLE,), metadata_requests.describe_cluster),
+        ApiRow("describe_topic_partitions", (R.DESCRIBE_TOPIC,), metadata_requests.describe_topic_partitions),
+    )
 )
-"""Requests of an administrator's: each is in the audit log, also where it was refused."""
+
+BEFORE_LOGIN = frozenset(row.name for row in SERVED.values() if R.NONE in row.rights)
+"""What is looked into before a client has signed in."""
 
 
 def refuse_version(request: Request) -> list[Buffer]:
@@ -85,7 +82,7 @@ def refuse_version(request: Request) -> list[Buffer]:
     """
     if request.api.name != "api_versions":
         raise PeerError(f"{request.api.name} of version {request.version} is not known here")
-    rows = metadata_requests.api_rows(frozenset(HANDLERS))
+    rows = metadata_requests.api_rows(frozenset(SERVED))
     return encode_answer(
         BY_NAME["api_versions"], 0, request.correlation, {"error_code": Code.UNSUPPORTED_VERSION, "api_keys": rows}
     )

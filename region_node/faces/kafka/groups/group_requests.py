@@ -16,7 +16,6 @@ from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
 from region_node.faces.kafka.groups.group_rights import named, nobodys
 from region_node.security.authentication.principal import Principal
-from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -149,7 +148,7 @@ async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
 
 async def offset_commit(connection: KafkaConnection, request: Request) -> Fields:
     fields, broker = request.fields, connection.broker
-    principal, coordinator = _principal(connection), broker.coordinator
+    coordinator = broker.coordinator
     rows: dict[tuple[str, int], Row] = {}
     codes: dict[tuple[str, int], Code] = {}
     now_ms = broker.clock.wall_ms()
@@ -174,10 +173,10 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
             if whole:
                 continue
             try:
-                broker.check(principal, Action.CONSUME, topic["name"])
+                name = connection.gate.topic(request, topic["name"])
                 if len(metadata.encode()) > broker.settings.offset_metadata_bytes_max:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
-                if not 0 <= key[1] < await broker.cluster.partitions(broker.name(topic["name"])):
+                if not 0 <= key[1] < await broker.cluster.partitions(name):
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
                 rows[key] = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
             except HeliographError as error:
@@ -205,18 +204,21 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
 
 
 async def offset_fetch(connection: KafkaConnection, request: Request) -> Fields:
-    fields, stable = request.fields, request.fields.get("require_stable", False)
+    fields = request.fields
     if request.version >= 8:
         return {
             "groups": [
-                await _fetched(connection, group["group_id"], group["topics"], stable) for group in fields["groups"]
+                await _fetched(connection, request, group["group_id"], group["topics"]) for group in fields["groups"]
             ]
         }
-    return await _fetched(connection, fields["group_id"], fields["topics"], stable)
+    return await _fetched(connection, request, fields["group_id"], fields["topics"])
 
 
-async def _fetched(connection: KafkaConnection, group: str, topics: list[Fields] | None, stable: bool) -> Fields:
-    """topics None: all that were committed. stable: what an open transaction may still change is refused."""
+async def _fetched(connection: KafkaConnection, request: Request, group: str, topics: list[Fields] | None) -> Fields:
+    """topics None: all that were committed. With `require_stable` what an open transaction may still change is
+    refused.
+    """
+    stable = request.fields.get("require_stable", False)
     unstable: set[tuple[str, int]] = set()
     try:
         held = await _group(connection, group)
@@ -233,7 +235,7 @@ async def _fetched(connection: KafkaConnection, group: str, topics: list[Fields]
         }
     rows = held.offsets.rows
     names = {topic for topic, _ in rows} if topics is None else {topic["name"] for topic in topics}
-    codes = {topic: _consumed(connection, topic) for topic in names}
+    codes = {topic: _consumed(connection, request, topic) for topic in names}
     if topics is None:
         keys = sorted(key for key in rows if not codes[key[0]])
     else:
@@ -241,10 +243,10 @@ async def _fetched(connection: KafkaConnection, group: str, topics: list[Fields]
     return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, codes, unstable)}
 
 
-def _consumed(connection: KafkaConnection, topic: str) -> Code:
+def _consumed(connection: KafkaConnection, request: Request, topic: str) -> Code:
     """Why the client may not see, commit, or delete offsets of the topic; NONE: it may."""
     try:
-        connection.broker.check(_principal(connection), Action.CONSUME, topic)
+        connection.gate.topic(request, topic)
     except HeliographError as error:
         return code_of(error)
     return Code.NONE
@@ -283,7 +285,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
             raise Refused(Code.NON_EMPTY_GROUP)
         used = subscribed(held.group)
         for topic in fields["topics"]:
-            code = _consumed(connection, topic["name"])
+            code = _consumed(connection, request, topic["name"])
             codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and topic["name"] in used else code
         doomed = [
             (topic["name"], part["partition_index"])

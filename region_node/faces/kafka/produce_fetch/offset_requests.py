@@ -13,7 +13,6 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log import time_search
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
-from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 
-async def _log(connection: KafkaConnection, kafka: str, index: int, action: Action = Action.CONSUME) -> KafkaLog:
-    assert connection.login.principal is not None
-    connection.broker.check(connection.login.principal, action, kafka)
+async def _log(connection: KafkaConnection, request: Request, kafka: str, index: int) -> KafkaLog:
+    connection.gate.topic(request, kafka)
     return await connection.broker.log(kafka, index)
 
 
@@ -35,7 +33,7 @@ async def list_offsets(connection: KafkaConnection, request: Request) -> Fields:
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "old_offsets": []}
             parts.append(row)
             try:
-                log = await _log(connection, topic["name"], part["partition_index"])
+                log = await _log(connection, request, topic["name"], part["partition_index"])
                 offset, time = await _offset(log, part["timestamp"], request.fields.get("isolation_level", 0) == 1)
                 row["offset"], row["timestamp"], row["leader_epoch"] = offset, time, LEADER_EPOCH if offset >= 0 else -1
                 if request.version == 0:
@@ -82,7 +80,7 @@ async def offset_for_leader_epoch(connection: KafkaConnection, request: Request)
             row: Fields = {"partition": part["partition"], "error_code": 0, "leader_epoch": -1, "end_offset": -1}
             parts.append(row)
             try:
-                log = await _log(connection, topic["topic"], part["partition"])
+                log = await _log(connection, request, topic["topic"], part["partition"])
                 if part["leader_epoch"] >= LEADER_EPOCH:
                     row["leader_epoch"], row["end_offset"] = LEADER_EPOCH, log.high_watermark
             except HeliographError as error:
@@ -99,9 +97,7 @@ async def delete_records(connection: KafkaConnection, request: Request) -> Field
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "low_watermark": -1}
             parts.append(row)
             try:
-                assert connection.login.principal is not None
-                connection.broker.administered(connection.login.principal, topic["name"])
-                log = await _log(connection, topic["name"], part["partition_index"], Action.PRODUCE)
+                log = await _log(connection, request, topic["name"], part["partition_index"])
                 if log.only_compacts:
                     raise Refused(Code.POLICY_VIOLATION, "records of a topic that is only compacted go with their keys")
                 offset = log.high_watermark if part["offset"] == -1 else part["offset"]

@@ -1,6 +1,6 @@
 """Client quotas by Kafka's tools: DescribeClientQuotas and AlterClientQuotas.
 
-Is: from fields to entities and back, filters, and who may. Isn't: what a quota does (`client_quotas`).
+Is: from fields to entities and back, and filters. Isn't: what a quota does (`client_quotas`).
 Invariants: each entry is changed whole or not at all; what has no meaning here is refused with the reason.
 Source: Kafka KIP-546; docs/protocols/kafka.md, "Quotas".
 """
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 
 USER, CLIENT, IP = "user", "client-id", "ip"
 EXACT, DEFAULT_ONLY, ANY = 0, 1, 2
-
-
-def _check(connection: KafkaConnection) -> None:
-    """A quota holds for a user in all namespaces."""
-    rights, principal = connection.broker.security.rights, connection.login.principal
-    assert principal is not None
-    if rights.enabled and not rights.is_super(principal):
-        raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, "only a super user sees and sets quotas of users and clients")
 
 
 def _entity(rows: list[Fields]) -> Entity:
@@ -71,7 +63,7 @@ async def alter_client_quotas(connection: KafkaConnection, request: Request) -> 
         row: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
         rows.append(row)
         try:
-            _check(connection)
+            connection.gate.of_all(request)
             entity, changes = _entity(entry["entity"]), dict[str, float | None]()
             for op in entry["ops"]:
                 if op["key"] in changes:
@@ -87,7 +79,7 @@ async def alter_client_quotas(connection: KafkaConnection, request: Request) -> 
 
 async def describe_client_quotas(connection: KafkaConnection, request: Request) -> Fields:
     try:
-        _check(connection)
+        connection.gate.of_all(request)
         wanted = _filters(request.fields["components"])
     except HeliographError as error:
         return {"error_code": code_of(error), "error_message": str(error), "entries": None}

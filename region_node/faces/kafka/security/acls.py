@@ -63,17 +63,10 @@ def _check_enabled(connection: KafkaConnection) -> None:
         raise Refused(Code.SECURITY_DISABLED, "nothing is authorized here: set security.authorization")
 
 
-def _check(connection: KafkaConnection, topic: TopicName | None = None) -> None:
+def _check(connection: KafkaConnection, request: Request, topic: TopicName | None = None) -> None:
     """Whether the client may see and change grants of that topic; None: of the listener's namespace."""
-    rights, principal = connection.broker.security.rights, connection.login.principal
-    assert principal is not None
     _check_enabled(connection)
-    if topic is None:
-        connection.broker.check_cluster(principal)
-    elif not rights.administers(principal, topic.tenant):
-        raise Refused(
-            Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {topic.tenant}"
-        )
+    connection.gate.of_all(request, topic)
 
 
 def _acls(broker: KafkaBroker) -> Iterator[Acl]:
@@ -90,7 +83,7 @@ def _acls(broker: KafkaBroker) -> Iterator[Acl]:
 
 async def describe_acls(connection: KafkaConnection, request: Request) -> Fields:
     try:
-        _check(connection)
+        _check(connection, request)
         found = [
             acl.row(connection.broker)
             for acl in _acls(connection.broker)
@@ -130,7 +123,7 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
         try:
             _check_enabled(connection)
             topic, role, actions = _meant(connection.broker, wanted)
-            _check(connection, topic)
+            _check(connection, request, topic)
             if actions:
                 await _change(
                     connection.broker,
@@ -182,7 +175,7 @@ async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
         row: Fields = {"error_code": 0, "error_message": None, "matching_acls": []}
         rows.append(row)
         try:
-            _check(connection)
+            _check(connection, request)
             for acl in list(_acls(connection.broker)):
                 shown = acl.row(connection.broker)
                 if _matches(shown, wanted):

@@ -167,14 +167,11 @@ def _decode(blob: bytes) -> ScramUser:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def _check(connection: KafkaConnection) -> None:
+def _check(connection: KafkaConnection, request: Request) -> None:
     """A user is a role everywhere, so only who may do everything makes one."""
-    broker, principal = connection.broker, connection.login.principal
-    assert principal is not None
-    if broker.security.authentication.open:
+    if connection.broker.security.authentication.open:
         raise Refused(Code.SECURITY_DISABLED, "nothing is authenticated here: set security.authentication")
-    if not broker.security.rights.is_super(principal):
-        raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, "only a super user makes users")
+    connection.gate.of_all(request)
 
 
 async def alter_users(connection: KafkaConnection, request: Request) -> Fields:
@@ -183,7 +180,7 @@ async def alter_users(connection: KafkaConnection, request: Request) -> Fields:
         user, mechanism = change["name"], NUMBERS.get(change["mechanism"], "")
         row = rows.setdefault(user, {"user": user, "error_code": 0, "error_message": None})
         try:
-            _check(connection)
+            _check(connection, request)
             if not mechanism or not user or len(user) > 256:
                 raise Refused(
                     Code.INVALID_REQUEST, "a user has 1 to 256 characters, and SCRAM-SHA-256 or SCRAM-SHA-512"
@@ -216,7 +213,7 @@ async def describe_users(connection: KafkaConnection, request: Request) -> Field
         if (
             not connection.broker.security.authentication.open
         ):  # else there are none: kafka-configs.sh asks for them beside users' quotas
-            _check(connection)
+            _check(connection, request)
             known = await connection.broker.scram.all()
     except HeliographError as error:
         return {"error_code": code_of(error), "error_message": str(error), "results": []}

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError, Unauthorized
+from heliograph.model.errors import HeliographError
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
-from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -44,16 +43,13 @@ def code_for(error: HeliographError, request: Request) -> Code:
 
 async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -> Fields:
     fields, broker = request.fields, connection.broker
-    principal = connection.login.principal
-    assert principal is not None
     codes: dict[tuple[str, int], Code] = {}
     topics: dict[tuple[str, int], str] = {}
     for topic in fields["topics"]:
         for index in topic["partitions"]:
             key = (topic["name"], index)
             try:
-                broker.check(principal, Action.PRODUCE, topic["name"])
-                name = broker.name(topic["name"])
+                name = connection.gate.topic(request, topic["name"])
                 if not 0 <= index < await broker.cluster.partitions(name):
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
                 topics[key], codes[key] = str(broker.cluster.part(name, index)), Code.NONE
@@ -104,15 +100,6 @@ async def end_txn(connection: KafkaConnection, request: Request) -> Fields:
     return {"error_code": 0}
 
 
-def _check_consumes(connection: KafkaConnection, topic: str) -> None:
-    """Raises Refused where the client may not commit offsets of the topic."""
-    assert connection.login.principal is not None
-    try:
-        connection.broker.check(connection.login.principal, Action.CONSUME, topic)
-    except Unauthorized as error:
-        raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, str(error)) from error
-
-
 async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fields:
     fields, broker = request.fields, connection.broker
     principal = connection.login.principal
@@ -130,7 +117,7 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
             )
         for topic in fields["topics"]:
-            _check_consumes(connection, topic["name"])
+            connection.gate.topic(request, topic["name"])
             for part in topic["partitions"]:
                 metadata = part["committed_metadata"] or ""
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)

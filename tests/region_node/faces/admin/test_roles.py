@@ -4,10 +4,7 @@ of real processes that knows its callers by tokens.
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
-import time
 from collections.abc import Iterator
 from itertools import count, cycle
 from pathlib import Path
@@ -17,14 +14,10 @@ import pytest
 
 from region_node.faces.admin.calls.call_rights import PARAMETER, CallAccess
 from region_node.faces.admin.server.admin_server import ROUTES
-from tests.region_node.live import until
-from tests.region_node.region_processes import Region
-from tests.region_node.security.authentication.issuer import SECRET, secret_token
+from tests.region_node.faces.guarded_region import Guarded
 
 TABLE = Path(__file__).with_name("rights_table.txt")
 LETTERS = "nocpts"
-ROLES = {"o": "stranger", "c": "reader", "p": "writer", "t": "boss", "s": "root"}
-"""Letter -> role; nobody brings no token."""
 LET_THROUGH = {
     CallAccess.PUBLIC: "nocpts",
     CallAccess.METRICS: "nocpts",
@@ -116,81 +109,6 @@ ENDS_THE_BROKER = {("POST", "/admin/v2/brokers/shutdown")}
 _ABSENT = count()
 
 
-class Guarded(Region):
-    """A region that knows its callers by tokens. One connection, and paths go out as they are written."""
-
-    connection: http.client.HTTPConnection | None = None
-    tokens: dict[str, str]
-
-    def settings(self, node: str, roles: list[str], **sections: Any) -> dict[str, Any]:
-        made = super().settings(node, roles, **sections)
-        if "broker" in roles:
-            (self.folder / "secret").write_bytes(SECRET)
-            made["security"] = {
-                "authentication": ["token"],
-                "authorization": True,
-                "super_users": ["root"],
-                "allowed_urls": ["127.0.0.0/8"],
-                "tokens": [{"algorithms": ["HS256"], "secret_file": str(self.folder / "secret")}],
-            }
-        return made
-
-    def ask(self, letter: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        if self.connection is None:
-            self.connection = http.client.HTTPConnection(self.admin_url().removeprefix("http://"), timeout=60)
-            until_s = int(time.time()) + 3600
-            self.tokens = {one: secret_token(sub=role, exp=until_s).decode() for one, role in ROLES.items()}
-        headers = {"Content-Type": "application/json"}
-        if letter != "n":
-            headers["Authorization"] = f"Bearer {self.tokens[letter]}"
-        self.connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-        answer = self.connection.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if text[:1] in (b"{", b"[") else text
-
-    def state(self) -> dict[str, Any]:
-        """What a call that was refused must not have changed."""
-        paths = (
-            "/admin/v2/clusters/us",
-            "/admin/v2/tenants/shop",
-            "/admin/v2/tenants/other",
-            "/admin/v2/namespaces/shop/live",
-            "/admin/v2/namespaces/shop/live/permissions",
-            "/heliograph/v1/policies/shop/live",
-            "/heliograph/v1/policies/persistent/shop/live/orders",
-            "/admin/v2/persistent/shop/live/orders/properties",
-            "/admin/v2/persistent/shop/live/orders/permissions",
-            "/admin/v2/persistent/shop/live/orders/subscription/s/properties",
-        )
-        found = {path: self.ask("s", "GET", path) for path in paths}
-        assert {status for status, _ in found.values()} == {200}, found
-        return found
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with Guarded(tmp_path_factory.mktemp("guarded")) as region:
-        region.start(bookies=2, brokers=1)
-        urls = {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()}
-        ready: tuple[tuple[str, str, Any], ...] = (
-            ("s", "/admin/v2/clusters/us", urls),
-            ("s", "/admin/v2/tenants/shop", {"adminRoles": ["boss"], "allowedClusters": ["us"]}),
-            ("s", "/admin/v2/tenants/other", {"adminRoles": ["stranger"], "allowedClusters": ["us"]}),
-            ("t", "/admin/v2/namespaces/shop/live", None),
-            ("o", "/admin/v2/namespaces/other/live", None),
-            ("t", "/admin/v2/persistent/shop/live/orders", None),
-            ("o", "/admin/v2/persistent/other/live/orders", None),
-            ("t", "/admin/v2/persistent/shop/live/orders/subscription/s", None),
-        )
-        for letter, path, body in ready:
-            assert region.ask(letter, "PUT", path, body)[0] == 204, path
-        grants = "/admin/v2/namespaces/shop/live/permissions"
-        for letter, action in (("c", "consume"), ("p", "produce")):
-            assert region.ask("t", "POST", f"{grants}/{ROLES[letter]}", [action])[0] == 204
-        until(lambda: len(region.ask("t", "GET", grants)[1]) == 2)
-        yield region
-
-
 def filled(path: str, **names: str) -> str:
     return PARAMETER.sub(lambda found: names.get(found[1]) or OWN.get(found[1], "1"), path)
 
@@ -204,7 +122,7 @@ def spared(path: str, who: str) -> str:
     return filled(path, **dict.fromkeys(names, absent))
 
 
-def answers(region: Guarded, call: Call, who: str) -> str:
+def answers(guarded: Guarded, call: Call, who: str) -> str:
     """Who is let through. Who is to be refused asks for what is there; for changes the others ask for what is not."""
     method, path = call
     found, body = "", BODIES.get(path.rpartition("/")[2]) if "/reading/" in path else None
@@ -214,7 +132,7 @@ def answers(region: Guarded, call: Call, who: str) -> str:
             found += letter
             continue
         at = spared(path, who) if allowed and method != "GET" else filled(path)
-        status, said = region.ask(letter, "GET" if method == "*" else method, at, body)
+        status, said = guarded.ask(letter, "GET" if method == "*" else method, at, body)
         assert status != 500, (method, at, letter, said)
         assert not allowed or status != 405 or "/console/at/" in path, (method, at, letter, said)
         assert status != (403 if letter == "n" else 401), (method, at, letter, said)
@@ -224,46 +142,46 @@ def answers(region: Guarded, call: Call, who: str) -> str:
 
 @pytest.mark.wan
 @pytest.mark.slow
-def test_every_role_is_answered_as_the_table_says(region: Guarded) -> None:
-    before = region.state()
-    found = {call: answers(region, call, who) for call, who in WANTED.items()}
+def test_every_role_is_answered_as_the_table_says(guarded: Guarded) -> None:
+    before = guarded.state()
+    found = {call: answers(guarded, call, who) for call, who in WANTED.items()}
     wrong = [f"{' '.join(call)}: {found[call]}, wanted {who}" for call, who in WANTED.items() if found[call] != who]
     assert not wrong, "\n".join(wrong)
-    assert region.state() == before
+    assert guarded.state() == before
 
 
 @pytest.mark.wan
 @pytest.mark.slow
-def test_what_is_passed_on_is_asked_in_the_callers_name(region: Guarded) -> None:
+def test_what_is_passed_on_is_asked_in_the_callers_name(guarded: Guarded) -> None:
     for path, who in (("admin/v2/tenants", ".....s"), ("admin/v2/tenants/shop", "....ts")):
-        assert answers(region, ("GET", f"/console/at/us/{path}"), who) == who
+        assert answers(guarded, ("GET", f"/console/at/us/{path}"), who) == who
 
 
 @pytest.mark.wan
 @pytest.mark.slow
-def test_no_name_leads_out_of_its_place(region: Guarded) -> None:
+def test_no_name_leads_out_of_its_place(guarded: Guarded) -> None:
     """Also not for who may do everything: a path that was checked is the path that is done."""
-    before, wrong, names = region.state(), [], cycle(("x%2F..%2F..%2Fshop", "..", "%2e%2e", ".%2E"))
+    before, wrong, names = guarded.state(), [], cycle(("x%2F..%2F..%2Fshop", "..", "%2e%2e", ".%2E"))
     for method, path in WANTED:
         for part in sorted({found for found, _ in PARAMETER.findall(path)} - FIXED):
             at = filled(path, **{"tenant": "other", part: next(names)})
-            status, said = region.ask("s", "GET" if method == "*" else method, at)
+            status, said = guarded.ask("s", "GET" if method == "*" else method, at)
             if status not in (404, 405, 412):
                 wrong.append(f"{method} {at}: {status} {said!r:.200}")
     assert not wrong, "\n".join(wrong)
-    assert region.state() == before
+    assert guarded.state() == before
 
 
 @pytest.mark.wan
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["tenant", "namespace"])
-def test_an_admin_reaches_no_other_tenant_by_a_slash_in_a_name(region: Guarded, part: str) -> None:
-    before, wrong = region.state(), []
+def test_an_admin_reaches_no_other_tenant_by_a_slash_in_a_name(guarded: Guarded, part: str) -> None:
+    before, wrong = guarded.state(), []
     for method, path in WANTED:
         if f"{{{part}}}" in path and WANTED[method, path] != LET_THROUGH[CallAccess.PUBLIC]:
             at = filled(path, **{"tenant": "other", part: "shop%2Flive"})
-            status, said = region.ask("o", method, at)
+            status, said = guarded.ask("o", method, at)
             if not 400 <= status < 500:
                 wrong.append(f"{method} {at}: {status} {said!r:.200}")
     assert not wrong, "\n".join(wrong)
-    assert region.state() == before
+    assert guarded.state() == before

@@ -14,7 +14,7 @@ import pytest
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.faces.kafka.connection.request_table import HANDLERS
+from region_node.faces.kafka.connection.request_table import SERVED
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.quotas.client_quotas import ANONYMOUS, ClientQuotas, canonical
 from region_node.faces.kafka.quotas.quota_table import (
@@ -434,7 +434,7 @@ def test_a_request_that_ends_its_connection_has_worked_too(monkeypatch: pytest.M
             face.clock.now += 0.5
             raise MetadataUnavailable("no answer")
 
-        monkeypatch.setitem(HANDLERS, "list_groups", works_and_fails)
+        monkeypatch.setitem(SERVED, "list_groups", SERVED["list_groups"]._replace(handler=works_and_fails))
         client = Client(face.listener)
         client.raw(request("list_groups", 2, {}))
         await settle(20)

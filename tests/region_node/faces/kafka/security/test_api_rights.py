@@ -1,0 +1,117 @@
+"""A row says its rights, or the broker does not start; handlers get what their row says, whatever they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.wire.kafka.message_codec import BY_NAME, Fields, Request
+from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED
+from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.security.api_rights import ApiRight, ApiRow, RequestGate, checked
+from region_node.security.authentication.principal import Principal
+from region_node.security.settings import SecuritySettings
+from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.pulsar.harness import settle
+
+SECURITY = SecuritySettings(authorization=True, anonymous_role="ann", super_users=("root",))
+R = ApiRight
+
+
+async def _handler(connection: Any, request: Request) -> Fields | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        (("fetch", (R.READ_TOPIC,), _handler), TypeError),
+        (ApiRow("fetch", (), _handler), TypeError),
+        (ApiRow("fetch", ("READ_TOPIC",), _handler), TypeError),  # type: ignore[arg-type]
+        (ApiRow("fetsch", (R.READ_TOPIC,), _handler), ValueError),
+        (ApiRow("fetch", (R.NONE, R.READ_TOPIC), _handler), ValueError),
+        (ApiRow("fetch", (R.ANY_ROLE, R.READ_TOPIC), _handler), ValueError),
+        (ApiRow("fetch", (R.READ_TOPIC, R.WRITE_TOPIC), _handler), ValueError),
+        (ApiRow("fetch", (R.TENANT, R.SUPER), _handler), ValueError),
+    ],
+)
+def test_a_row_by_which_nobody_can_be_checked_ends_the_start(row: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        checked([row])
+
+
+def test_two_rows_of_one_request_end_the_start() -> None:
+    row = ApiRow("fetch", (R.READ_TOPIC,), _handler)
+    assert checked([row]) == {"fetch": row}
+    with pytest.raises(ValueError, match="two rows"):
+        checked([row, row])
+
+
+def test_nothing_but_what_signs_in_is_for_everybody() -> None:
+    assert {"api_versions", "sasl_handshake", "sasl_authenticate"} == BEFORE_LOGIN
+
+
+def test_the_audit_log_has_what_changes() -> None:
+    of_admins = {R.CREATE_TOPIC, R.ALTER_TOPIC, R.DELETE_TOPIC, R.DELETE_GROUP}
+    changing = {name for name, row in SERVED.items() if of_admins & set(row.rights)}
+    changing |= {name for name in SERVED if name.startswith(("alter_", "create_", "delete_", "incremental_alter_"))}
+    assert {name for name, row in SERVED.items() if row.changes} == changing | {"offset_delete"}
+
+
+def test_the_gate_goes_by_the_row_and_by_the_topics_own_tenant() -> None:
+    async def test(face: Face) -> None:
+        await face.admin.update_tenant("public", TenantInfo(allowed_regions=("us",), admin_roles=("keeper",)))
+        await face.admin.create_tenant("shop", TenantInfo(allowed_regions=("us",), admin_roles=("boss",)))
+        grants = {"reader": ["consume"], "writer": ["produce"]}
+        await face.admin.create_namespace("shop/live", NamespacePolicies(regions=("us",), permissions=grants))
+        await settle()
+        expected = {
+            R.READ_TOPIC: {"reader", "boss", "root"},
+            R.WRITE_TOPIC: {"writer", "boss", "root"},
+            R.DESCRIBE_TOPIC: {"reader", "writer", "boss", "root"},
+            R.CREATE_TOPIC: {"boss", "root"},
+            R.ALTER_TOPIC: {"boss", "root"},
+            R.DELETE_TOPIC: {"boss", "root"},
+            R.TENANT: {"keeper", "root"},
+            R.SUPER: {"root"},
+        }
+        request = Request(BY_NAME["fetch"], 0, 1, "", {}, b"")
+        login = Client(face.listener).protocol.login
+        for right, allowed in expected.items():
+            rows = checked([ApiRow("fetch", (right,), _handler)])
+            gate = RequestGate(rows, login, face.broker.security.rights, "public/default", face.broker.name)
+            of_all = right in (R.TENANT, R.SUPER)
+            found = set()
+            for role in ("guest", "reader", "writer", "boss", "keeper", "root"):
+                login.principal = Principal(role=role)
+                try:
+                    gate.of_all(request) if of_all else gate.topic(request, "shop/live/orders")
+                    found.add(role)
+                except Refused as error:
+                    assert error.code == (
+                        Code.CLUSTER_AUTHORIZATION_FAILED if of_all else Code.TOPIC_AUTHORIZATION_FAILED
+                    )
+            assert found == allowed, right
+            with pytest.raises(LookupError):
+                gate.topic(request, "shop/live/orders") if of_all else gate.of_all(request)
+
+    with_face(test, security=SECURITY)
+
+
+def test_a_role_without_a_grant_is_given_no_producer_id() -> None:
+    async def test(face: Face) -> None:
+        client = Client(face.listener)
+        client.protocol.login.principal = Principal(role="ann")
+        asked = {"transactional_id": None, "transaction_timeout": 1000}
+        refused = await client.ask("init_producer_id", 4, asked)
+        assert (refused["error_code"], refused["producer_id"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, -1)
+        granted = {"ann": ["produce"]}
+        await face.admin.update_namespace("public/default", lambda before: replace(before, permissions=granted))
+        await settle()
+        given = await client.ask("init_producer_id", 4, asked)
+        assert given["error_code"] == 0 and given["producer_id"] >= 0
+
+    with_face(test, security=SECURITY)
