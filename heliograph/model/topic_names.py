@@ -46,8 +46,10 @@ class TopicName:
         for part in (tenant, namespace):
             if not _PART.match(part):
                 raise NotAllowed(f"topic {text!r}: {part!r} {_WRONG}")
-        if local in (".", ".."):
-            raise NotAllowed(f"topic {text!r}: {local!r} is no name")
+        if local[0] == "." or "/." in local:
+            for part in local.split("/"):
+                if part in (".", ".."):
+                    raise NotAllowed(f"topic {text!r}: {part!r} is no name, nor a part of one")
         if _CONTROL.search(local) or len(text) > 4096:
             raise NotAllowed(f"topic {text!r}: control characters or more than 4096 characters in the name")
         return cls(intern(domain), tenant, namespace, local)

@@ -38,6 +38,9 @@ def test_partitions_know_their_topic() -> None:
         "persistent://./b/c",
         "persistent://a/../c",
         "persistent://a/b/..",
+        "persistent://a/b/../../c/d/e",
+        "persistent://a/b/c/..",
+        "persistent://a/b/./c",
         "persistent://a/b/.",
     ],
 )

@@ -1,14 +1,13 @@
 """The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, schemas.
 
-Is: one handler a command. Isn't: the decision who owns a topic (`Lookup`). A command that is not in the table is not
-one that clients send.
+Is: one row a command, with its right and its handler. Isn't: the decision who owns a topic (`Lookup`). A command that
+is not in the table is not one that clients send.
 Source: docs/protocols/pulsar.md, "Commands: what to answer".
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
@@ -21,6 +20,8 @@ from region_node.faces.pulsar.commands import (
     topic_list_commands,
     transaction_commands,
 )
+from region_node.faces.pulsar.commands.command_rights import CommandRight as R
+from region_node.faces.pulsar.commands.command_rights import CommandRow, checked
 from region_node.faces.pulsar.server_errors import code_of
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
@@ -149,43 +150,41 @@ async def _get_or_create_schema(connection: PulsarConnection, command: pb.Comman
     connection.send(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=response))
 
 
-Handler = Callable[["PulsarConnection", pb.BaseCommand], None]
-
-HANDLERS: dict[int, Handler] = {
-    Kind.CONNECT: _on_connect,
-    Kind.PING: _on_ping,
-    Kind.PONG: _on_pong,
-    Kind.AUTH_RESPONSE: _on_auth_response,
-    Kind.LOOKUP: _on_lookup,
-    Kind.PARTITIONED_METADATA: _on_partitions,
-    Kind.GET_TOPICS_OF_NAMESPACE: topic_list_commands.on_topics,
-    Kind.PRODUCER: producer_commands.on_producer,
-    Kind.CLOSE_PRODUCER: producer_commands.on_close_producer,
-    Kind.SUBSCRIBE: consumer_commands.on_subscribe,
-    Kind.CLOSE_CONSUMER: consumer_commands.on_close_consumer,
-    Kind.ACK: consumer_commands.on_ack,
-    Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumer_commands.on_redeliver,
-    Kind.UNSUBSCRIBE: consumer_commands.on_unsubscribe,
-    Kind.SEEK: consumer_commands.on_seek,
-    Kind.GET_LAST_MESSAGE_ID: consumer_commands.on_get_last_message_id,
-    Kind.CONSUMER_STATS: consumer_commands.on_consumer_stats,
-    Kind.GET_SCHEMA: _on_get_schema,
-    Kind.GET_OR_CREATE_SCHEMA: _on_get_or_create_schema,
-    Kind.WATCH_TOPIC_LIST: topic_list_commands.on_watch,
-    Kind.WATCH_TOPIC_LIST_CLOSE: topic_list_commands.on_watch_close,
-    Kind.SCALABLE_TOPIC_LOOKUP: scalable_topics.on_lookup,
-    Kind.SCALABLE_TOPIC_SUBSCRIBE: scalable_topics.on_subscribe,
-    Kind.SCALABLE_TOPIC_CLOSE: scalable_topics.on_close,
-    Kind.WATCH_SCALABLE_TOPICS: scalable_topics.on_watch,
-    Kind.WATCH_SCALABLE_TOPICS_CLOSE: scalable_topics.on_close,
-    Kind.TC_CLIENT_CONNECT_REQUEST: transaction_commands.on_transaction,
-    Kind.NEW_TXN: transaction_commands.on_transaction,
-    Kind.ADD_PARTITION_TO_TXN: transaction_commands.on_transaction,
-    Kind.ADD_SUBSCRIPTION_TO_TXN: transaction_commands.on_transaction,
-    Kind.END_TXN: transaction_commands.on_transaction,
-    Kind.END_TXN_ON_PARTITION: transaction_commands.on_transaction,
-    Kind.END_TXN_ON_SUBSCRIPTION: transaction_commands.on_transaction,
-}
-
-OF_LINKS = frozenset((Kind.CONNECT, Kind.PING, Kind.PONG, Kind.AUTH_RESPONSE, Kind.LOOKUP, Kind.PARTITIONED_METADATA))
-"""All of Pulsar's commands that a link listener answers: a region's certificate opens links, and nothing else."""
+SERVED = checked(
+    (
+        CommandRow(Kind.CONNECT, R.NONE, _on_connect, links=True),
+        CommandRow(Kind.PING, R.ANY_ROLE, _on_ping, links=True),
+        CommandRow(Kind.PONG, R.ANY_ROLE, _on_pong, links=True),
+        CommandRow(Kind.AUTH_RESPONSE, R.ANY_ROLE, _on_auth_response, links=True),
+        CommandRow(Kind.LOOKUP, R.LOOK_UP, _on_lookup, links=True),
+        CommandRow(Kind.PARTITIONED_METADATA, R.LOOK_UP, _on_partitions, links=True),
+        CommandRow(Kind.GET_TOPICS_OF_NAMESPACE, R.LIST, topic_list_commands.on_topics),
+        CommandRow(Kind.PRODUCER, R.PRODUCE, producer_commands.on_producer),
+        CommandRow(Kind.CLOSE_PRODUCER, R.OPENED, producer_commands.on_close_producer),
+        CommandRow(Kind.SUBSCRIBE, R.CONSUME, consumer_commands.on_subscribe),
+        CommandRow(Kind.CLOSE_CONSUMER, R.OPENED, consumer_commands.on_close_consumer),
+        CommandRow(Kind.ACK, R.OPENED, consumer_commands.on_ack),
+        CommandRow(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES, R.OPENED, consumer_commands.on_redeliver),
+        CommandRow(Kind.UNSUBSCRIBE, R.OPENED, consumer_commands.on_unsubscribe),
+        CommandRow(Kind.SEEK, R.OPENED, consumer_commands.on_seek),
+        CommandRow(Kind.GET_LAST_MESSAGE_ID, R.OPENED, consumer_commands.on_get_last_message_id),
+        CommandRow(Kind.CONSUMER_STATS, R.OPENED, consumer_commands.on_consumer_stats),
+        CommandRow(Kind.GET_SCHEMA, R.LOOK_UP, _on_get_schema),
+        CommandRow(Kind.GET_OR_CREATE_SCHEMA, R.PRODUCE, _on_get_or_create_schema),
+        CommandRow(Kind.WATCH_TOPIC_LIST, R.LIST, topic_list_commands.on_watch),
+        CommandRow(Kind.WATCH_TOPIC_LIST_CLOSE, R.OPENED, topic_list_commands.on_watch_close),
+        CommandRow(Kind.SCALABLE_TOPIC_LOOKUP, R.NOBODY, scalable_topics.on_lookup),
+        CommandRow(Kind.SCALABLE_TOPIC_SUBSCRIBE, R.NOBODY, scalable_topics.on_subscribe),
+        CommandRow(Kind.SCALABLE_TOPIC_CLOSE, R.NOBODY, scalable_topics.on_close),
+        CommandRow(Kind.WATCH_SCALABLE_TOPICS, R.NOBODY, scalable_topics.on_watch),
+        CommandRow(Kind.WATCH_SCALABLE_TOPICS_CLOSE, R.NOBODY, scalable_topics.on_close),
+        CommandRow(Kind.TC_CLIENT_CONNECT_REQUEST, R.ANY_ROLE, transaction_commands.on_transaction),
+        CommandRow(Kind.NEW_TXN, R.ANY_GRANT, transaction_commands.on_transaction),
+        CommandRow(Kind.ADD_PARTITION_TO_TXN, R.OWN_TXN_PRODUCE, transaction_commands.on_transaction),
+        CommandRow(Kind.ADD_SUBSCRIPTION_TO_TXN, R.OWN_TXN_CONSUME, transaction_commands.on_transaction),
+        CommandRow(Kind.END_TXN, R.OWN_TXN, transaction_commands.on_transaction),
+        CommandRow(Kind.END_TXN_ON_PARTITION, R.BROKERS, transaction_commands.on_transaction),
+        CommandRow(Kind.END_TXN_ON_SUBSCRIPTION, R.BROKERS, transaction_commands.on_transaction),
+    )
+)
+"""A region's certificate opens links, and nothing else: of these commands a link listener answers those that say so."""

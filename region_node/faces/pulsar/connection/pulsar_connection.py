@@ -29,7 +29,8 @@ from heliograph.wire.pulsar.frame_cutter import (
 )
 from heliograph.wire.pulsar.server_frames import frame, messages, with_broker_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
-from region_node.faces.pulsar.commands.command_table import HANDLERS, OF_LINKS
+from region_node.faces.pulsar.commands.command_rights import CommandRight
+from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.commands.consumer_commands import ConsumerHandle, Consuming, between
 from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
 from region_node.faces.pulsar.commands.producer_commands import send_producer_success
@@ -188,14 +189,14 @@ class PulsarConnection(asyncio.Protocol):
         elif isinstance(event, Flow):
             self.consuming.flow(event.consumer_id, event.permits)
         elif isinstance(event, pb.BaseCommand):
-            if not self.connected and event.type != pb.BaseCommand.CONNECT:
+            row = SERVED.get(event.type)
+            if not self.connected and (row is None or row.right is not CommandRight.NONE):
                 raise PeerError("the first command must be CONNECT")
-            handler = HANDLERS.get(event.type)
-            if self.link and event.type not in OF_LINKS:
-                raise PeerError(f"{pb.BaseCommand.Type.Name(event.type)} is none of the commands of a link")
-            if handler is None:
+            if row is None:
                 raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
-            handler(self, event)
+            if self.link and not row.links:
+                raise PeerError(f"{pb.BaseCommand.Type.Name(event.type)} is none of the commands of a link")
+            row.handler(self, event)
         elif isinstance(event, ReplicatedSend):
             assert self.replicated is not None
             if (other := self.replicated.take(event)) is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.faces.pulsar.commands.command_table import HANDLERS
+from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST
 from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
 from tests.region_node.faces.pulsar.codec import FIELDS, entry, frame, send
@@ -82,7 +82,7 @@ def test_http_learns_where_the_admin_port_is() -> None:
     with_broker(test)
 
 
-@pytest.mark.parametrize("kind", HANDLERS)
+@pytest.mark.parametrize("kind", SERVED)
 def test_a_link_listener_answers_links_and_nothing_else(kind: int) -> None:
     """A region's certificate, which whoever holds one of its machines has, reads and writes no topic."""
 
