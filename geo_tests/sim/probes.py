@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from geo_tests.sim.checkers import Violation
+from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.reports import Reports
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
@@ -104,26 +104,22 @@ class Probes:
                     )
             return
         acked: set[Position] = set()
-        emptied = self._emptied(region, topic)
+        emptied = max(self._emptied(region, topic), BEFORE_ALL)
         for name, consumer in self.world.consumers:
             if name == region and consumer.topic == topic:
                 acked |= consumer.acked
+        mark = cursor.mark_delete
         for message, position in history.acknowledged.items():
-            if (
-                history.submitted[message][0] == region
-                and (-1, -1) < position <= cursor.mark_delete
-                and position not in acked
-                and position > emptied
-            ):
+            if position not in acked and emptied < position <= mark and history.submitted[message][0] == region:
                 raise Violation(
-                    f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which "
+                    f"{topic} in {region}: the mark-delete position {mark} has passed {position}, which "
                     "nobody acknowledged"
                 )
 
     def _emptied(self, region: str, topic: str) -> Position:
         """Up to here an admin took everything away there."""
         trimmed = self.world.trimmings.get(topic)
-        return (-1, -1) if trimmed is None else trimmed.emptied(region)
+        return BEFORE_ALL if trimmed is None else trimmed.emptied(region)
 
     def _look_at_links(self, region: str, topic: str, log: Any) -> None:
         """A replication cursor never passes what is not durable in the other region, or named there by a SKIP, but for
@@ -140,22 +136,24 @@ class Probes:
             if not name.startswith(REPLICATION_CURSOR):
                 continue
             target = name.removeprefix(REPLICATION_CURSOR)
-            there = self._durable.get((topic, target, log.origin), (-1, -1))
-            passed = [
-                p
-                for message, p in history.acknowledged.items()
-                if max(there, emptied) < p <= cursor.mark_delete and history.submitted[message][0] == region
-            ]
-            owned = any(r == target and t == topic and other.ledger.failed is None for r, t, other in self._topics())
+            there = self._durable.get((topic, target, log.origin), BEFORE_ALL)
+            passed = self._between(history, region, max(there, emptied), cursor.mark_delete)
             if not passed:
                 self._suspicions.pop((topic, region, target), None)
-            elif owned:
+            elif any(r == target and t == topic and other.ledger.failed is None for r, t, other in self._topics()):
                 count = self._suspicions[topic, region, target] = self._suspicions.get((topic, region, target), 0) + 1
                 if count > SUSPICIONS_MAX:
                     raise Violation(
                         f"{topic}: the link {region}->{target} stands at {cursor.mark_delete}, and {target} has "
                         f"{region} only through {there}: {passed[:3]}"
                     )
+
+    def _between(self, history: History, region: str, after: Position, through: Position) -> list[Position]:
+        """What was acknowledged of `region`, in (after, through]."""
+        if after >= through:  # nearly always: nothing has to be looked through
+            return []
+        found = history.acknowledged.items()
+        return [at for message, at in found if after < at <= through and history.submitted[message][0] == region]
 
     def _look_at_bounds(self) -> None:
         """Every queue and cache keeps its bound."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
 from heliograph.model.positions import BEFORE_ALL, Position
-from region_node.dr.operations.namespace_facts import topic_facts
+from region_node.dr.operations.namespace_facts import lack_facts, link_facts, topic_facts
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
@@ -64,22 +64,27 @@ class Reports:
     def look(self) -> None:
         """Raises Violation."""
         self._note()
-        owners = {(region, topic): (node, log) for region, topic, node, log in self._world.probes.owners()}
+        owners = {
+            (region, topic): (node, log)
+            for region, topic, node, log in self._world.probes.owners()
+            if topic in self._world.histories
+        }
+        gone = {
+            (region, topic): max(self._emptied(region, topic), _before(log.ledger.first_position()))
+            for (region, topic), (_, log) in owners.items()
+        }
         for (region, topic), (node, log) in owners.items():
-            if topic not in self._world.histories or log.state.trees:
+            if log.state.trees:
                 continue
-            facts = topic_facts(node.roles[0].topics.loaded[topic], node.roles[0].links, node.machine.clock.wall_ms())
-            for target, link in facts["links"].items():
+            confirmed = self._of(topic, region).all
+            for target, link in link_facts(node.roles[0].topics.loaded[topic], node.roles[0].links).items():
                 if (target, topic) in owners:
                     there = owners[target, topic][1].vector.prefix(log.origin)
-                    gone = max(self._emptied(region, topic), _before(log.ledger.first_position()))
-                    lacks = self._above(self._of(topic, region).all, max(there, gone))
+                    lacks = self._above(confirmed, max(there, gone[region, topic]))
                     self._compare(topic, region, "its target", target, link["messages"], lacks)
-            for source, told in facts["lacks"].items():
+            for source, told in lack_facts(log, node.machine.clock.wall_ms()).items():
                 if (source, topic) in owners and told["messages"] is not None:
-                    source_log = owners[source, topic][1]
-                    has = max(log.vector.prefix(source_log.origin), self._emptied(source, topic))
-                    has = max(has, _before(source_log.ledger.first_position()))
+                    has = max(log.vector.prefix(owners[source, topic][1].origin), gone[source, topic])
                     lacks = self._above(self._of(topic, source).told, has)
                     silent = log.incoming[source].untold_s(log.incoming[source].heard.now())
                     self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
@@ -123,7 +128,10 @@ class Reports:
             confirmed.settle(now)
 
     def _of(self, topic: str, region: str) -> _Confirmed:
-        return self._confirmed.setdefault((topic, region), _Confirmed())
+        found = self._confirmed.get((topic, region))
+        if found is None:
+            found = self._confirmed[topic, region] = _Confirmed()
+        return found
 
     def _emptied(self, region: str, topic: str) -> Position:
         trimmed = self._world.trimmings.get(topic)

@@ -39,19 +39,8 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
             for origin in log.vector
             if (found := [[list(a), list(b)] for a, b in log.vector.missing(origin)])
         },
-        "links": {
-            link.target: {
-                "connected": link.connected,
-                "cause": link.cause,
-                "entries": link.backlog_entries,
-                "messages": link.backlog_messages,
-                "bytes": link.backlog_bytes,
-                "age_s": link.age_s,
-                "silent_s": link.silent_s,
-            }
-            for link in links.stats(topic.text)
-        },
-        "lacks": {region: link.status(now_ms) for region, link in sorted(log.incoming.items())},
+        "links": link_facts(topic, links),
+        "lacks": lack_facts(log, now_ms),
         "subscriptions": {}
         if sync is None
         else {name: sync.status(name, now_ms) for name in topic.subscriptions if sync.enabled(name)},
@@ -68,6 +57,27 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
         "loaded_s": max(0.0, (now_ms - topic.loaded_ms) / 1000),
         "only": list(topic.policies.values.get("replication") or ()) or None,
     }
+
+
+def link_facts(topic: Topic, links: LinkManager) -> dict[str, dict[str, Any]]:
+    """What each target lacks of the topic, and how its link is."""
+    return {
+        link.target: {
+            "connected": link.connected,
+            "cause": link.cause,
+            "entries": link.backlog_entries,
+            "messages": link.backlog_messages,
+            "bytes": link.backlog_bytes,
+            "age_s": link.age_s,
+            "silent_s": link.silent_s,
+        }
+        for link in links.stats(topic.text)
+    }
+
+
+def lack_facts(log: ReplicatedLog, now_ms: int) -> dict[str, dict[str, Any]]:
+    """What the topic lacks of each source here."""
+    return {region: link.status(now_ms) for region, link in sorted(log.incoming.items())}
 
 
 def merged(region: str, parts: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
