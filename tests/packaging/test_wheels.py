@@ -41,12 +41,13 @@ def test_the_server_wheel_holds_the_five_in_one_folder_and_a_door(wheels: list[P
 def test_both_install_into_a_fresh_environment(wheels: list[Path], tmp_path: Path) -> None:
     python = tmp_path / "env" / "bin" / "python"
     run(sys.executable, "-m", "venv", tmp_path / "env")
-    lock = ROOT / "requirements" / "lock.txt"
+    locked = ROOT / "requirements" / "server.txt"
     library = next(w for w in wheels if w.name.startswith("heliograph-"))
     server = next(w for w in wheels if w.name.startswith("heliograph_server-"))
-    run(python, "-m", "pip", "install", "-q", "-c", lock, library)
+    run(python, "-m", "pip", "install", "-q", "--only-binary", ":all:", "--require-hashes", "-r", locked)
+    run(python, "-m", "pip", "install", "-q", "--no-index", library)
     assert "0.1.0" in run(tmp_path / "env" / "bin" / "heliograph", "version")
     assert "standalone" not in run(tmp_path / "env" / "bin" / "heliograph", "--help")
-    run(python, "-m", "pip", "install", "-q", "-c", lock, server)
+    run(python, "-m", "pip", "install", "-q", "--no-index", server)
     assert "standalone" in run(tmp_path / "env" / "bin" / "heliograph", "--help")
     run(python, "-c", "import region_node.process.role_process, storage.bookie, replicator, global_config, local_meta")

@@ -7,7 +7,6 @@ installing.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -36,32 +35,17 @@ _VERSIONED = ("pyproject.toml", "packaging/server/pyproject.toml", "heliograph/_
 
 def dependencies() -> Path:
     """Wheels of all that the servers want, fetched once for a lock file."""
-    lock = ROOT / "requirements" / "lock.txt"
+    locked = ROOT / "requirements" / "server.txt"
 
     def fetch(scratch: Path) -> None:
-        wanted = re.findall(
-            r'^    "([^"]+)",$', (ROOT / "pyproject.toml").read_text().partition("[project.optional")[0], re.MULTILINE
-        )
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "-d",
-            str(scratch),
-            "-c",
-            str(lock),
-            "-r",
-            str(ROOT / "requirements" / "server.in"),
-            *wanted,
-        ]
+        command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch)]
+        command += ["--only-binary", ":all:", "--require-hashes", "-r", str(locked)]
         try:
             programs.fetch(command, scratch)
         except subprocess.SubprocessError as error:
             pytest.skip(f"the wheels that hosts install cannot be fetched here: {programs.reason(error)}")
 
-    return once(f"wheels-{programs.digest(lock, ROOT / 'pyproject.toml')}", fetch)
+    return once(f"wheels-{programs.digest(locked)}", fetch)
 
 
 def wheels(folder: Path, version: str) -> Path:
