@@ -24,9 +24,26 @@ class WrongKind(NotAllowed):
     """The value is not of the kind that the policy has: a text for a number, a list for an object."""
 
 
+def described(**schema: Any) -> Callable[[Check], Check]:
+    """Says in JSON Schema which values a check lets pass, for those who read: nothing is checked by it."""
+
+    def add(check: Check) -> Check:
+        check.__dict__["schema"] = schema
+        return check
+
+    return add
+
+
+def schema_of(check: Check) -> dict[str, Any]:
+    """What `described` says of a check; nothing where that is not said."""
+    found: dict[str, Any] = getattr(check, "schema", {})
+    return found
+
+
 def whole(minimum: int = 0, maximum: int = INT_MAX, wrong: str = "") -> Check:
     """wrong: the sentence where it is out of bounds, as Pulsar has it."""
 
+    @described(type="integer", minimum=minimum, maximum=maximum)
     def check(name: str, value: Any) -> Any:
         if type(value) is not int:
             raise WrongKind(f"{name}: expected a whole number, not {value!r}")
@@ -38,6 +55,7 @@ def whole(minimum: int = 0, maximum: int = INT_MAX, wrong: str = "") -> Check:
 
 
 def number(minimum: float = 0.0) -> Check:
+    @described(type="number", minimum=minimum)
     def check(name: str, value: Any) -> Any:
         if type(value) not in (int, float):
             raise WrongKind(f"{name}: expected a number, not {value!r}")
@@ -48,12 +66,14 @@ def number(minimum: float = 0.0) -> Check:
     return check
 
 
+@described(type="boolean")
 def flag(name: str, value: Any) -> Any:
     if type(value) is not bool:
         raise WrongKind(f"{name}: expected true or false, not {value!r}")
     return value
 
 
+@described(type="string", maxLength=_TEXT_MAX)
 def text(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         raise WrongKind(f"{name}: expected a text, not {value!r}")
@@ -66,6 +86,7 @@ def choice(*allowed: str) -> Check:
     """One of these, in any case of its letters."""
     by_lower = {item.lower(): item for item in allowed}
 
+    @described(type="string", enum=list(allowed))
     def check(name: str, value: Any) -> Any:
         found = by_lower.get(value.lower()) if isinstance(value, str) else None
         if found is None:
@@ -78,6 +99,7 @@ def choice(*allowed: str) -> Check:
 def listed(item: Check) -> Check:
     """Makes a check of lists: each element passes `item`, and repetitions are dropped."""
 
+    @described(type="array", items=schema_of(item))
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise WrongKind(f"{name}: expected a list, not {value!r}")
@@ -89,6 +111,7 @@ def listed(item: Check) -> Check:
 def mapped(item: Check) -> Check:
     """An object of any names."""
 
+    @described(type="object", additionalProperties=schema_of(item))
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, dict):
             raise WrongKind(f"{name}: expected an object, not {value!r}")
@@ -107,6 +130,7 @@ def record(
     in_front: before that, instead of the policy's name.
     """
 
+    @described(type="object", properties={name: schema_of(one) for name, (one, _) in fields.items()})
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, dict):
             raise WrongKind(f"{name}: expected an object with {', '.join(fields)}, not {value!r}")
@@ -183,6 +207,7 @@ PERSISTENCE = record(
 AFFINITY = record(bookkeeperAffinityGroupPrimary=(text, None), bookkeeperAffinityGroupSecondary=(text, None))
 
 
+@described(type="string", enum=["non-partitioned", "partitioned"])
 def _topic_type(name: str, value: Any) -> Any:
     return _TOPIC_TYPE(name, value or "non-partitioned")  # Go's client sends "" where it has none
 
@@ -239,6 +264,7 @@ _QUOTA = record(
 )
 
 
+@described(**schema_of(_QUOTA))
 def quota(name: str, value: Any) -> Any:
     """One backlog quota; `limit` is an older name of `limitSize`."""
     if isinstance(value, dict) and value.get("limitSize") is None and value.get("limit") is not None:
@@ -246,6 +272,7 @@ def quota(name: str, value: Any) -> Any:
     return _QUOTA(name, value)
 
 
+@described(type="object", additionalProperties=schema_of(_QUOTA))
 def quotas(name: str, value: Any) -> Any:
     found = mapped(quota)(name, value)
     unknown = [kind for kind in found if kind not in QUOTA_TYPES]
@@ -254,11 +281,16 @@ def quotas(name: str, value: Any) -> Any:
     return found
 
 
+_ENTRY_FILTERS = record(entryFilterNames=(text, ""))
+
+
+@described(**schema_of(_ENTRY_FILTERS))
 def entry_filters(name: str, value: Any) -> Any:
     """Names by commas, in their order; which there are is for brokers to say."""
-    return record(entryFilterNames=(text, ""))(name, value)
+    return _ENTRY_FILTERS(name, value)
 
 
+@described(type="object")
 def offload(name: str, value: Any) -> Any:
     """Where old ledgers go; its fields are read by the offloader. Numbers, texts, flags, and one level of names to
     texts.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from heliograph.model.configuration.policy_values import described
 from heliograph.model.errors import NotAllowed
 
 Routes = Mapping[str, Sequence[str]]
@@ -84,6 +85,7 @@ class _Everyone(dict[str, str]):
         return super().get(key, self._parent)
 
 
+@described(type="object", properties={"kind": {"type": "string", "enum": list(KINDS)}}, required=["kind"])
 def checked_topology(name: str, value: Any) -> dict[str, Any]:
     """The value of the policy as it is stored. Raises NotAllowed with a sentence."""
     if not isinstance(value, dict) or value.get("kind") not in KINDS:

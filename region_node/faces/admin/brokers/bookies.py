@@ -11,7 +11,8 @@ from aiohttp import web
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.brokers.extensions import recovery_of
-from region_node.faces.admin.calls.admin_context import Admin, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.ledger.bookies.bookie_labels import Labels
 
@@ -19,7 +20,7 @@ _NO_GROUP = "default"
 _TEXT_MAX = 255
 
 
-async def list_all(admin: Admin, request: web.Request) -> Any:
+async def list_all(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"bookies": [{"bookieId": row["id"]} for row in recovery_of(admin).bookies() if row["registered"]]}
 
 
@@ -39,17 +40,25 @@ async def rack(admin: Admin, request: web.Request) -> Any:
     return _shown(bookie, found)
 
 
-async def set_rack(admin: Admin, request: web.Request) -> Any:
+class BookieInfo(Given):
+    """Pulsar's BookieInfo; a rack is named as /zone-a is."""
+
+    rack: str | None = None
+    hostname: str | None = None
+
+
+async def set_rack(admin: Admin, request: web.Request, given: BookieInfo) -> None:
     """Rack and group from now on, whatever the bookie says of itself; placement obeys at once, and what lies too close
     together is moved as time goes by.
     """
     recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
-    given = await typed_body(request, dict, 'BookieInfo, such as {"rack": "/zone-a", "hostname": "bookie-1"},')
     group = request.query.get("group", _NO_GROUP)
     if group != _NO_GROUP:
         check_name("group", group)
     labels = Labels(
-        rack=_text(given, "rack"), group="" if group == _NO_GROUP else group, hostname=_text(given, "hostname")
+        rack=_text("rack", given.rack),
+        group="" if group == _NO_GROUP else group,
+        hostname=_text("hostname", given.hostname),
     )
     if not labels.rack:
         raise NotAllowed(
@@ -62,7 +71,7 @@ async def set_rack(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, before and _shown(bookie, before), _shown(bookie, labels))
 
 
-async def forget_rack(admin: Admin, request: web.Request) -> Any:
+async def forget_rack(admin: Admin, request: web.Request) -> None:
     """What the bookie says of itself holds again."""
     recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
     before = recovery.labels().get(bookie)
@@ -87,13 +96,10 @@ def _shown(bookie: str, labels: Labels) -> dict[str, Any]:
     return {"rack": labels.rack, "hostname": labels.hostname or bookie}
 
 
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str) or len(value) > _TEXT_MAX:
+def _text(name: str, value: str | None) -> str:
+    if value and len(value) > _TEXT_MAX:
         raise NotAllowed(f"{name}: a text of at most {_TEXT_MAX} characters is expected")
-    return value
+    return value or ""
 
 
 ROUTES: tuple[Route, ...] = (

@@ -19,11 +19,11 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
-async def names(admin: Admin, request: web.Request) -> Any:
+async def names(admin: Admin, request: web.Request) -> list[Any]:
     return sorted(BY_BROKER)
 
 
-async def values(admin: Admin, request: web.Request) -> Any:
+async def values(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What was set while the brokers ran."""
     set_, _ = admin.topics.policies.brokers()
     return {policy.broker: _text(policy, set_[policy.name]) for policy in BY_BROKER.values() if policy.name in set_}
@@ -43,7 +43,7 @@ async def runtime(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def change(admin: Admin, request: web.Request) -> Any:
+async def change(admin: Admin, request: web.Request) -> None:
     policy, given = _policy(request), request.match_info["value"]
     try:
         value = json.loads(given)
@@ -55,7 +55,7 @@ async def change(admin: Admin, request: web.Request) -> Any:
     await _write(admin, request, lambda p: p | {policy.name: checked})
 
 
-async def forget(admin: Admin, request: web.Request) -> Any:
+async def forget(admin: Admin, request: web.Request) -> None:
     policy = _policy(request)
     await _write(admin, request, lambda p: {name: value for name, value in p.items() if name != policy.name})
 

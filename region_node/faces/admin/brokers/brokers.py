@@ -24,7 +24,7 @@ def _address(record: BrokerRecord) -> str:
     return urlsplit(record.admin_url).netloc
 
 
-async def list_active(admin: Admin, request: web.Request) -> Any:
+async def list_active(admin: Admin, request: web.Request) -> list[Any]:
     cluster = request.match_info.get("cluster", admin.region)
     if cluster != admin.region:
         raise NotFound(
@@ -35,7 +35,7 @@ async def list_active(admin: Admin, request: web.Request) -> Any:
     return [_address(record) for record in admin.ownership.brokers()]
 
 
-async def leader(admin: Admin, request: web.Request) -> Any:
+async def leader(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is
     named.
     """
@@ -81,12 +81,12 @@ async def version(admin: Admin, request: web.Request) -> Any:
     return web.Response(text=admin.version)
 
 
-async def check_quotas(admin: Admin, request: web.Request) -> Any:
+async def check_quotas(admin: Admin, request: web.Request) -> None:
     """Backlog quotas are looked at now, and not only at the next tick."""
     admin.topics.check_now()
 
 
-async def internal_configuration(admin: Admin, request: web.Request) -> Any:
+async def internal_configuration(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {
         "zookeeperServers": "",
         "configurationStoreServers": "",
@@ -147,7 +147,7 @@ async def load_report(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def metrics_as_json(admin: Admin, request: web.Request) -> Any:
+async def metrics_as_json(admin: Admin, request: web.Request) -> list[Any]:
     """What /metrics says of the broker as a whole, as Pulsar's Metrics: one object for each set of labels."""
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     _, totals = await admin.topic_metrics.text()
@@ -156,12 +156,12 @@ async def metrics_as_json(admin: Admin, request: web.Request) -> Any:
     return [{"metrics": values, "dimensions": dict(labels)} for labels, values in found.items()]
 
 
-async def bookie_operations(admin: Admin, request: web.Request) -> Any:
+async def bookie_operations(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Nothing is counted by namespace here: /metrics of each bookie has what it does."""
     return {}
 
 
-async def allocator(admin: Admin, request: web.Request) -> Any:
+async def allocator(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Shows an allocator that Pulsar has, `default` or `ml-cache`, as empty: memory is taken from the interpreter as it
     is needed, so there are no arenas, and no caches of threads. Raises NotFound for any other.
     """

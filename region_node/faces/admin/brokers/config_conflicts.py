@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 
 from global_config.deferred_edits import DeferredEdits
 from heliograph.model.errors import NotFound
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.prometheus_text import Sample
 
@@ -24,15 +25,18 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     return _deferred(admin).status()
 
 
-async def resolve(admin: Admin, request: web.Request) -> Any:
-    """Body: {"take": "mine" or "theirs"}: what the region wanted, or what the configuration has."""
-    given = await body(request)
-    if not isinstance(given, dict) or given.get("take") not in ("mine", "theirs"):
-        raise MalformedRequest('expected {"take": "mine"} or {"take": "theirs"} in the body')
+class Resolution(Given):
+    """mine: what the region wanted; theirs: what the configuration has."""
+
+    take: Literal["mine", "theirs"]
+
+
+async def resolve(admin: Admin, request: web.Request, given: Resolution) -> dict[str, Any]:
+    """Ends a conflict, as `take` says."""
     ended = await _deferred(admin).resolve(
-        f"{request.match_info['region']}/{request.match_info['conflict']}", given["take"]
+        f"{request.match_info['region']}/{request.match_info['conflict']}", given.take
     )
-    admin.changed(request, asdict(ended), given["take"])
+    admin.changed(request, asdict(ended), given.take)
     return asdict(ended)
 
 

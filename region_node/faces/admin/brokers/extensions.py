@@ -35,7 +35,7 @@ _READ_ENTRIES_MAX = 2048
 _READ_BYTES_MAX = 4 << 20
 
 
-async def status(admin: Admin, request: web.Request) -> Any:
+async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     """This broker's links; with `all=true` those of every broker of the region."""
     links = [asdict(link) for link in admin.links.stats()]
     if flag(request, "all"):
@@ -63,11 +63,11 @@ def _bundle(admin: Admin, namespace: str, index: int) -> str:
     return f"{namespace}/{table.name(index)}" if table is not None and index < table.count else namespace
 
 
-async def config_status(admin: Admin, request: web.Request) -> Any:
+async def config_status(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"region": admin.region, "stale_s": admin.view.stale_s(), **await admin.config_status()}
 
 
-async def snapshot(admin: Admin, request: web.Request) -> Any:
+async def snapshot(admin: Admin, request: web.Request) -> dict[str, Any]:
     """The open ledger is counted up to the last entry that clients may read."""
     log = await admin.log(admin.topic(request))
     found = snapshot_of(log, (await admin.loaded(admin.topic(request))).readable)
@@ -131,7 +131,7 @@ async def write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Pos
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
 
 
-async def vector(admin: Admin, request: web.Request) -> Any:
+async def vector(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What is held now; with `at`: by origin, the last coordinate at or below that position."""
     log = await admin.log(admin.topic(request))
     if "at" not in request.query:
@@ -176,7 +176,7 @@ async def bookies(admin: Admin, request: web.Request) -> Any:
     return recovery_of(admin).bookies()
 
 
-async def decommission(admin: Admin, request: web.Request) -> Any:
+async def decommission(admin: Admin, request: web.Request) -> None:
     """Begins to empty a bookie: it gets nothing new, and its copies move to others. Answers at once; idempotent."""
     bookie = check_name("bookie", request.match_info["id"])
     recovery = recovery_of(admin)
@@ -185,22 +185,22 @@ async def decommission(admin: Admin, request: web.Request) -> Any:
     await recovery.decommission(bookie)
 
 
-async def emptying(admin: Admin, request: web.Request) -> Any:
+async def emptying(admin: Admin, request: web.Request) -> dict[str, Any]:
     """How far that is: a look at every ledger."""
     return asdict(await recovery_of(admin).emptying(check_name("bookie", request.match_info["id"])))
 
 
-async def recommission(admin: Admin, request: web.Request) -> Any:
+async def recommission(admin: Admin, request: web.Request) -> None:
     """Ends it: the bookie is used again."""
     await recovery_of(admin).recommission(check_name("bookie", request.match_info["id"]))
 
 
-async def new_life(admin: Admin, request: web.Request) -> Any:
+async def new_life(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What the loss of a bookie's directories costs, as far as that is not made good yet: a look at every ledger."""
     return asdict(await recovery_of(admin).new_lives.look(check_name("bookie", request.match_info["id"])))
 
 
-async def grant_new_life(admin: Admin, request: web.Request) -> Any:
+async def grant_new_life(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Lets a bookie in limbo begin a new life without its directories; `force=true`: also where it may have had the
     only copy of something. Answers with the price; idempotent.
     """
@@ -208,7 +208,7 @@ async def grant_new_life(admin: Admin, request: web.Request) -> Any:
     return asdict(await recovery_of(admin).new_lives.grant(bookie, force=flag(request, "force")))
 
 
-async def audit(admin: Admin, request: web.Request) -> Any:
+async def audit(admin: Admin, request: web.Request) -> dict[str, Any]:
     """The newest changes by admin at this broker; `all=true`: at every broker of the region."""
     count = whole_number(request.query.get("count", "100"), "count")
     found = admin.audit.newest(count)

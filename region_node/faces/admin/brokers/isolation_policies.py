@@ -10,27 +10,50 @@ Source: Pulsar's NamespaceIsolationData and BrokerNamespaceIsolationData; docs/p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.isolation.anti_affinity import FailureDomain
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
 from region_node.placement.ownership.broker_records import BrokerRecord
 
-_EXAMPLE = (
-    '{"namespaces": ["bank/.*"], "primary": ["broker-[01]"], "secondary": [], "auto_failover_policy": {"policy_type": '
-    '"min_available", …}},'
-)
+Whole = int | Annotated[str, Meta(pattern=r"^-?\d+$")]
+"""Pulsar's clients write these as texts."""
 
 
-async def list_all(admin: Admin, request: web.Request) -> Any:
+class Limits(Given):
+    min_limit: Whole
+    usage_threshold: Whole
+
+
+class Failover(Given):
+    policy_type: Literal["min_available"]
+    parameters: Limits
+
+
+class IsolationData(Given):
+    """Pulsar's NamespaceIsolationData; its three lists are of regexes."""
+
+    auto_failover_policy: Failover
+    namespaces: list[str] | None = None
+    primary: list[str] | None = None
+    secondary: list[str] | None = None
+
+
+class Domain(Given):
+    brokers: list[str] | None = None
+
+
+async def list_all(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {name: _shown(policy) for name, policy in _rules(admin, request).isolation.policies.items()}
 
 
@@ -42,19 +65,19 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return _shown(policy)
 
 
-async def put(admin: Admin, request: web.Request) -> Any:
+async def put(admin: Admin, request: web.Request, given: IsolationData) -> None:
     """Makes or replaces a policy; bundles that are at other brokers by it are moved in the next cycles of the
     balancer.
     """
     rules, name = _rules(admin, request), check_name("isolation policy", request.match_info["policy"])
-    policy = _policy(await typed_body(request, dict, f"NamespaceIsolationData, such as {_EXAMPLE}"))
+    policy = _policy(given)
     before = rules.isolation.policies.get(name)
     await rules.put(name, policy)
     await admin.seen(lambda: rules.isolation.policies.get(name) == policy)
     admin.changed(request, before and _shown(before), _shown(policy))
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     """None of that name: nothing to do."""
     rules, name = _rules(admin, request), request.match_info["policy"]
     before = rules.isolation.policies.get(name)
@@ -63,7 +86,7 @@ async def delete(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, before and _shown(before), None)
 
 
-async def brokers(admin: Admin, request: web.Request) -> Any:
+async def brokers(admin: Admin, request: web.Request) -> list[Any]:
     """What the policies say of each live broker."""
     rules = _rules(admin, request)
     return [_of_broker(rules, _host(record), names_of(record)) for record in admin.ownership.brokers()]
@@ -80,28 +103,23 @@ async def broker(admin: Admin, request: web.Request) -> Any:
 # -- failure domains ---------------------------------------------------------------------------------------------------
 
 
-async def list_domains(admin: Admin, request: web.Request) -> Any:
+async def list_domains(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {name: {"brokers": list(domain.brokers)} for name, domain in sorted(_rules(admin, request).domains.items())}
 
 
-async def get_domain(admin: Admin, request: web.Request) -> Any:
+async def get_domain(admin: Admin, request: web.Request) -> dict[str, Any]:
     rules, name = _rules(admin, request), request.match_info["domain"]
     if name not in rules.domains:
         raise NotFound(f"Domain {name} for cluster {admin.region} does not exist")
     return {"brokers": list(rules.domains[name].brokers)}
 
 
-async def put_domain(admin: Admin, request: web.Request) -> Any:
+async def put_domain(admin: Admin, request: web.Request, given: Domain) -> None:
     """Makes or replaces a domain; namespaces of anti-affinity groups are divided anew, and their bundles follow in the
     next cycles of the balancer.
     """
     rules, name = _rules(admin, request), check_name("failure domain", request.match_info["domain"])
-    given = (await typed_body(request, dict, 'a failure domain, such as {"brokers": ["us-broker-0"]},')).get(
-        "brokers"
-    ) or []
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise MalformedRequest("brokers: expected a list of names")
-    domain = FailureDomain(tuple(dict.fromkeys(given)))
+    domain = FailureDomain(tuple(dict.fromkeys(given.brokers or ())))
     for other, theirs in rules.domains.items():
         if other != name and (both := set(theirs.brokers) & set(domain.brokers)):
             raise web.HTTPConflict(
@@ -113,7 +131,7 @@ async def put_domain(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, before and {"brokers": list(before.brokers)}, {"brokers": list(domain.brokers)})
 
 
-async def delete_domain(admin: Admin, request: web.Request) -> Any:
+async def delete_domain(admin: Admin, request: web.Request) -> None:
     before, rules, name = await get_domain(admin, request), _rules(admin, request), request.match_info["domain"]
     await rules.delete_domain(name)
     await admin.seen(lambda: name not in rules.domains)
@@ -164,35 +182,15 @@ def _shown(policy: IsolationPolicy) -> dict[str, Any]:
     }
 
 
-def _policy(fields: dict[str, Any]) -> IsolationPolicy:
-    """Builds the policy from the body. Raises MalformedRequest, NotAllowed for regexes and bounds that a policy
-    refuses."""
-    lists: dict[str, tuple[str, ...]] = {}
-    for what in ("namespaces", "primary", "secondary"):
-        given = fields.get(what) or []
-        if not isinstance(given, list) or not all(isinstance(regex, str) for regex in given):
-            raise MalformedRequest(f"{what}: expected a list of regexes")
-        lists[what] = tuple(given)
-    failover = fields.get("auto_failover_policy")
-    if (
-        not isinstance(failover, dict)
-        or failover.get("policy_type") != "min_available"
-        or not isinstance(failover.get("parameters"), dict)
-    ):
-        raise MalformedRequest(
-            'auto_failover_policy: expected {"policy_type": "min_available", "parameters": {"min_limit": "1", '
-            '"usage_threshold": "100"}}'
-        )
-    try:
-        least, usage = (int(failover["parameters"][name]) for name in ("min_limit", "usage_threshold"))
-    except (KeyError, TypeError, ValueError):
-        raise MalformedRequest("auto_failover_policy: min_limit and usage_threshold must be whole numbers") from None
+def _policy(given: IsolationData) -> IsolationPolicy:
+    """Raises NotAllowed for regexes and bounds that a policy refuses."""
+    limits = given.auto_failover_policy.parameters
     return IsolationPolicy(
-        namespaces=lists["namespaces"],
-        primary=lists["primary"],
-        secondary=lists["secondary"],
-        min_available=least,
-        usage_threshold=usage,
+        namespaces=tuple(given.namespaces or ()),
+        primary=tuple(given.primary or ()),
+        secondary=tuple(given.secondary or ()),
+        min_available=int(limits.min_limit),
+        usage_threshold=int(limits.usage_threshold),
     )
 
 

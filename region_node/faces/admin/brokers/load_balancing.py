@@ -25,7 +25,7 @@ _RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "ne
 """Our names -> those of Pulsar's load reports."""
 
 
-async def show(admin: Admin, request: web.Request) -> Any:
+async def show(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads;
     `here=true`: of this one.
     """
@@ -86,7 +86,7 @@ async def availability(admin: Admin, request: web.Request) -> Any:
     return answer
 
 
-async def pause(admin: Admin, request: web.Request) -> Any:
+async def pause(admin: Admin, request: web.Request) -> None:
     """Nothing is shed for `seconds`; it ends by itself. Again: from now on."""
     try:
         seconds = float(request.query.get("seconds", "600"))
@@ -97,7 +97,7 @@ async def pause(admin: Admin, request: web.Request) -> Any:
     await _balancer(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
 
 
-async def resume(admin: Admin, request: web.Request) -> Any:
+async def resume(admin: Admin, request: web.Request) -> None:
     await _balancer(admin).set_pause("", 0)
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, Members, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, Members, flag
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime import prometheus_text
 
@@ -37,13 +39,15 @@ async def show(admin: Admin, request: web.Request) -> Any:
     return report
 
 
-async def add(admin: Admin, request: web.Request) -> Any:
+class Joining(Given):
+    """address: host:port, or source=host:port,... where each reaches it by another way."""
+
+    address: Annotated[str, Meta(min_length=1)]
+
+
+async def add(admin: Admin, request: web.Request, given: Joining) -> Any:
     """Adds a learner: it receives everything, and counts for nothing."""
-    given = await body(request)
-    address = given.get("address", "") if isinstance(given, dict) else ""
-    if not isinstance(address, str) or not address:
-        raise MalformedRequest('the body must be {"address": "host:port"}, or {"address": "source=host:port,..."}')
-    return await _change(admin, request, "add", address)
+    return await _change(admin, request, "add", given.address)
 
 
 async def promote(admin: Admin, request: web.Request) -> Any:
@@ -61,7 +65,7 @@ async def transfer(admin: Admin, request: web.Request) -> Any:
     return await _change(admin, request, "transfer")
 
 
-async def _change(admin: Admin, request: web.Request, verb: str, address: str = "") -> Any:
+async def _change(admin: Admin, request: web.Request, verb: str, address: str = "") -> dict[str, Any]:
     dry = flag(request, "dry_run")
     report, changed = await _group(admin, request)(
         f"dry-{verb}" if dry else verb, request.match_info["member"], address

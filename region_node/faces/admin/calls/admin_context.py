@@ -466,14 +466,6 @@ async def text_body(request: web.Request) -> str | None:
     return value if isinstance(value, str) else text or None
 
 
-async def typed_body(request: web.Request, kind: type | tuple[type, ...], wanted: str) -> Any:
-    """Raises MalformedRequest unless the body is of that kind (a bool is no number)."""
-    value = await body(request)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-        raise MalformedRequest(f"expected {wanted} in the body")
-    return value
-
-
 def flag(request: web.Request, name: str) -> bool:
     return request.query.get(name, "").lower() == "true"
 

@@ -10,16 +10,14 @@ Source: docs/protocols/security.md, "Rights"; docs/decisions/0219-a-row-says-its
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from region_node.faces.admin.calls.admin_context import Admin
-
-Handler = Callable[["Admin", web.Request], Awaitable[Any]]
+Handler = Callable[..., Awaitable[Any]]
+"""Called with the Admin, the request, and, where it has the parameter `given`, with the body as that type."""
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
 """A handler as aiohttp calls it."""
 
@@ -45,6 +43,8 @@ class Route(NamedTuple):
     path: str
     access: CallAccess
     handler: Handler
+    body: Mapping[str, Any] | None = None
+    """The JSON schema of the body, of a handler that reads it itself; None: as its `given` says (`call_bodies`)."""
 
 
 PARAMETER = re.compile(r"{(\w+)(?::([^{}]*))?}")

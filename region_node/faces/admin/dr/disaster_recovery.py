@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer
@@ -24,7 +26,8 @@ from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of
@@ -36,7 +39,6 @@ _COUNT_S = 3.0
 """How long one request counts; what it has not come to is asked for again."""
 _HEARD_S, _HEARD_LOOKS = 5.0, 20
 """A broker that is well has heard of a leadership, and has a lease, within this time."""
-_SLO = ("rpo_s", "rto_s")
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
@@ -58,7 +60,7 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def status(admin: Admin, request: web.Request) -> Any:
+async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at
     what cost. Nobody is waited for longer than `region_patience_s`.
     """
@@ -233,16 +235,16 @@ async def region_facts(admin: Admin, request: web.Request) -> Any:
     return facts_of_broker(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
 
 
-async def region_tails(admin: Admin, request: web.Request) -> Any:
+async def region_tails(admin: Admin, request: web.Request, given: dict[str, Any]) -> Any:
     """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted
     entry by entry, for a few seconds.
     """
-    return await _counts(admin, request, "tails")
+    return await _counts(admin, request, "tails", given)
 
 
-async def region_spans(admin: Admin, request: web.Request) -> Any:
+async def region_spans(admin: Admin, request: web.Request, given: dict[str, Any]) -> Any:
     """The same of the body's spans, {topic: [[origin, after, through]]}."""
-    return await _counts(admin, request, "spans")
+    return await _counts(admin, request, "spans", given)
 
 
 _SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
@@ -251,10 +253,8 @@ _SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
 }
 
 
-async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
-    namespace, given = admin.namespace(request), await body(request)
-    if not isinstance(given, dict):
-        raise MalformedRequest("expected {topic: what to count of it} in the body")
+async def _counts(admin: Admin, request: web.Request, what: str, given: dict[str, Any]) -> Any:
+    namespace = admin.namespace(request)
     if flag(request, "local"):
         return await _local_counts(admin, namespace, what, given)
     return await counts_here(admin, namespace, what, given)
@@ -307,24 +307,33 @@ async def health_of_owner(admin: Admin, topic: str) -> None:
 # -- active-passive ----------------------------------------------------------------------------------------------------
 
 
-async def make_passive(admin: Admin, request: web.Request) -> Any:
-    """Body: {"active": region, "slo": {"rpo_s": 5, "rto_s": 30}}. The namespace takes messages in that region alone, as
+Promise = Annotated[float, Meta(gt=0)]
+"""Seconds."""
+
+
+class SloSeconds(OnlyGiven):
+    rpo_s: Promise | None = None
+    rto_s: Promise | None = None
+
+
+class ActivePassive(Given):
+    """active: the region that takes messages."""
+
+    active: str
+    slo: SloSeconds = msgspec.field(default_factory=SloSeconds)
+
+
+async def make_passive(admin: Admin, request: web.Request, given: ActivePassive) -> dict[str, Any]:
+    """The namespace takes messages in that region alone, as
     soon as every broker of every region has heard of it: that is waited for, a few seconds; `unheard` says who has not.
     """
-    namespace, given = admin.namespace(request), await body(request)
-    policies, slo = admin.policies(namespace), given.get("slo", {}) if isinstance(given, dict) else None
-    if not isinstance(given, dict) or not isinstance(given.get("active"), str) or not isinstance(slo, dict):
-        raise MalformedRequest('expected {"active": region, "slo": {"rpo_s": seconds, "rto_s": seconds}} in the body')
-    if wrong := [
-        key
-        for key, value in slo.items()
-        if key not in _SLO or isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
-    ]:
-        raise MalformedRequest(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
-    if given["active"] not in policies.regions:
-        raise NotAllowed(f"{namespace} is not in region {given['active']}; it is in {', '.join(policies.regions)}")
+    namespace = admin.namespace(request)
+    policies = admin.policies(namespace)
+    if given.active not in policies.regions:
+        raise NotAllowed(f"{namespace} is not in region {given.active}; it is in {', '.join(policies.regions)}")
+    slo = {key: value for key, value in msgspec.structs.asdict(given.slo).items() if value is not None}
     switching = conductor_for(admin, request).switching
-    record = await switching.begin(namespace, given["active"], {key: float(value) for key, value in slo.items()})
+    record = await switching.begin(namespace, given.active, slo)
     admin.changed(request, None, asdict(record))
     await admin.seen(lambda: _leases(admin).gate(namespace) is not None)
     for _ in range(_HEARD_LOOKS):
@@ -334,7 +343,7 @@ async def make_passive(admin: Admin, request: web.Request) -> Any:
     return {**asdict(record), "unheard": unheard_text(left)}
 
 
-async def make_active(admin: Admin, request: web.Request) -> Any:
+async def make_active(admin: Admin, request: web.Request) -> None:
     """Every region of the namespace takes messages again."""
     namespace = admin.namespace(request)
     await conductor_for(admin, request).switching.end(namespace)
@@ -344,27 +353,24 @@ async def make_active(admin: Admin, request: web.Request) -> Any:
 # -- operations --------------------------------------------------------------------------------------------------------
 
 
-async def begin(admin: Admin, request: web.Request) -> Any:
-    """Body: {"kind": switchover, failover, or rejoin; "to": region; "dry_run": true; "force": true}. Goes on with the
-    same one where it was interrupted. force: a failover, although brokers may not have heard of the leadership.
+class WantedOperation(Given):
+    """kind: switchover, failover, rejoin, or drill. force: a failover, although brokers may not have heard of the
+    leadership.
     """
-    namespace, given = admin.namespace(request), await body(request)
-    if (
-        not isinstance(given, dict)
-        or not isinstance(given.get("kind"), str)
-        or not isinstance(given.get("to", ""), str)
-    ):
-        raise MalformedRequest('expected {"kind": "switchover", "to": region} in the body')
-    conductor = conductor_for(admin, request)
-    if given.get("dry_run"):
-        return await _dry_run(admin, request, namespace, given["kind"], given.get("to", ""))
-    operation = await conductor.begin(
-        given["kind"],
-        namespace,
-        given.get("to", ""),
-        getattr(request.get("principal"), "role", "") or "anonymous",
-        force=given.get("force") is True,
-    )
+
+    kind: str
+    to: str = ""
+    dry_run: bool | None = None
+    force: bool | None = None
+
+
+async def begin(admin: Admin, request: web.Request, given: WantedOperation) -> Any:
+    """Goes on with the same one where it was interrupted."""
+    namespace, conductor = admin.namespace(request), conductor_for(admin, request)
+    if given.dry_run:
+        return await _dry_run(admin, request, namespace, given.kind, given.to)
+    by = getattr(request.get("principal"), "role", "") or "anonymous"
+    operation = await conductor.begin(given.kind, namespace, given.to, by, force=bool(given.force))
     admin.changed(
         request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}
     )
@@ -401,7 +407,7 @@ async def cancel(admin: Admin, request: web.Request) -> Any:
     return _shown(ended)
 
 
-async def history(admin: Admin, request: web.Request) -> Any:
+async def history(admin: Admin, request: web.Request) -> list[Any]:
     """Finished operations, the newest last."""
     return [_shown(operation) for operation in await conductor_for(admin, request).history(admin.namespace(request))]
 

@@ -18,7 +18,8 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation_steps import Conductor
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
@@ -39,7 +40,7 @@ class OwnCredentials:
             raise ConfigError(f"broker.drill_token_file {self._file} cannot be read: {error}") from error
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
+async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
     """How often the namespace is drilled, when next, and why the last one could not begin."""
     found = await _store(admin).get(schedule(_namespace(admin, request)))
     if found is None:
@@ -50,30 +51,28 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return asdict(Schedule.decode(found[0]))
 
 
-async def put(admin: Admin, request: web.Request) -> Any:
-    """Body: {"every_s": seconds, "to": region, "first_ms": when, now by default}."""
-    namespace, given = _namespace(admin, request), await body(request)
-    if (
-        not isinstance(given, dict)
-        or not _number(given.get("every_s"))
-        or not isinstance(given.get("to", ""), str)
-        or not _number(given.get("first_ms", 0))
-    ):
-        raise MalformedRequest('expected {"every_s": seconds, "to": region} in the body')
-    policies, to = admin.policies(namespace), given.get("to", "")
+class Repetition(Given):
+    """to: a region; with two it need not be named. first_ms: when; 0: now."""
+
+    every_s: float
+    to: str = ""
+    first_ms: float = 0
+
+
+async def put(admin: Admin, request: web.Request, given: Repetition) -> dict[str, Any]:
+    namespace, to = _namespace(admin, request), given.to
+    policies = admin.policies(namespace)
     if to and to not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {to}; it is in {', '.join(policies.regions)}")
     by = getattr(request.get("principal"), "role", "") or "anonymous"
-    made = Schedule(
-        every_s=float(given["every_s"]), to=to, by=by, next_ms=int(given.get("first_ms", 0)) or admin.clock.wall_ms()
-    )
+    made = Schedule(every_s=given.every_s, to=to, by=by, next_ms=int(given.first_ms) or admin.clock.wall_ms())
     await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
     await _store(admin).put(schedule(namespace), made.encode())
     admin.changed(request, None, asdict(made))
     return asdict(made)
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     namespace = _namespace(admin, request)
     if not await _store(admin).delete(schedule(namespace)):
         raise NotFound(f"{namespace} has no schedule of drills")
@@ -83,10 +82,6 @@ async def delete(admin: Admin, request: web.Request) -> Any:
 async def reports(admin: Admin, request: web.Request) -> Any:
     """Every drill's signed report, the newest last."""
     return await _conductor(admin).reports(_namespace(admin, request))
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _namespace(admin: Admin, request: web.Request) -> str:

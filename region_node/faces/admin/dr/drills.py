@@ -20,7 +20,7 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
+from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.region_facts import path_of
 from region_node.faces.admin.tenancy.namespaces import delete_topics
@@ -216,25 +216,23 @@ async def audits(admin: Admin, request: web.Request) -> Any:
     return await audits_here(admin, namespace, since_ms, local=request.query.get("local") == "true")
 
 
-async def probe(admin: Admin, request: web.Request) -> Any:
+async def probe(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Stores a message in a shadow, and reads it back."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
     return {"took_ms": await probe_here(admin, namespace, local=request.query.get("local") == "true")}
 
 
-async def drop(admin: Admin, request: web.Request) -> Any:
+async def drop(admin: Admin, request: web.Request) -> None:
     """Deletes a shadow, with its message."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
     await drop_here(admin, namespace)
 
 
-async def verify(admin: Admin, request: web.Request) -> Any:
+async def verify(admin: Admin, request: web.Request, given: dict[str, Any]) -> dict[str, Any]:
     """Body: a signed report. Whether it is as it was signed, and by a key that the instance knows as that region's."""
-    report = await body(request)
-    if not isinstance(report, dict):
-        raise MalformedRequest("expected the report, as `heliograph dr drill --json` printed it, in the body")
+    report = given
     check(report)
     assert admin.signer is not None
     if not await admin.signer.known(str(report.get("signed_by", "")), str(report["public_key"])):

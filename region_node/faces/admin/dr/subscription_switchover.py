@@ -23,7 +23,8 @@ from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.leadership_changes import closing, reopened, unheard_text
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.operations import namespace_facts
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.region_facts import facts_of
 
@@ -38,43 +39,50 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     return _leadership(admin).status(namespace)
 
 
-async def give(admin: Admin, request: web.Request) -> Any:
-    """Body: {"active": region}. From now on its messages are handed out in that region alone."""
-    name, given = _name(admin, request), await body(request)
-    if not isinstance(given, dict) or not isinstance(given.get("active"), str):
-        raise MalformedRequest('expected {"active": region} in the body')
-    _check_region(admin, request, given["active"])
+class Active(Given):
+    """active: the region in which messages are handed out."""
+
+    active: str
+
+
+async def give(admin: Admin, request: web.Request, given: Active) -> dict[str, Any]:
+    """From now on its messages are handed out in that region alone."""
+    name = _name(admin, request)
+    _check_region(admin, request, given.active)
     leadership = _leadership(admin)
-    record = await leadership.switching.begin(name, given["active"], {})
+    record = await leadership.switching.begin(name, given.active, {})
     admin.changed(request, None, asdict(record))
     await admin.seen(lambda: leadership.known(name))
     return asdict(record)
 
 
-async def take_away(admin: Admin, request: web.Request) -> Any:
+async def take_away(admin: Admin, request: web.Request) -> None:
     """It may be active in every region again."""
     await _leadership(admin).switching.end(_name(admin, request))
     admin.changed(request, "one region", "every region")
 
 
-async def move(admin: Admin, request: web.Request) -> Any:
-    """Body: {"to": region, "fence": true, "force": true}. Does the next step, as far as it can be done now.
-
-    fence: what is not acknowledged is taken back from its consumers, and comes again in the new region. force: nor is
-    it waited for what was acknowledged to be known there, or for brokers that may not have heard that it is active in
-    one region, and hand it out until they hear.
+class SubscriptionMove(Given):
+    """to: a region. fence: what is not acknowledged is taken back from its consumers, and comes again in the new
+    region. force: nor is it waited for what was acknowledged to be known there, or for brokers that may not have heard
+    that it is active in one region, and hand it out until they hear.
     """
-    name, given = _name(admin, request), await body(request)
-    if not isinstance(given, dict) or not isinstance(given.get("to"), str):
-        raise MalformedRequest('expected {"to": region} in the body')
-    to, force = given["to"], given.get("force") is True
-    _check_region(admin, request, to)
-    found = await _step(admin, request, name, to, fence=force or given.get("fence") is True, force=force)
+
+    to: str
+    fence: bool = False
+    force: bool = False
+
+
+async def move(admin: Admin, request: web.Request, given: SubscriptionMove) -> Any:
+    """Does the next step, as far as it can be done now."""
+    name = _name(admin, request)
+    _check_region(admin, request, given.to)
+    found = await _step(admin, request, name, given.to, fence=given.force or given.fence, force=given.force)
     admin.changed(request, None, {"subscription": name, **found})
     return found
 
 
-async def cancel(admin: Admin, request: web.Request) -> Any:
+async def cancel(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Before it has moved: the active region goes on."""
     leadership, name = _leadership(admin), _name(admin, request)
     record, _ = await leadership.switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))

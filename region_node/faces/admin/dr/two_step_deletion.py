@@ -9,16 +9,18 @@ Source: docs/operating/disaster-recovery.md, "Deleting".
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.topics.serving.deferred_deletion import Tombstones
@@ -27,7 +29,7 @@ GRACE_S = 24 * 3600
 _GRACE_S_MAX = 366 * 24 * 3600
 
 
-async def listed(admin: Admin, request: web.Request) -> Any:
+async def listed(admin: Admin, request: web.Request) -> list[Any]:
     """Topics of the namespace that were deleted, and can be brought back or are being purged."""
     namespace = admin.namespace(request)
     rows = [
@@ -53,7 +55,7 @@ async def preview(admin: Admin, request: web.Request) -> Any:
     return _sum(admin, str(name), found)
 
 
-async def preview_namespace(admin: Admin, request: web.Request) -> Any:
+async def preview_namespace(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What deleting the whole namespace would take away in this region."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
@@ -75,36 +77,34 @@ def _sum(admin: Admin, name: str, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def bury(admin: Admin, request: web.Request) -> Any:
-    """Body: {"grace_s": seconds}. From now on nobody can use it, in any region; its data goes when the grace period has
+class Deletion(Given):
+    """grace_s: how long it can be brought back."""
+
+    grace_s: Annotated[float, Meta(ge=0, le=_GRACE_S_MAX)] = GRACE_S
+
+
+async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> Any:
+    """From now on nobody can use it, in any region; its data goes when the grace period has
     ended. Where a tombstone asks, this is the answer that it is to go.
     """
-    name, grace_s = _name(admin, request), await _grace_s(request)
+    name = _name(admin, request)
     policies = admin.policies(name.namespace)
     if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
         raise NotFound(f"{name} does not exist in region {admin.region}")
-    return await _bury(admin, request, str(name), policies.regions, grace_s, admin.view.partitions(str(name)))
+    return await _bury(admin, request, str(name), policies.regions, given, admin.view.partitions(str(name)))
 
 
-async def bury_namespace(admin: Admin, request: web.Request) -> Any:
-    """Body: {"grace_s": seconds}. The same of a namespace: every topic in it, its policies, and its name go when the
+async def bury_namespace(admin: Admin, request: web.Request, given: Deletion | None) -> Any:
+    """The same of a namespace: every topic in it, its policies, and its name go when the
     grace period has ended.
     """
-    namespace, grace_s = admin.namespace(request), await _grace_s(request)
-    return await _bury(admin, request, namespace, admin.policies(namespace).regions, grace_s, 0)
-
-
-async def _grace_s(request: web.Request) -> float:
-    given = await body(request)
-    grace_s = given.get("grace_s", GRACE_S) if isinstance(given, dict) else GRACE_S
-    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 <= grace_s <= _GRACE_S_MAX:
-        raise MalformedRequest(f"grace_s must be 0 to {_GRACE_S_MAX} seconds")
-    return float(grace_s)
+    namespace = admin.namespace(request)
+    return await _bury(admin, request, namespace, admin.policies(namespace).regions, given, 0)
 
 
 async def _bury(
-    admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], grace_s: float, partitions: int
-) -> Any:
+    admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], given: Deletion | None, partitions: int
+) -> dict[str, Any]:
     store, now = _leases(admin).store, admin.clock.wall_ms()
     before = await store.get(tombstone(name))
     again = before is not None and bool(Tombstone.decode(before[0]).asks)
@@ -113,7 +113,7 @@ async def _bury(
         topic=name,
         regions=regions,
         since_ms=now,
-        until_ms=now + int(grace_s * 1000),
+        until_ms=now + int((given or Deletion()).grace_s * 1000),
         by=by,
         partitions=partitions,
         sure=again,
@@ -128,14 +128,14 @@ async def _bury(
     return asdict(made)
 
 
-async def bring_back(admin: Admin, request: web.Request) -> Any:
+async def bring_back(admin: Admin, request: web.Request) -> None:
     """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge, unless the
     tombstone asks: then what is there stays, as nothing was hidden.
     """
     await _bring_back(admin, request, str(_name(admin, request)))
 
 
-async def bring_back_namespace(admin: Admin, request: web.Request) -> Any:
+async def bring_back_namespace(admin: Admin, request: web.Request) -> None:
     """The same of a namespace."""
     await _bring_back(admin, request, admin.namespace(request))
 

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, flag, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _FIELDS = (
@@ -34,15 +35,19 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return _shown(found)
 
 
-async def update(admin: Admin, request: web.Request) -> Any:
+class Urls(Given, rename={ours: theirs for theirs, ours, _ in _FIELDS}):
+    """Pulsar's ClusterUrl: where clients are sent on to."""
+
+    service_url: str | None = None
+    service_url_tls: str | None = None
+    broker_service_url: str | None = None
+    broker_service_url_tls: str | None = None
+
+
+async def update(admin: Admin, request: web.Request, given: Urls) -> Any:
     """Begins a migration (`migrated=true`), or ends it; its addresses are those of its namespaces', too."""
-    name, given = (
-        _cluster(admin, request),
-        await typed_body(request, dict, 'ClusterUrl, such as {"brokerServiceUrl": "pulsar://green:6650"}'),
-    )
-    urls = {
-        ours: admin.urls.check(str(given[theirs]), (scheme,)) for theirs, ours, scheme in _FIELDS if given.get(theirs)
-    }
+    name = _cluster(admin, request)
+    urls = {ours: admin.urls.check(url, (scheme,)) for _, ours, scheme in _FIELDS if (url := getattr(given, ours))}
     wanted = ClusterMigration(migrated=flag(request, "migrated"), **urls)
     if wanted.migrated and not wanted.urls:
         raise NotAllowed("give brokerServiceUrl or brokerServiceUrlTls: clients are sent there")
@@ -53,11 +58,11 @@ async def update(admin: Admin, request: web.Request) -> Any:
     return web.Response()
 
 
-async def update_namespace(admin: Admin, request: web.Request) -> Any:
+async def update_namespace(admin: Admin, request: web.Request, given: bool) -> None:
     """Sends the namespace's clients on, in this region, to where the region's migration says; or serves them here
     again.
     """
-    namespace, migrated = admin.namespace(request), await typed_body(request, bool, "true or false")
+    namespace, migrated = admin.namespace(request), given
     admin.policies(namespace)
     before = admin.region in admin.view.migrated_in(namespace)
     await admin.config.migrations.set_namespace(namespace, admin.region, migrated)

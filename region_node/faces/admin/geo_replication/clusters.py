@@ -18,7 +18,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from replicator.pulsar.cluster_credentials import check_file_name
 
@@ -33,20 +33,20 @@ _FILES = {
 }
 
 
-async def list_all(admin: Admin, request: web.Request) -> Any:
+async def list_all(admin: Admin, request: web.Request) -> list[Any]:
     return sorted(
         [*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())]
     )
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
+async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
     found = _found(admin, request)
     return {**_shown(found), "peerClusterNames": list(admin.view.peers(found.name))}
 
 
-async def create(admin: Admin, request: web.Request) -> Any:
+async def create(admin: Admin, request: web.Request, given: dict[str, Any] | None) -> None:
     name = check_name("cluster", request.match_info["cluster"])
-    given = await _given(request)
+    given = given or {}
     if given.get("gateway"):
         cluster = PulsarCluster(name=name, **_cluster_fields(admin, given))
         await admin.config.create_cluster(cluster)
@@ -59,8 +59,8 @@ async def create(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, None, fields)
 
 
-async def update(admin: Admin, request: web.Request) -> Any:
-    found, given = _found(admin, request), await _given(request)
+async def update(admin: Admin, request: web.Request, given: dict[str, Any] | None) -> None:
+    found, given = _found(admin, request), given or {}
     if isinstance(found, PulsarCluster):
         after = await admin.config.update_cluster(
             found.name, lambda old: replace(old, **_cluster_fields(admin, given, old))
@@ -74,7 +74,7 @@ async def update(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, _shown(found), _shown(changed))
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     found = _found(admin, request)
     if isinstance(found, PulsarCluster):
         await admin.config.delete_cluster(found.name)
@@ -126,13 +126,6 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
         "role": found.role,
         **{name: getattr(found, ours) for ours, name in _FILES.items()},
     }
-
-
-async def _given(request: web.Request) -> dict[str, Any]:
-    given = await body(request) or {}
-    if not isinstance(given, dict):
-        raise MalformedRequest('expected ClusterData in the body, such as {"serviceUrl": …, "brokerServiceUrl": …}')
-    return given
 
 
 def _fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
@@ -226,17 +219,15 @@ def _name(path: str) -> str:
     return path.removeprefix("/") if path.count("/") == 1 else path
 
 
-async def peers(admin: Admin, request: web.Request) -> Any:
+async def peers(admin: Admin, request: web.Request) -> list[Any]:
     return list(admin.view.peers(_found(admin, request).name))
 
 
-async def set_peers(admin: Admin, request: web.Request) -> Any:
+async def set_peers(admin: Admin, request: web.Request, given: list[str]) -> None:
     """In place of those that were there. A record: regions replicate what namespaces say, whoever is whose peer."""
-    name, wanted = _found(admin, request).name, await typed_body(request, list, 'names of clusters, such as ["eu"]')
-    if not all(isinstance(peer, str) for peer in wanted):
-        raise MalformedRequest('expected names of clusters in the body, such as ["eu"]')
+    name = _found(admin, request).name
     before = admin.view.peers(name)
-    after = await admin.config.peers.set(name, wanted)
+    after = await admin.config.peers.set(name, given)
     await admin.seen(lambda: admin.view.peers(name) == after.names)
     admin.changed(request, list(before), list(after.names))
 

@@ -17,7 +17,8 @@ from heliograph.model.coordinates import Vector, format_coordinate, parse_coordi
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.topics.topic import Topic
 from replicator.coordinates.skip_reasons import HERE
@@ -26,7 +27,7 @@ from replicator.log.region_durability import RegionWaits
 from replicator.log.replicated_log import ReplicatedLog
 
 
-async def position(admin: Admin, request: web.Request) -> Any:
+async def position(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Where the entry lies here that was first published under a coordinate."""
     log = await admin.log(admin.topic(request))
     wanted = parse_coordinate(request.match_info["coordinate"])
@@ -41,7 +42,7 @@ async def position(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def coordinate(admin: Admin, request: web.Request) -> Any:
+async def coordinate(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Where the entry at a position here was first published."""
     log = await admin.log(admin.topic(request))
     at = _position(request.match_info["position"])
@@ -59,7 +60,7 @@ async def coordinate(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def vectors(admin: Admin, request: web.Request) -> Any:
+async def vectors(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What each region holds of each origin, as this one has last heard."""
     log = await admin.log(admin.topic(request))
     regions = {admin.region: {"age_s": 0.0, "origins": _origins(log, HERE, log.vector)}}
@@ -71,7 +72,7 @@ async def vectors(admin: Admin, request: web.Request) -> Any:
     return {"topic": log.topic, "numbers": {str(r.number): r.name for r in admin.view.regions()}, "regions": regions}
 
 
-async def risk(admin: Admin, request: web.Request) -> Any:
+async def risk(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What would be missing elsewhere if this region were lost now, and here if another one were."""
     log = await admin.log(admin.topic(request))
     now_ms = admin.clock.wall_ms()
@@ -94,22 +95,25 @@ async def risk(admin: Admin, request: web.Request) -> Any:
     return {"topic": log.topic, "region": admin.region, "not_yet_elsewhere": outgoing, "not_yet_here": incoming}
 
 
-async def durability(admin: Admin, request: web.Request) -> Any:
+async def durability(admin: Admin, request: web.Request) -> dict[str, Any]:
     """How many regions a receipt stands for, who lags, and what was confirmed with fewer."""
     log = await admin.log(admin.topic(request))
     told = (log.waits or RegionWaits.past(log)).shown()
     return {"topic": log.topic, "region": admin.region, "origin": format_coordinate((log.origin, (0, 0)))[:-4], **told}
 
 
-async def seek(admin: Admin, request: web.Request) -> Any:
+class Seek(Given):
+    """coordinate: what comes next, as region.epoch.incarnation:ledger:entry."""
+
+    coordinate: str
+
+
+async def seek(admin: Admin, request: web.Request, given: Seek) -> dict[str, Any]:
     """The subscription goes on with the entry of that coordinate; where that is gone, with the next one of the same
     origin.
     """
     topic, name, log = await _subscription(admin, request)
-    given = await body(request)
-    if not isinstance(given, dict) or not isinstance(given.get("coordinate"), str):
-        raise MalformedRequest('expected {"coordinate": "region.epoch.incarnation:ledger:entry"} in the body')
-    found = await seek_target(log, given["coordinate"])
+    found = await seek_target(log, given.coordinate)
     await admin.topics.reset_subscription(topic.text, name, at=found)
     return {"topic": topic.text, "subscription": name, "mark_delete": list(found)}
 
@@ -125,7 +129,7 @@ async def seek_target(log: ReplicatedLog, text: str) -> Position:
     return log.ledger.last_confirmed if following is None else (following[0], following[1] - 1)
 
 
-async def subscription_status(admin: Admin, request: web.Request) -> Any:
+async def subscription_status(admin: Admin, request: web.Request) -> dict[str, Any]:
     """When it was last in step, who was told of its newest state, who was heard, and what waits for messages that have
     not arrived.
     """

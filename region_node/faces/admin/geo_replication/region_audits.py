@@ -15,7 +15,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
-async def report(admin: Admin, request: web.Request) -> Any:
+async def report(admin: Admin, request: web.Request) -> dict[str, Any]:
     """The newest pass over the topic's copy in this region; `report` is null where there was none since the broker
     loaded it.
     """
@@ -38,7 +38,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
     return await report(admin, request)
 
 
-async def reports(admin: Admin, request: web.Request) -> Any:
+async def reports(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Shows the newest pass of each topic here that has something left to repair, or whose pass ended early."""
     auditor = admin.links.auditor
     bad = {topic: found.shown() for topic, found in sorted(auditor.reports.items()) if found.left or found.error}

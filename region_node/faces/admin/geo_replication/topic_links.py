@@ -13,7 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.schemas.schema_diff import differences
 from replicator.links.give_up_lost import give_up
@@ -22,7 +23,7 @@ from replicator.links.parked_links import Choice, look_again, resolve
 from replicator.pulsar.pulsar_link import PulsarLink
 
 
-async def links(admin: Admin, request: web.Request) -> Any:
+async def links(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Each link as the status shows it; a parked one with `parked`: since_ms, and what is here and there."""
     log = await admin.log(admin.topic(request))
     return {
@@ -32,24 +33,21 @@ async def links(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def decide(admin: Admin, request: web.Request) -> Any:
-    """{"choice": "theirs", "ours", or "retry", "dry_run": false}. Answers with the link, and the numbers that the
-    choice changes, and where.
-    """
-    given = await body(request)
-    if (
-        not isinstance(given, dict)
-        or given.get("choice") not in set(Choice)
-        or not isinstance(given.get("dry_run", False), bool)
-    ):
-        raise MalformedRequest(
-            'expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body'
-        )
+class DryRun(Given):
+    dry_run: bool = False
+
+
+class Decision(DryRun, kw_only=True):
+    choice: Choice
+
+
+async def decide(admin: Admin, request: web.Request, given: Decision) -> dict[str, Any]:
+    """Answers with the link, and the numbers that the choice changes, and where."""
     log, target = await admin.log(admin.topic(request)), request.match_info["region"]
     link = admin.links.links(log.topic).get(target)
     if link is None:
         raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
-    choice, dry_run = Choice(given["choice"]), given.get("dry_run", False)
+    choice, dry_run = given.choice, given.dry_run
     before = await _shown(admin, link)
     if not isinstance(link, PulsarLink):
         numbers = await resolve(link, choice, dry_run=dry_run)
@@ -67,18 +65,15 @@ async def decide(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def lost(admin: Admin, request: web.Request) -> Any:
-    """{"dry_run": false}. Entries that no bookie gives are not waited for any more: the link's target hears that they
+async def lost(admin: Admin, request: web.Request, given: DryRun | None) -> dict[str, Any]:
+    """Entries that no bookie gives are not waited for any more: the link's target hears that they
     are lost. Answers which.
     """
-    given = await body(request) or {}
-    if not isinstance(given, dict) or not isinstance(given.get("dry_run", False), bool):
-        raise MalformedRequest('expected {"dry_run": true or false} in the body')
     log, target = await admin.log(admin.topic(request)), request.match_info["region"]
     link = admin.links.links(log.topic).get(target)
     if not isinstance(link, Link):
         raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
-    dry_run = given.get("dry_run", False)
+    dry_run = given is not None and given.dry_run
     first, last = await give_up(link, dry_run=dry_run)
     return {"topic": log.topic, "region": target, "dry_run": dry_run, "first": list(first), "last": list(last)}
 

@@ -31,6 +31,7 @@ from region_node.faces.admin.brokers import (
 )
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import guard
+from region_node.faces.admin.calls.call_bodies import NOTHING, body_type, decoded
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
@@ -258,10 +259,13 @@ class AdminServer:
         )
 
     def _wrapped(self, handler: Handler) -> Served:
+        kind = body_type(handler)
+
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 try:
-                    return _response(await handler(self._admin, request))
+                    given = () if kind is NOTHING else (await decoded(request, kind),)
+                    return _response(await handler(self._admin, request, *given))
                 except OwnedElsewhere as where:
                     return web.Response(status=307, headers={"Location": where.location(request)})
             except errors.HeliographError as error:

@@ -1,49 +1,62 @@
 """The interface's own description: an OpenAPI 3 document, made from the route table.
 
 Is: every path and method that is served, its parameters, whose right it is (`x-right`), and what each handler says
-it does. Isn't: schemas of every body; Pulsar's names are used.
+it does, takes, and answers. Isn't: a type (`region_node.faces.admin.calls.call_bodies`); Pulsar's names are used.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
+from region_node.faces.admin.calls.call_bodies import NOTHING, answer_type, body_type, is_optional
 from region_node.faces.admin.calls.call_rights import PARAMETER, Route
 
 _METHODS = ("get", "put", "post", "delete")
 
 
-def document(routes: Iterable[Route], version: str) -> dict[str, Any]:
+def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
+    described = _Types(routes)
     paths: dict[str, dict[str, Any]] = {}
     for row in routes:
         plain = PARAMETER.sub(r"{\1}", row.path)
         operations = paths.setdefault(plain, {})
         for name in _METHODS if row.method == "*" else (row.method.lower(),):
-            operations.setdefault(name, _operation(name, row, plain))
+            operations.setdefault(name, _operation(name, row, plain, described))
     return {
-        "openapi": "3.0.3",
+        "openapi": "3.1.0",
         "info": {
             "title": "Heliograph admin",
             "version": version,
             "description": "Pulsar's admin REST v2, and Heliograph's own paths.",
         },
         "paths": dict(sorted(paths.items())),
-        "components": {
-            "schemas": {
-                "Refusal": {"type": "object", "properties": {"reason": {"type": "string"}}, "required": ["reason"]}
-            }
-        },
+        "components": {"schemas": described.components},
     }
 
 
-def _operation(method: str, row: Route, plain: str) -> dict[str, Any]:
-    said = inspect.getdoc(row.handler) or ""
-    refusal = {
-        "description": "refused",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}},
-    }
+class Refusal(msgspec.Struct):
+    reason: str
+
+
+class _Types:
+    """The JSON schemas of what rows take and answer."""
+
+    def __init__(self, rows: Iterable[Route]) -> None:
+        found = [kind for row in rows for kind in (body_type(row.handler), answer_type(row.handler))]
+        kinds = [Refusal, *(kind for kind in found if kind is not NOTHING)]
+        shown, self.components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+        self._shown = {repr(kind): one for kind, one in zip(kinds, shown, strict=True)}
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        return {"application/json": {"schema": self._shown[repr(kind)]}}
+
+
+def _operation(method: str, row: Route, plain: str, types: _Types) -> dict[str, Any]:
+    said, given, answer = inspect.getdoc(row.handler) or "", body_type(row.handler), answer_type(row.handler)
     operation: dict[str, Any] = {
         "operationId": f"{method} {plain}",
         "tags": [_tag(plain)],
@@ -57,16 +70,18 @@ def _operation(method: str, row: Route, plain: str) -> dict[str, Any]:
             }
             for name, pattern in PARAMETER.findall(row.path)
         ],
-        "responses": {
-            "200": {"description": "the answer, as JSON"},
-            "204": {"description": "done, or nothing to say"},
-            "default": refusal,
-        },
+        "responses": {"default": {"description": "refused", "content": types.of(Refusal)}},
     }
+    if answer is not type(None):
+        operation["responses"]["200"] = {"description": "the answer, as JSON", "content": types.of(answer)}
+    if answer in (type(None), Any):
+        operation["responses"]["204"] = {"description": "done, or nothing to say"}
     if said:
         operation["summary"] = " ".join(said.partition("\n\n")[0].split())
-    if method in ("put", "post"):
-        operation["requestBody"] = {"required": False, "content": {"application/json": {"schema": {}}}}
+    if row.body is not None:
+        operation["requestBody"] = {"required": False, "content": {"application/json": {"schema": row.body}}}
+    elif given is not NOTHING:
+        operation["requestBody"] = {"required": not is_optional(given), "content": types.of(given)}
     return operation
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.balance.broker_capacity import ResourceQuota
 from region_node.placement.balance.bundle_divider import BundleDivider
@@ -24,7 +25,13 @@ from region_node.placement.balance.bundle_splitting import RANGE
 _WHOLE = (0, 0)
 
 
-async def split(admin: Admin, request: web.Request) -> Any:
+class Boundaries(Given, rename="camel"):
+    """Pulsar's way to say hashes, from 0 to 4294967295."""
+
+    split_boundaries: list[int] | None = None
+
+
+async def split(admin: Admin, request: web.Request, given: list[int] | Boundaries | None) -> None:
     """In place, at its owner. `splitAlgorithmName`, `unload`; the body: positions, for the way that wants them.
     `LARGEST` and `HOT` name a bundle, too.
     """
@@ -33,7 +40,9 @@ async def split(admin: Admin, request: web.Request) -> Any:
     if record is not admin.ownership.record:
         raise OwnedElsewhere(record)
     parts = await _divider(admin).split(
-        (namespace, bundle), request.query.get("splitAlgorithmName") or RANGE, await _positions(request)
+        (namespace, bundle),
+        request.query.get("splitAlgorithmName") or RANGE,
+        (given.split_boundaries if isinstance(given, Boundaries) else given) or [],
     )
     admin.changed(request, None, {"bundles": [admin.table(namespace).name(index) for _, index in parts]})
     if flag(request, "unload"):
@@ -65,41 +74,30 @@ async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
     return max(loads, key=lambda bundle: (loads[bundle], -bundle[1]))
 
 
-async def _positions(request: web.Request) -> list[int]:
-    """Hashes as whole numbers: a list, or Pulsar's {"splitBoundaries": [...]}."""
-    given = await body(request)
-    if isinstance(given, dict):
-        given = given.get("splitBoundaries")
-    given = given or []
-    if not isinstance(given, list) or any(type(at) is not int for at in given):
-        raise MalformedRequest("expected a list of hashes, as whole numbers from 0 to 4294967295, in the body")
-    return given
-
-
-async def get_quota(admin: Admin, request: web.Request) -> Any:
+async def get_quota(admin: Admin, request: web.Request) -> dict[str, Any]:
     return asdict(_quotas(admin).of(*_where(admin, request)))
 
 
-async def get_default(admin: Admin, request: web.Request) -> Any:
+async def get_default(admin: Admin, request: web.Request) -> dict[str, Any]:
     return asdict(_quotas(admin).default)
 
 
-async def set_quota(admin: Admin, request: web.Request) -> Any:
+async def set_quota(admin: Admin, request: web.Request, given: Any) -> None:
     where, quotas = _where(admin, request), _quotas(admin)
-    before, quota = quotas.of(*where), ResourceQuota.of(await body(request))
+    before, quota = quotas.of(*where), ResourceQuota.of(given)
     await quotas.put(*where, quota)
     admin.changed(request, asdict(before), asdict(quota))
 
 
-async def set_default(admin: Admin, request: web.Request) -> Any:
+async def set_default(admin: Admin, request: web.Request, given: Any) -> None:
     """Sets the quota of every bundle that has none of its own."""
     quotas = _quotas(admin)
-    before, quota = quotas.default, ResourceQuota.of(await body(request))
+    before, quota = quotas.default, ResourceQuota.of(given)
     await quotas.put("", _WHOLE, quota)
     admin.changed(request, asdict(before), asdict(quota))
 
 
-async def reset_quota(admin: Admin, request: web.Request) -> Any:
+async def reset_quota(admin: Admin, request: web.Request) -> None:
     """Deletes the bundle's own quota, so that the default holds for it again."""
     where, quotas = _where(admin, request), _quotas(admin)
     before = quotas.of(*where)

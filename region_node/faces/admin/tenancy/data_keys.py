@@ -28,7 +28,7 @@ SETTLED_MS = 24 * 3600 * 1000
 """A broker that was cut off from the configuration for less than this has heard of a rotation."""
 
 
-async def listing(admin: Admin, request: web.Request) -> Any:
+async def listing(admin: Admin, request: web.Request) -> dict[str, Any]:
     sealing = await _sealing(admin)
     return {
         "region": admin.region,
@@ -37,7 +37,7 @@ async def listing(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def of_tenant(admin: Admin, request: web.Request) -> Any:
+async def of_tenant(admin: Admin, request: web.Request) -> dict[str, Any]:
     """With the topics that may still hold something sealed with each older key."""
     sealing, tenant = await _sealing(admin), request.match_info["tenant"]
     found = sealing.listing().get(tenant, ())
@@ -66,7 +66,7 @@ async def lift(admin: Admin, request: web.Request) -> Any:
     return await _require(admin, request, on=False)
 
 
-async def _require(admin: Admin, request: web.Request, *, on: bool) -> Any:
+async def _require(admin: Admin, request: web.Request, *, on: bool) -> dict[str, Any]:
     tenant = admin.tenant(request)
     if on and admin.reach_level is not None:
         await admin.reach_level(SEALED_TENANTS, f"that tenant {tenant} has to be encrypted at rest")
@@ -81,7 +81,7 @@ async def _require(admin: Admin, request: web.Request, *, on: bool) -> Any:
     }
 
 
-async def rotate(admin: Admin, request: web.Request) -> Any:
+async def rotate(admin: Admin, request: web.Request) -> dict[str, Any]:
     tenant = request.match_info["tenant"]
     if admin.view.tenant(tenant) is None:
         raise NotFound(f"tenant {tenant} does not exist")
@@ -89,7 +89,7 @@ async def rotate(admin: Admin, request: web.Request) -> Any:
     return {"region": admin.region, "tenant": tenant, "number": f"{key.number:016x}", "master": key.master}
 
 
-async def rewrap(admin: Admin, request: web.Request) -> Any:
+async def rewrap(admin: Admin, request: web.Request) -> dict[str, Any]:
     sealing = await _sealing(admin)
     return {"region": admin.region, "master": sealing.master, "tenants": await sealing.rewrap()}
 

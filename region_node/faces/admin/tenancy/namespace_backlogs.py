@@ -25,7 +25,7 @@ async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
     return [TopicName.parse(topic) for topic in topics if not wanted or table.of(topic) == table.named(wanted)]
 
 
-async def clear(admin: Admin, request: web.Request) -> Any:
+async def clear(admin: Admin, request: web.Request) -> None:
     wanted = request.match_info.get("subscription", "")
     for name in await _topics(admin, request):
         found = await admin.at_owner(name, "GET", "/subscriptions", lambda topic: _subscriptions(admin, topic)) or []
@@ -42,7 +42,7 @@ async def clear(admin: Admin, request: web.Request) -> Any:
                 )
 
 
-async def unsubscribe(admin: Admin, request: web.Request) -> Any:
+async def unsubscribe(admin: Admin, request: web.Request) -> None:
     """Raises ConsumerBusy where consumers are connected."""
     subscription = request.match_info["subscription"]
     for name in await _topics(admin, request):
@@ -54,7 +54,7 @@ async def _subscriptions(admin: Admin, topic: str) -> list[str]:
     return [s.name for s in (await admin.topics.get(topic, create=False)).subscriptions.values() if s.durable]
 
 
-async def hash_positions(admin: Admin, request: web.Request) -> Any:
+async def hash_positions(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Where topics of a bundle lie in it."""
     chosen = {name for name in request.query.get("topics", "").split(",") if name}
     found = {str(name): topic_hash(str(name)) for name in await _topics(admin, request)}
@@ -65,7 +65,7 @@ async def hash_positions(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def anti_affinity(admin: Admin, request: web.Request) -> Any:
+async def anti_affinity(admin: Admin, request: web.Request) -> list[Any]:
     """Namespaces of an anti-affinity group."""
     tenant = request.query.get("tenant") or request.query.get("property")
     tenants = [tenant] if tenant else admin.view.tenants()

@@ -17,7 +17,7 @@ from aiohttp import web
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
@@ -29,7 +29,7 @@ from region_node.faces.admin.tenancy.region_removal import (
 from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
 
 
-async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
+async def list_of_tenant(admin: Admin, request: web.Request) -> list[Any]:
     tenant = admin.tenant(request)
     if admin.view.tenant(tenant) is None:
         raise web.HTTPNotFound(reason=f"Tenant {tenant} does not exist")
@@ -50,18 +50,18 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return fields
 
 
-async def create(admin: Admin, request: web.Request) -> Any:
+async def create(admin: Admin, request: web.Request, given: dict[str, Any] | list[str] | None) -> None:
     namespace = admin.namespace(request)
     if admin.view.tenant(admin.tenant(request)) is None:
         raise web.HTTPNotFound(reason=f"Tenant {admin.tenant(request)} does not exist")
-    policies = _policies(admin, request, await body(request))
+    policies = _policies(admin, request, given)
     check_namespaces(admin, admin.tenant(request))
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
     admin.changed(request, None, await get(admin, request))
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     namespace = admin.namespace(request)
     admin.policies(namespace)
     check_nothing_buried(admin, namespace)
@@ -90,7 +90,7 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
             )
 
 
-async def delete_bundle(admin: Admin, request: web.Request) -> Any:
+async def delete_bundle(admin: Admin, request: web.Request) -> None:
     """The topics of one bundle; the bundle itself stays, for new ones."""
     namespace, wanted = admin.bundle(request)
     table = admin.table(namespace)
@@ -102,7 +102,7 @@ async def delete_bundle(admin: Admin, request: web.Request) -> Any:
     await delete_topics(admin, topics)
 
 
-async def topics(admin: Admin, request: web.Request) -> Any:
+async def topics(admin: Admin, request: web.Request) -> list[Any]:
     namespace = admin.namespace(request)
     admin.policies(namespace)
     mode = (request.query.get("mode") or "PERSISTENT").upper()
@@ -114,13 +114,13 @@ async def bundles(admin: Admin, request: web.Request) -> Any:
     return _bundles(admin, admin.namespace(request))
 
 
-async def unload(admin: Admin, request: web.Request) -> Any:
+async def unload(admin: Admin, request: web.Request) -> None:
     namespace = admin.namespace(request)
     for index in range(admin.table(namespace).count):
         await _unload(admin, namespace, index)
 
 
-async def unload_bundle(admin: Admin, request: web.Request) -> Any:
+async def unload_bundle(admin: Admin, request: web.Request) -> None:
     (namespace, index), wanted = admin.bundle(request), request.match_info["bundle"]
     if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
         names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
@@ -165,13 +165,13 @@ def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
     }
 
 
-async def get_replication(admin: Admin, request: web.Request) -> Any:
+async def get_replication(admin: Admin, request: web.Request) -> list[Any]:
     policies = admin.policies(admin.namespace(request))
     return [*policies.regions, *policies.clusters]
 
 
-async def set_replication(admin: Admin, request: web.Request) -> Any:
-    regions, clusters = admin.parted(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+async def set_replication(admin: Admin, request: web.Request, given: list[str]) -> Any:
+    regions, clusters = admin.parted(given)
     if not regions:
         raise NotAllowed("a namespace needs at least one region")
     namespace = admin.namespace(request)
@@ -181,12 +181,12 @@ async def set_replication(admin: Admin, request: web.Request) -> Any:
     await _change(admin, request, lambda p: replace(p, regions=regions, clusters=clusters))
 
 
-async def get_allowed(admin: Admin, request: web.Request) -> Any:
+async def get_allowed(admin: Admin, request: web.Request) -> list[Any]:
     return list(admin.policies(admin.namespace(request)).allowed_regions)
 
 
-async def set_allowed(admin: Admin, request: web.Request) -> Any:
-    regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+async def set_allowed(admin: Admin, request: web.Request, given: list[str]) -> None:
+    regions = admin.regions(given)
     missing = [
         region for region in admin.policies(admin.namespace(request)).regions if regions and region not in regions
     ]
@@ -203,14 +203,12 @@ def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
     return {"boundaries": table.boundaries(), "numBundles": table.count}
 
 
-def _policies(admin: Admin, request: web.Request, given: Any) -> NamespacePolicies:
+def _policies(admin: Admin, request: web.Request, given: dict[str, Any] | list[str] | None) -> NamespacePolicies:
     """Policies of a new namespace; none given: this region alone, the defaults else. A list is taken as its
     clusters. Each is checked as if it were set by itself.
     """
     if isinstance(given, list):
         given = {"replication_clusters": given}
-    if given is not None and not isinstance(given, dict):
-        raise MalformedRequest("expected Policies in the body, or nothing")
     fields: dict[str, Any] = given or {}
     regions, clusters = admin.parted(fields.get("replication_clusters") or [])
     values: dict[str, Any] = {"regions": regions or (admin.region,), "clusters": clusters}

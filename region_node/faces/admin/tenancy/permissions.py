@@ -7,14 +7,15 @@ Source: Pulsar's AuthPolicies; docs/protocols/security.md, "Rights".
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authentication.principal import ROLE_CHARS_MAX
 from region_node.security.authorization import deleted_topic_grants
@@ -24,17 +25,21 @@ _ROLES_MAX = 1000
 """In one namespace, one topic, or of one subscription: they all lie in one value of the configuration."""
 
 
+Role = Annotated[str, Meta(min_length=1, max_length=ROLE_CHARS_MAX)]
+Roles = Annotated[list[Role], Meta(min_length=1, max_length=_ROLES_MAX)]
+
+
 async def of_namespace(admin: Admin, request: web.Request) -> Any:
     return admin.policies(admin.namespace(request)).permissions
 
 
-async def grant_on_namespace(admin: Admin, request: web.Request) -> Any:
+async def grant_on_namespace(admin: Admin, request: web.Request, given: list[Action]) -> None:
     """What the role had is replaced, as Pulsar does."""
-    role, actions = _role(request), await _actions(request)
+    role, actions = _role(request), _actions(given)
     await _change(admin, request, lambda p: replace(p, permissions=_with(p.permissions, role, actions)))
 
 
-async def revoke_on_namespace(admin: Admin, request: web.Request) -> Any:
+async def revoke_on_namespace(admin: Admin, request: web.Request) -> None:
     role = _role(request)
     await _change(admin, request, lambda p: replace(p, permissions=_without(p.permissions, role)))
 
@@ -49,8 +54,8 @@ async def of_topic(admin: Admin, request: web.Request) -> Any:
     return merged
 
 
-async def grant_on_topic(admin: Admin, request: web.Request) -> Any:
-    name, role, actions = _topic(admin, request), _role(request), await _actions(request)
+async def grant_on_topic(admin: Admin, request: web.Request, given: list[Action]) -> None:
+    name, role, actions = _topic(admin, request), _role(request), _actions(given)
 
     def change(p: NamespacePolicies) -> NamespacePolicies:
         return replace(
@@ -60,7 +65,7 @@ async def grant_on_topic(admin: Admin, request: web.Request) -> Any:
     await _change(admin, request, change)
 
 
-async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
+async def revoke_on_topic(admin: Admin, request: web.Request) -> None:
     name, role = _topic(admin, request), _role(request)
     if role not in admin.policies(admin.namespace(request)).topic_permissions.get(name, {}):
         raise NotFound(f"{name}: the role {role!r} has no grant of its own here; one at the namespace is revoked there")
@@ -85,23 +90,17 @@ async def of_subscriptions(admin: Admin, request: web.Request) -> Any:
     return admin.policies(admin.namespace(request)).subscription_permissions
 
 
-async def grant_on_subscription(admin: Admin, request: web.Request) -> Any:
+async def grant_on_subscription(admin: Admin, request: web.Request, given: Roles) -> None:
     """The list replaces the one before: only these roles use the subscription from now on."""
     subscription = request.match_info["subscription"]
-    roles = await typed_body(request, list, 'a list of roles, such as ["reader"],')
-    if (
-        not all(isinstance(role, str) and 0 < len(role) <= ROLE_CHARS_MAX for role in roles)
-        or not 0 < len(roles) <= _ROLES_MAX
-    ):
-        raise MalformedRequest(f"expected 1 to {_ROLES_MAX} roles")
     await _change(
         admin,
         request,
-        lambda p: replace(p, subscription_permissions={**p.subscription_permissions, subscription: sorted(set(roles))}),
+        lambda p: replace(p, subscription_permissions={**p.subscription_permissions, subscription: sorted(set(given))}),
     )
 
 
-async def revoke_on_subscription(admin: Admin, request: web.Request) -> Any:
+async def revoke_on_subscription(admin: Admin, request: web.Request) -> None:
     """With its last role the subscription is open to every role that may consume."""
     subscription, role = request.match_info["subscription"], _role(request)
 
@@ -136,13 +135,8 @@ def _role(request: web.Request) -> str:
     return role
 
 
-async def _actions(request: web.Request) -> list[str]:
-    given = await typed_body(request, list, 'a list of actions, such as ["produce", "consume"],')
-    known = [action.value for action in Action]
-    unknown = [str(action) for action in given if action not in known]
-    if unknown:
-        raise MalformedRequest(f"{', '.join(unknown)[:100]}: the actions are {', '.join(known)}")
-    return sorted(set(given))
+def _actions(given: list[Action]) -> list[str]:
+    return sorted({action.value for action in given})
 
 
 def _with(table: dict[str, list[str]], role: str, actions: list[str]) -> dict[str, list[str]]:

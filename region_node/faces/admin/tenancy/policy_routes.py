@@ -17,7 +17,7 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
-from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, quota, text
+from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, Check, quota, schema_of, text
 from heliograph.model.configuration.replication_routes import check_members
 from heliograph.model.errors import NotAllowed, NotFound, Unauthorized
 from heliograph.model.topic_names import TopicName
@@ -158,7 +158,7 @@ def check_value(
 
 
 def _set(level: Level, policy: Policy) -> Handler:
-    async def set_(admin: Admin, request: web.Request) -> Any:
+    async def set_(admin: Admin, request: web.Request) -> None:
         value = await (text_body if policy.check is text else body)(request)
         if value is None and policy.namespace == "messageTTL" and "messageTTL" in request.query:
             value = number(request.query["messageTTL"], "messageTTL")
@@ -178,7 +178,7 @@ def _set(level: Level, policy: Policy) -> Handler:
 
 
 def _unset(level: Level, policy: Policy) -> Handler:
-    async def unset(admin: Admin, request: web.Request) -> Any:
+    async def unset(admin: Admin, request: web.Request) -> None:
         await level.write(admin, request, removing(policy.name))
 
     return unset
@@ -206,17 +206,17 @@ def _quota_type(request: web.Request) -> str:
 
 
 def _quotas(level: Level) -> tuple[Handler, Handler, Handler]:
-    async def get(admin: Admin, request: web.Request) -> Any:
+    async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
         found: dict[str, Any] = (await level.read(admin, request)).get("backlogQuota", {})
         if flag(request, "applied"):
             found = dict.fromkeys(QUOTA_TYPES, _NO_QUOTA) | found
         return {kind: {"limit": one["limitSize"], **one} for kind, one in found.items()}
 
-    async def set_(admin: Admin, request: web.Request) -> Any:
-        kind, value = _quota_type(request), quota("backlogQuota", await body(request))
+    async def set_(admin: Admin, request: web.Request, given: Any) -> None:
+        kind, value = _quota_type(request), quota("backlogQuota", given)
         await level.write(admin, request, lambda p: p | {"backlogQuota": p.get("backlogQuota", {}) | {kind: value}})
 
-    async def unset(admin: Admin, request: web.Request) -> Any:
+    async def unset(admin: Admin, request: web.Request) -> None:
         kind = _quota_type(request)
 
         def change(policies: dict[str, Any]) -> dict[str, Any]:
@@ -243,13 +243,10 @@ def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handl
     async def get(admin: Admin, request: web.Request) -> Any:
         return shown((await level.read(admin, request)).get(name, {}).get(field, unset))
 
-    async def set_(admin: Admin, request: web.Request) -> Any:
-        value = await body(request)
-        if type(value) is not int:
-            raise MalformedRequest(f"expected a whole number for {field} in the body")
-        await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {field: value}})
+    async def set_(admin: Admin, request: web.Request, given: int) -> None:
+        await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {field: given}})
 
-    async def remove(admin: Admin, request: web.Request) -> Any:
+    async def remove(admin: Admin, request: web.Request) -> None:
         def change(policies: dict[str, Any]) -> dict[str, Any]:
             return (
                 policies | {name: {key: value for key, value in policies[name].items() if key != field}}
@@ -275,7 +272,7 @@ def _keyed(
     async def get(admin: Admin, request: web.Request) -> Any:
         return said((await level.read(admin, request)).get(name, {}).get(request.match_info[key]))
 
-    async def set_(admin: Admin, request: web.Request) -> Any:
+    async def set_(admin: Admin, request: web.Request) -> None:
         chosen, value = request.match_info[key], read(request.match_info.get("value") or await body(request))
         await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {chosen: value}})
 
@@ -297,7 +294,7 @@ def _keyed(
 # -- resource groups of namespaces -------------------------------------------------------------------------------------
 
 
-async def set_group(admin: Admin, request: web.Request) -> Any:
+async def set_group(admin: Admin, request: web.Request) -> None:
     group = request.match_info["group"]
     check_value(admin, request, BY_NAME["resourceGroup"], group)
     await NAMESPACE.write(admin, request, setting("resourceGroup", group))
@@ -316,12 +313,16 @@ _CLIENTS_READ: dict[str, CallAccess] = {
 
 
 def _three(
-    path: str, setter: str, handlers: tuple[Handler, Handler, Handler], right: CallAccess = CallAccess.TENANT
+    path: str,
+    setter: str,
+    handlers: tuple[Handler, Handler, Handler],
+    right: CallAccess = CallAccess.TENANT,
+    check: Check | None = None,
 ) -> tuple[Route, ...]:
     get, set_, unset = handlers
     return (
         Route("GET", path, _CLIENTS_READ.get(path, right), get),
-        Route(setter, path, right, set_),
+        Route(setter, path, right, set_, None if check is None else schema_of(check)),
         Route("DELETE", path, right, unset),
     )
 
@@ -336,12 +337,12 @@ def _namespace_routes() -> tuple[Route, ...]:
         if policy.namespace:
             handlers = _get(NAMESPACE, policy), _set(NAMESPACE, policy), _unset(NAMESPACE, policy)
             setter = "PUT" if policy.put else "POST"
-            routes += _three(f"{_NAMESPACE}/{policy.namespace}", setter, handlers, _right(policy))
+            routes += _three(f"{_NAMESPACE}/{policy.namespace}", setter, handlers, _right(policy), policy.check)
     get, set_, unset = _quotas(NAMESPACE)
     group = BY_NAME["resourceGroup"]
     routes += [
         Route("GET", f"{_NAMESPACE}/backlogQuotaMap", CallAccess.TENANT, get),
-        Route("POST", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, set_),
+        Route("POST", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, set_, schema_of(quota)),
         Route("DELETE", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, unset),
         Route(
             "DELETE",
@@ -370,15 +371,15 @@ def _topic_routes() -> tuple[Route, ...]:
         if policy.topic:
             handlers = _get(TOPIC, policy), _set(TOPIC, policy), _unset(TOPIC, policy)
             setter = "PUT" if policy.put_topic else "POST"
-            routes += _three(f"{_TOPIC}/{policy.topic}", setter, handlers, _right(policy))
+            routes += _three(f"{_TOPIC}/{policy.topic}", setter, handlers, _right(policy), policy.check)
     get, set_, unset = _quotas(TOPIC)
     routes += [
         Route("GET", f"{_TOPIC}/backlogQuotaMap", CallAccess.TENANT, get),
-        Route("POST", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, set_),
+        Route("POST", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, set_, schema_of(quota)),
         Route("DELETE", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, unset),
     ]
     rates = _keyed(TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
-    routes += _three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates)
+    routes += _three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates, check=RATE)
     return tuple(routes)
 
 

@@ -12,7 +12,8 @@ from heliograph.model.configuration.configuration_records import ResourceGroup
 from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.calls.admin_context import Admin, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _FIELDS = (
@@ -31,22 +32,28 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return _shown(_existing(admin, request)[1])
 
 
-async def put(admin: Admin, request: web.Request) -> Any:
+class Rates(Given, rename={ours: theirs for theirs, ours in _FIELDS}):
+    publish_messages: int | None = None
+    publish_bytes: int | None = None
+    dispatch_messages: int | None = None
+    dispatch_bytes: int | None = None
+
+
+async def put(admin: Admin, request: web.Request, given: Rates) -> None:
     """Makes it, or changes the rates that are given."""
     name = check_name("resource group", request.match_info["name"])
     before = admin.view.resource_group(name)
-    given = await typed_body(request, dict, "a ResourceGroup")
     values = _shown(before or ResourceGroup())
-    for theirs, _ in _FIELDS:
-        if given.get(theirs) is not None:
-            values[theirs] = whole(-1, LONG_MAX)(theirs, given[theirs])
+    for theirs, ours in _FIELDS:
+        if (rate := getattr(given, ours)) is not None:
+            values[theirs] = whole(-1, LONG_MAX)(theirs, rate)
     group = ResourceGroup(**{ours: values[theirs] for theirs, ours in _FIELDS})
     await admin.config.set_resource_group(name, group)
     await admin.seen(lambda: admin.view.resource_group(name) == group)
     admin.changed(request, None if before is None else _shown(before), _shown(group))
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     name, before = _existing(admin, request)
     await admin.config.delete_resource_group(name)
     await admin.seen(lambda: admin.view.resource_group(name) is None)

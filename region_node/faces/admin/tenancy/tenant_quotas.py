@@ -10,22 +10,23 @@ Source: docs/operating/tenants.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _GROUP = "resource_group"
-_NUMBERS = tuple(one.name for one in fields(TenantQuota) if one.name != _GROUP)
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
+async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
     """The bounds, and what is used of them in this region."""
     tenant = _existing(admin, request)
     used = {
@@ -42,24 +43,30 @@ async def get(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def put(admin: Admin, request: web.Request) -> Any:
+class Bounds(OnlyGiven):
+    max_namespaces: int | None = None
+    max_topics: int | None = None
+    max_storage_bytes: int | None = None
+    resource_group: str | None = None
+
+
+async def put(admin: Admin, request: web.Request, given: Bounds) -> dict[str, Any]:
     """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group":
     "small"}.
     """
-    tenant, given = _existing(admin, request), await typed_body(request, dict, 'an object such as {"max_topics": 100},')
-    if unknown := sorted(set(given) - {*_NUMBERS, _GROUP}):
-        raise MalformedRequest(f"{', '.join(unknown)}: expected {', '.join(_NUMBERS)}, and {_GROUP}")
+    tenant = _existing(admin, request)
     before = admin.view.tenant_quota(tenant)
-    after = TenantQuota(
-        **{**asdict(before or TenantQuota()), **{name: _checked(admin, name, value) for name, value in given.items()}}
-    )
+    changes = {
+        name: _checked(admin, name, value) for name, value in msgspec.structs.asdict(given).items() if value is not None
+    }
+    after = replace(before or TenantQuota(), **changes)
     await admin.config.set_tenant_quota(tenant, after)
     await admin.seen(lambda: admin.view.tenant_quota(tenant) == after)
     admin.changed(request, _shown(before), _shown(after))
     return asdict(after)
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     tenant = _existing(admin, request)
     before = admin.view.tenant_quota(tenant)
     await admin.config.set_tenant_quota(tenant, None)
@@ -80,7 +87,7 @@ def check_namespaces(admin: Admin, tenant: str) -> None:
 def _checked(admin: Admin, name: str, value: Any) -> Any:
     if name != _GROUP:
         return whole(0, LONG_MAX)(name, value)
-    if not isinstance(value, str) or (value and admin.view.resource_group(value) is None):
+    if value and admin.view.resource_group(value) is None:
         raise NotAllowed(f"Resource group {value} does not exist: make it by PUT /admin/v2/resourcegroups/NAME first")
     return value
 

@@ -8,12 +8,13 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag
+from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 
 
-async def list_all(admin: Admin, request: web.Request) -> Any:
+async def list_all(admin: Admin, request: web.Request) -> list[Any]:
     return sorted(admin.view.tenants())
 
 
@@ -24,22 +25,29 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return _shown(info)
 
 
-async def create(admin: Admin, request: web.Request) -> Any:
-    tenant, info = admin.tenant(request), await _info(admin, request)
+class TenantData(Given, rename="camel"):
+    """Pulsar's TenantInfo; what is left out is empty."""
+
+    admin_roles: list[str] | None = None
+    allowed_clusters: list[str] | None = None
+
+
+async def create(admin: Admin, request: web.Request, given: TenantData | None) -> None:
+    tenant, info = admin.tenant(request), _info(admin, given)
     await admin.config.create_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) is not None)
     admin.changed(request, None, _shown(info))
 
 
-async def update(admin: Admin, request: web.Request) -> Any:
-    tenant, info = _existing(admin, request), await _info(admin, request)
+async def update(admin: Admin, request: web.Request, given: TenantData | None) -> None:
+    tenant, info = _existing(admin, request), _info(admin, given)
     before = await get(admin, request)
     after = await admin.config.update_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) == after)
     admin.changed(request, before, _shown(after))
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     tenant = _existing(admin, request)
     namespaces = admin.view.namespaces(tenant)
     if namespaces and not flag(request, "force"):
@@ -65,20 +73,15 @@ def _existing(admin: Admin, request: web.Request) -> str:
     return tenant
 
 
-async def _info(admin: Admin, request: web.Request) -> TenantInfo:
-    given = await body(request) or {}
-    if not isinstance(given, dict):
-        raise MalformedRequest('expected TenantInfo in the body, such as {"adminRoles": [], "allowedClusters": ["us"]}')
-    roles, regions = given.get("adminRoles") or [], given.get("allowedClusters") or []
-    if not all(isinstance(item, str) for item in (*roles, *regions)):
-        raise MalformedRequest("adminRoles and allowedClusters must be lists of names")
+def _info(admin: Admin, given: TenantData | None) -> TenantInfo:
+    given = given or TenantData()
     regions = [
-        name for name in regions if admin.view.cluster(name) is None
+        name for name in given.allowed_clusters or () if admin.view.cluster(name) is None
     ]  # those lie behind a region that has to be allowed
     unknown = [name for name in regions if admin.view.region(name) is None]
     if unknown:
         raise NotAllowed(f"Clusters do not exist: {', '.join(unknown)}")
-    return TenantInfo(admin_roles=tuple(roles), allowed_regions=tuple(regions))
+    return TenantInfo(admin_roles=tuple(given.admin_roles or ()), allowed_regions=tuple(regions))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.model.errors import EntriesLost, HeliographError, NotAllowed, NotFound
 from heliograph.model.ledger_metadata import OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authorization.authorization_service import Action
 
@@ -36,37 +38,72 @@ _END, _MOVED, _GONE, _LOST = b"\0\0", b"\0\1", b"\0\2", b"\0\3"
 sentence follows; what comes next of it is lost, "ledger first last" follow.
 """
 
+Names = Annotated[list[str], Meta(max_length=_TOPICS_MAX)]
+Number = Annotated[int, Meta(ge=0)]
+At = Annotated[str, Meta(pattern=r"^-?\d+:-?\d+$", description="ledger:entry")]
+
+
+class Topics(Given):
+    """topics: many of them, by their full names."""
+
+    topics: Names
+
+
+class HeldTopics(Topics):
+    subscription: Annotated[str, Meta(min_length=1)]
+
+
+class Positions(Given):
+    """positions: ledger:entry of each topic, by its full name."""
+
+    positions: Annotated[dict[str, At], Meta(max_length=_TOPICS_MAX)]
+
+
+class HeldPositions(Positions):
+    subscription: Annotated[str, Meta(min_length=1)]
+
+
+class Places(Given):
+    """ranges: by topic, each of ledger, first entry, and last entry. bookies: whether the reader reads from them, too;
+    None: it does not say.
+    """
+
+    ranges: Annotated[dict[str, list[tuple[Number, Number, Number]]], Meta(min_length=1, max_length=_TOPICS_MAX)]
+    bookies: bool | None = None
+
+
+class Ranges(Given):
+    """ranges: each of topic, ledger, first entry, and last entry."""
+
+    ranges: Annotated[list[tuple[str, Number, Number, Number]], Meta(max_length=_TOPICS_MAX)]
+
+
 One = Callable[[str, Any], Awaitable[Any]]
 
 
-async def snapshots(admin: Admin, request: web.Request) -> Any:
-    """Shows snapshots of many topics at once. `topics`: their full names."""
-    given = await typed_body(request, dict, 'an object {"topics": [names]},')
+async def snapshots(admin: Admin, request: web.Request, given: Topics) -> dict[str, Any]:
+    """Shows snapshots of many topics at once."""
 
     async def one(topic: str, _: Any) -> Any:
         name = TopicName.parse(topic)
         return snapshot_of(await admin.log(name), (await admin.loaded(name)).readable)
 
-    answer = await _each(admin, request, dict.fromkeys(_names(given.get("topics"))), one)
+    answer = await _each(admin, request, dict.fromkeys(given.topics), one)
     return {**answer, "regions": {str(region.number): region.name for region in admin.view.regions()}}
 
 
-async def vectors(admin: Admin, request: web.Request) -> Any:
-    """`positions`: full name -> "ledger:entry"; of each, by origin, the last coordinate at or below it."""
-    wanted = _positions(await typed_body(request, dict, 'an object {"positions": {topic: "ledger:entry"}},'))
+async def vectors(admin: Admin, request: web.Request, given: Positions) -> Any:
+    """Shows, of each position, by origin the last coordinate at or below it."""
 
     async def one(topic: str, at: Position) -> Any:
         return await vector_rows(await admin.log(TopicName.parse(topic)), at)
 
-    return await _each(admin, request, wanted, one)
+    return await _each(admin, request, _parsed(given.positions), one)
 
 
-async def hold(admin: Admin, request: web.Request) -> Any:
-    """`subscription`, `positions`: full name -> "ledger:entry", the first that is not read. Never deletes, never goes
-    back; may be repeated, and come late.
-    """
-    given = await typed_body(request, dict, 'an object {"subscription": name, "positions": {topic: "ledger:entry"}},')
-    name, wanted = _subscription(given), _positions(given)
+async def hold(admin: Admin, request: web.Request, given: HeldPositions) -> Any:
+    """`positions`: the first that is not read. Never deletes, never goes back; may be repeated, and come late."""
+    name = given.subscription
 
     async def one(topic: str, at: Position) -> None:
         loaded = await admin.topics.get(topic, create=False)
@@ -82,13 +119,12 @@ async def hold(admin: Admin, request: web.Request) -> Any:
             asyncio.get_running_loop().time()
         )  # and reads what comes next, from the cache
 
-    return await _each(admin, request, wanted, one, name)
+    return await _each(admin, request, _parsed(given.positions), one, name)
 
 
-async def held(admin: Admin, request: web.Request) -> Any:
-    """`subscription`, `topics`: of each that has it, the first position behind everything that is acknowledged."""
-    given = await typed_body(request, dict, 'an object {"subscription": name, "topics": [names]},')
-    name = _subscription(given)
+async def held(admin: Admin, request: web.Request, given: HeldTopics) -> Any:
+    """Shows, of each topic that has the subscription, the first position behind everything that is acknowledged."""
+    name = given.subscription
 
     async def one(topic: str, _: Any) -> Any:
         found = (await admin.topics.get(topic, create=False)).subscriptions.get(name)
@@ -97,33 +133,19 @@ async def held(admin: Admin, request: web.Request) -> Any:
         at = found.cursor.mark_delete
         return [at[0], at[1] + 1] if at > BEFORE_ALL else [-1, -1]
 
-    return await _each(admin, request, dict.fromkeys(_names(given.get("topics"))), one, name)
+    return await _each(admin, request, dict.fromkeys(given.topics), one, name)
 
 
-async def objects(admin: Admin, request: web.Request) -> Any:
-    """`ranges`: topic -> [[ledger, first entry, last entry], …]. Of each, where it lies for who reads it there; null:
-    it is to be read from here.
-
-    `bookies`, true: the reader can also read from bookies. One that does not say would give what transactions took
-    back: it gets null where there are some.
+async def objects(admin: Admin, request: web.Request, given: Places) -> Any:
+    """Shows where each range lies for who reads it there; null: it is to be read from here. A reader that does not say
+    whether it reads from bookies would give what transactions took back: it gets null where there are some.
     """
-    given = await typed_body(request, dict, 'an object {"ranges": {topic: [[ledger, first, last], ...]}},')
-    ranges = given.get("ranges")
-    rows = ranges.values() if isinstance(ranges, dict) else ()
-    if (
-        not rows
-        or len(rows) > _TOPICS_MAX
-        or not all(isinstance(r, list) and all(isinstance(p, list) and _is_range(["", *p]) for p in r) for r in rows)
-    ):
-        raise MalformedRequest(
-            f"ranges is an object of at most {_TOPICS_MAX} topics and lists of ledger, first entry, last entry"
-        )
-    bookies = admin.places if given.get("bookies") is True else None
+    bookies = admin.places if given.bookies else None
 
-    async def one(topic: str, wanted: list[list[int]]) -> list[dict[str, Any] | None]:
+    async def one(topic: str, wanted: list[tuple[int, int, int]]) -> list[dict[str, Any] | None]:
         name = TopicName.parse(topic)
         ledger = (await admin.log(name)).ledger
-        if "bookies" not in given and (await admin.loaded(name)).readable is not ledger:
+        if given.bookies is None and (await admin.loaded(name)).readable is not ledger:
             return [None for _ in wanted]
         infos = {info.ledger: info for info in ledger.ledgers()}
         open_ones = bookies if admin.sealing is None or not admin.sealing.wanted(topic) else None
@@ -139,25 +161,19 @@ async def objects(admin: Admin, request: web.Request) -> Any:
             found.append(place)
         return found
 
-    answer = await _each(admin, request, ranges, one)
+    answer = await _each(admin, request, given.ranges, one)
     return answer if bookies is None else {**answer, "region": admin.region, "authority": bookies.authority()}
 
 
-async def blocks(admin: Admin, request: web.Request) -> Any:
-    """`ranges`: [[topic, ledger, first entry, last entry], …]. What was trimmed is left out; errors abort it."""
-    given = await typed_body(request, dict, 'an object {"ranges": [[topic, ledger, first, last], ...]},')
-    ranges = given.get("ranges")
-    if not isinstance(ranges, list) or len(ranges) > _TOPICS_MAX or not all(_is_range(row) for row in ranges):
-        raise MalformedRequest(
-            f"ranges is a list of at most {_TOPICS_MAX} rows of topic, ledger, first entry, last entry"
-        )
-    names = [TopicName.parse(row[0]) for row in ranges]
+async def blocks(admin: Admin, request: web.Request, given: Ranges) -> Any:
+    """Entries of ranges. What was trimmed is left out; errors abort it."""
+    names = [TopicName.parse(row[0]) for row in given.ranges]
     for name in names:
         _allowed(admin, request, name, "")
     answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await answer.prepare(request)
     try:
-        for name, (_, number, first, last) in zip(names, ranges, strict=True):
+        for name, (_, number, first, last) in zip(names, given.ranges, strict=True):
             try:
                 ledger = (await admin.loaded(name)).readable
                 await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed))
@@ -186,7 +202,7 @@ def _mark(kind: bytes, text: str) -> bytes:
 
 
 async def _each(
-    admin: Admin, request: web.Request, wanted: dict[str, Any], one: One, subscription: str = ""
+    admin: Admin, request: web.Request, wanted: Mapping[str, Any], one: One, subscription: str = ""
 ) -> dict[str, Any]:
     """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, refused, later:
     topic -> why.
@@ -235,41 +251,9 @@ def _allowed(admin: Admin, request: web.Request, name: TopicName, subscription: 
         raise web.HTTPForbidden(reason=f"the role {principal.role!r} may not consume {name}")
 
 
-def _names(given: Any) -> Iterable[str]:
-    if not isinstance(given, list) or len(given) > _TOPICS_MAX or not all(isinstance(name, str) for name in given):
-        raise MalformedRequest(f"topics is a list of at most {_TOPICS_MAX} full names")
-    return given
-
-
-def _subscription(given: dict[str, Any]) -> str:
-    name = given.get("subscription")
-    if not isinstance(name, str) or not name:
-        raise MalformedRequest("subscription is a name")
-    return name
-
-
-def _positions(given: dict[str, Any]) -> dict[str, Position]:
-    positions = given.get("positions")
-    if not isinstance(positions, dict) or len(positions) > _TOPICS_MAX:
-        raise MalformedRequest(f"positions is an object of at most {_TOPICS_MAX} topics and ledger:entry")
-    return {topic: _position(at) for topic, at in positions.items()}
-
-
-def _position(text: Any) -> Position:
-    ledger, _, entry = str(text).partition(":")
-    try:
-        return int(ledger), int(entry)
-    except ValueError as error:
-        raise MalformedRequest(f"a position is ledger:entry, not {text!r}") from error
-
-
-def _is_range(row: Any) -> bool:
-    return (
-        isinstance(row, list)
-        and len(row) == 4
-        and isinstance(row[0], str)
-        and all(isinstance(n, int) and n >= 0 for n in row[1:])
-    )
+def _parsed(positions: dict[str, str]) -> dict[str, Position]:
+    parts = {topic: at.split(":") for topic, at in positions.items()}
+    return {topic: (int(ledger), int(entry)) for topic, (ledger, entry) in parts.items()}
 
 
 _PATH = "/heliograph/v1/reading"

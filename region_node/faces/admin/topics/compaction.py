@@ -18,7 +18,7 @@ _ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic
 _WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
 
-async def start(admin: Admin, request: web.Request) -> Any:
+async def start(admin: Admin, request: web.Request) -> None:
     """Begins in the background. 409 while it is under way."""
 
     async def one(name: TopicName) -> None:

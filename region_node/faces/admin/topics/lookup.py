@@ -11,7 +11,7 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.ownership.lookup_answers import answer_of
 
 
-async def topic(admin: Admin, request: web.Request) -> Any:
+async def topic(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Both addresses are in every answer, empty where there is no such listener."""
     name = admin.topic(request)
     admin.policies(name.namespace)

@@ -20,7 +20,8 @@ from heliograph.wire.payload_compression import decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, number
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
+from region_node.faces.admin.calls.call_bodies import MessageId
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.cursor_ports import visible
 from region_node.runtime.rate_meter import iso_time
@@ -114,16 +115,6 @@ def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
 # -- handlers ----------------------------------------------------------------------------------------------------------
 
 
-def position_of(
-    given: Any, wanted: str = 'expected a message id in the body, such as {"ledgerId": 1, "entryId": 0}'
-) -> Position:
-    """Reads a position from MessageId JSON. Raises MalformedRequest with `wanted`."""
-    try:
-        return int(given["ledgerId"]), int(given["entryId"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedRequest(wanted) from error
-
-
 async def by_id(admin: Admin, request: web.Request) -> Any:
     topic = await admin.loaded(admin.topic(request))
     return await entry_at(
@@ -161,7 +152,7 @@ async def peek(admin: Admin, request: web.Request) -> Any:
     )
 
 
-async def analyze(admin: Admin, request: web.Request) -> Any:
+async def analyze(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Counts a subscription's backlog by reading it: at most ANALYSED_MAX entries."""
     topic = await admin.loaded(admin.topic(request))
     name = request.match_info["subscription"]
@@ -209,10 +200,10 @@ async def analyze(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def backlog_size(admin: Admin, request: web.Request) -> Any:
+async def backlog_size(admin: Admin, request: web.Request, given: MessageId) -> Any:
     """Estimates how many bytes lie behind the position in the body."""
     ledger = await admin.ledger(admin.topic(request))
-    return web.json_response(ledger.bytes_between(position_of(await body(request)), ledger.last_confirmed))
+    return web.json_response(ledger.bytes_between(given.position, ledger.last_confirmed))
 
 
 _TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"

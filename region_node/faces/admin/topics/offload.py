@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, StoreRefused
-from heliograph.model.positions import AFTER_ALL, Position
+from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
     from storage.tiered.offload.object_collector import ObjectCollector
 
 
-async def offload(admin: Admin, request: web.Request) -> Any:
+async def offload(admin: Admin, request: web.Request, given: MessageId | None) -> None:
     """Whole ledgers that end before the message id of the body; without a body, every closed one; with `rollOver=true`,
     the open one is closed first.
     """
     name = _one(admin, request)
-    before = _position(await body(request))
+    before = AFTER_ALL if given is None else given.position
     _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=flag(request, "rollOver"))
 
 
-async def status(admin: Admin, request: web.Request) -> Any:
+async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     name, tier = _one(admin, request), _tier(admin)
     ledger = await admin.ledger(name)
     found, first = tier.tiering.status(str(name)), tier.first_unstored(ledger.ledgers())
@@ -41,7 +42,7 @@ async def status(admin: Admin, request: web.Request) -> Any:
     return {"status": found.state, "lastError": found.error, "firstUnoffloadedMessage": position}
 
 
-async def scan(admin: Admin, request: web.Request) -> Any:
+async def scan(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What the store holds of the namespace, in every holder's folder."""
     namespace = admin.namespace(request)
     admin.policies(namespace)
@@ -60,20 +61,20 @@ async def scan(admin: Admin, request: web.Request) -> Any:
     return {"objects": len(rows), "totalSize": sum(row["size"] for row in rows), "ledgers": rows}
 
 
-async def about(admin: Admin, request: web.Request) -> Any:
+async def about(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Where this region's topics go, and under whose name. store: "" where none is set."""
     tier = _tier(admin)
     return {"region": admin.region, "store": tier.stores.own_url, "holder": tier.tiering.holder}
 
 
-async def collect(admin: Admin, request: web.Request) -> Any:
+async def collect(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Looks for objects that nobody names, now. refusal: why none is deleted; "" where they are."""
     collector = _collector(admin)
     deleted = await collector.sweep()
     return {"deleted": len(deleted), "refusal": collector.went_back}
 
 
-async def confirm(admin: Admin, request: web.Request) -> Any:
+async def confirm(admin: Admin, request: web.Request) -> None:
     """The metadata went back, and that was meant: what it does not name goes in the sweeps to come."""
     collector = _collector(admin)
     await collector.sweep()
@@ -82,17 +83,19 @@ async def confirm(admin: Admin, request: web.Request) -> Any:
     await collector.confirm()
 
 
-async def restore(admin: Admin, request: web.Request) -> Any:
-    given = await typed_body(request, dict, 'an object such as {"topic": "persistent://public/default/t"},')
-    unknown = sorted(set(given) - {"topic", "store", "holder"})
-    if unknown or not all(isinstance(value, str) for value in given.values()) or "topic" not in given:
-        raise MalformedRequest(
-            f"expected topic, and at will store and holder, as texts{'; not ' + ', '.join(unknown) if unknown else ''}"
-        )
-    name = TopicName.parse(given["topic"])
+class TopicRestore(OnlyGiven):
+    """store, holder: where it was offloaded to, and by whom, where that is not this region's own."""
+
+    topic: str
+    store: str = ""
+    holder: str = ""
+
+
+async def restore(admin: Admin, request: web.Request, given: TopicRestore) -> list[Any]:
+    name = TopicName.parse(given.topic)
     if not name.persistent:
         raise NotAllowed(f"{name} is not persistent: nothing of it was ever stored")
-    restored = await _tier(admin).restore(name, url=given.get("store", ""), holder=given.get("holder", ""))
+    restored = await _tier(admin).restore(name, url=given.store, holder=given.holder)
     return [
         {
             "topic": one.topic,
@@ -127,15 +130,6 @@ def _one(admin: Admin, request: web.Request) -> TopicName:
     if admin.view.partitions(str(name)):
         raise NotAllowed(f"{name} is partitioned: name one of its partitions, such as {name.with_partition(0)}")
     return name
-
-
-def _position(given: Any) -> Position:
-    """Pulsar's message id. Raises MalformedRequest."""
-    if given is None:
-        return AFTER_ALL
-    if not isinstance(given, dict) or not all(type(given.get(part)) is int for part in ("ledgerId", "entryId")):
-        raise MalformedRequest('expected a message id such as {"ledgerId": 12, "entryId": 0} in the body')
-    return int(given["ledgerId"]), int(given["entryId"])
 
 
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

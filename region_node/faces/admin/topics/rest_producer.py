@@ -17,7 +17,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 from urllib.parse import quote
 
 import avro.errors
@@ -25,12 +25,13 @@ import avro.io
 import avro.schema
 import crc32c
 from aiohttp import web
+from msgspec import Meta
 
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
@@ -46,8 +47,15 @@ _FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
 Encode = Callable[[Any], bytes]
 
 
-async def produce(admin: Admin, request: web.Request) -> Any:
-    name, given = admin.topic(request), await _given(request)
+class ProducerMessages(TypedDict):
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    producerName: NotRequired[Any]
+    keySchema: NotRequired[Any]
+    valueSchema: NotRequired[Any]
+
+
+async def produce(admin: Admin, request: web.Request, given: ProducerMessages) -> Any:
+    name = admin.topic(request)
     count = admin.view.partitions(str(name))
     if "partition" in request.match_info:
         index = number(request.match_info["partition"], "partition")
@@ -59,7 +67,8 @@ async def produce(admin: Admin, request: web.Request) -> Any:
     results: list[Any] = [None] * len(given["messages"])
     version = 0
     for index, places in _spread(given["messages"], count).items():
-        part, some = name.with_partition(index), {**given, "messages": [given["messages"][place] for place in places]}
+        part, some = name.with_partition(index), given.copy()
+        some["messages"] = [given["messages"][place] for place in places]
         answer = await _at_owner(admin, name, part, index, some)
         version = answer["schemaVersion"]
         for place, result in zip(places, answer["messagePublishResults"], strict=True):
@@ -67,24 +76,12 @@ async def produce(admin: Admin, request: web.Request) -> Any:
     return {"messagePublishResults": results, "schemaVersion": version}
 
 
-async def _at_owner(admin: Admin, name: TopicName, part: TopicName, index: int, given: dict[str, Any]) -> Any:
+async def _at_owner(admin: Admin, name: TopicName, part: TopicName, index: int, given: ProducerMessages) -> Any:
     try:
         return await _publish(admin, part, given)
     except OwnedElsewhere as where:
         path = f"/topics/{name.domain}/{name.namespace}/{quote(name.local, safe='')}/partitions/{index}"
         return await admin.call(where.record, "POST", path, given)
-
-
-async def _given(request: web.Request) -> dict[str, Any]:
-    """Reads ProducerMessages from the body: 1 to MESSAGES_MAX messages. Raises MalformedRequest."""
-    given = await typed_body(request, dict, 'ProducerMessages: {"messages": [{"payload": ...}]},')
-    messages = given.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
-        raise MalformedRequest("expected messages: a list of objects with a payload")
-    if len(messages) > MESSAGES_MAX:
-        raise MalformedRequest(f"{len(messages)} messages in one request; at most {MESSAGES_MAX} are taken")
-    checked: dict[str, Any] = given
-    return checked
 
 
 def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list[int]]:
@@ -96,7 +93,7 @@ def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list
     return out
 
 
-async def _publish(admin: Admin, name: TopicName, given: Mapping[str, Any]) -> Any:
+async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> Any:
     """All of it in one run. Raises OwnedElsewhere, MalformedRequest, NotAllowed, and what a producer would be refused
     with."""
     text = await admin.here(name)

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
 from region_node.schemas.schema_definition import (
@@ -46,11 +47,11 @@ async def one(admin: Admin, request: web.Request) -> Any:
     raise NotFound(f"the topic has no schema of version {wanted}")
 
 
-async def every(admin: Admin, request: web.Request) -> Any:
+async def every(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"getSchemaResponses": [_shown(*row) for row in await admin.topics.schemas.versions(_topic(admin, request))]}
 
 
-async def metadata(admin: Admin, request: web.Request) -> Any:
+async def metadata(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Where Pulsar names a ledger, there is none: versions lie in the region's metadata."""
     numbers = [version.number for version, _ in await admin.topics.schemas.versions(_topic(admin, request))]
     if not numbers:
@@ -59,8 +60,16 @@ async def metadata(admin: Admin, request: web.Request) -> Any:
     return {"info": rows[-1], "index": rows}
 
 
-async def upload(admin: Admin, request: web.Request) -> Any:
-    name, schema = _topic(admin, request), await _given(request)
+class PostSchema(Given):
+    """Pulsar's PostSchemaPayload; `schema` is the definition, as a text."""
+
+    type: str
+    schema: str = ""
+    properties: dict[str, str] | None = None
+
+
+async def upload(admin: Admin, request: web.Request, given: PostSchema) -> Any:
+    name, schema = _topic(admin, request), _schema(request, given)
     try:
         number = await admin.topics.schemas.get_or_create(name, schema, admin.topics.schema_strategy(name))
     except (IncompatibleSchema, InvalidSchema) as error:
@@ -69,13 +78,13 @@ async def upload(admin: Admin, request: web.Request) -> Any:
     return {"version": {"version": number}}
 
 
-async def version_of(admin: Admin, request: web.Request) -> Any:
-    number = await admin.topics.schemas.find(_topic(admin, request), await _given(request))
+async def version_of(admin: Admin, request: web.Request, given: PostSchema) -> dict[str, Any]:
+    number = await admin.topics.schemas.find(_topic(admin, request), _schema(request, given))
     return {"version": -1 if number is None else number}
 
 
-async def compatibility(admin: Admin, request: web.Request) -> Any:
-    name, schema = _topic(admin, request), await _given(request)
+async def compatibility(admin: Admin, request: web.Request, given: PostSchema) -> Any:
+    name, schema = _topic(admin, request), _schema(request, given)
     strategy = admin.topics.schema_strategy(name)
     existing = [each for _, each in await admin.topics.schemas.versions(name)]
     try:
@@ -90,7 +99,7 @@ async def compatibility(admin: Admin, request: web.Request) -> Any:
     return web.json_response({"compatibility": fits, "schemaCompatibilityStrategy": strategy}, status=202)
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What is there is hidden from clients; the next schema may be any."""
     name = _topic(admin, request)
     before = [version.number for version, _ in await admin.topics.schemas.versions(name)]
@@ -106,24 +115,13 @@ def _topic(admin: Admin, request: web.Request) -> TopicName:
     return name
 
 
-async def _given(request: web.Request) -> Schema:
-    """Reads a schema from the body. Raises Unprocessable for an unknown type and for a KEY_VALUE schema that is none,
-    Malformed for the rest.
-    """
-    fields = await typed_body(request, dict, 'an object such as {"type": "AVRO", "schema": "...", "properties": {}},')
-    kind, text, properties = fields.get("type"), fields.get("schema", ""), fields.get("properties") or {}
-    if kind not in TYPES and kind != BYTES:
-        raise Unprocessable(f"type is {kind!r}; there are {', '.join(TYPES)}")
-    if (
-        not isinstance(text, str)
-        or not isinstance(properties, dict)
-        or not all(isinstance(v, str) for v in properties.values())
-    ):
-        raise MalformedRequest("schema is a text, and properties an object of texts")
-    number = TYPES["NONE" if kind == BYTES else kind]
-    return Schema(
-        number, request.match_info["topic"], _key_value(text) if number == KEY_VALUE else text.encode(), properties
-    )
+def _schema(request: web.Request, given: PostSchema) -> Schema:
+    """Raises Unprocessable for an unknown type and for a KEY_VALUE schema that is none."""
+    if given.type not in TYPES and given.type != BYTES:
+        raise Unprocessable(f"type is {given.type!r}; there are {', '.join(TYPES)}")
+    number = TYPES["NONE" if given.type == BYTES else given.type]
+    data = _key_value(given.schema) if number == KEY_VALUE else given.schema.encode()
+    return Schema(number, request.match_info["topic"], data, given.properties or {})
 
 
 def _key_value(text: str) -> bytes:

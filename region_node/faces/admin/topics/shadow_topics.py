@@ -17,7 +17,7 @@ from aiohttp import web
 
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
@@ -70,11 +70,9 @@ async def get_shadows(admin: Admin, request: web.Request) -> Any:
     return admin.topics.policies.topic(str(await _source(admin, request))).policies.get(_LIST, [])
 
 
-async def set_shadows(admin: Admin, request: web.Request) -> Any:
+async def set_shadows(admin: Admin, request: web.Request, given: list[str]) -> None:
     """Each must be there, and a shadow of this topic."""
-    name, given = await _source(admin, request), await body(request)
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise MalformedRequest("expected a list of topics in the body")
+    name = await _source(admin, request)
     if not given:
         raise web.HTTPPreconditionFailed(
             reason="Cannot specify empty shadow topics, please use remove command instead."
@@ -88,7 +86,7 @@ async def set_shadows(admin: Admin, request: web.Request) -> Any:
     await _write(admin, request, name, shadows)
 
 
-async def remove_shadows(admin: Admin, request: web.Request) -> Any:
+async def remove_shadows(admin: Admin, request: web.Request) -> None:
     """The list is empty then; the shadows stay, and still read this topic."""
     await _write(admin, request, await _source(admin, request), [])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from aiohttp import web
@@ -16,23 +17,26 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName, check_name
-from region_node.faces.admin.calls.admin_context import Admin, body, flag, number, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, flag, number
+from region_node.faces.admin.calls.call_bodies import Given, MessageId
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
-from region_node.faces.admin.topics.messages import nth_unacked, position_of
+from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursors.cursor import check_properties
 
-OnTopic = Callable[[Admin, web.Request, TopicName], Awaitable[Any]]
+OnTopic = Callable[..., Awaitable[Any]]
+"""(Admin, request, name of the plain topic or the partition, and the body where its `given` says one)."""
 
 
 def _everywhere(act: OnTopic) -> Handler:
     """On a plain topic, or on every partition."""
 
-    async def handle(admin: Admin, request: web.Request) -> Any:
-        if not await admin.for_each_partition(request, lambda part: act(admin, request, part)):
-            return await act(admin, request, admin.topic(request))
+    @wraps(act)
+    async def handle(admin: Admin, request: web.Request, *given: Any) -> Any:
+        if not await admin.for_each_partition(request, lambda part: act(admin, request, part, *given)):
+            return await act(admin, request, admin.topic(request), *given)
         return None
 
     return handle
@@ -72,13 +76,21 @@ def _durable(topic: Topic) -> list[str]:
     return sorted(name for name, subscription in topic.subscriptions.items() if subscription.durable)
 
 
-async def create(admin: Admin, request: web.Request, name: TopicName) -> None:
+class StartPosition(Given, rename="camel"):
+    """A message id, and properties; without an id, behind the last message."""
+
+    ledger_id: int | None = None
+    entry_id: int = 0
+    properties: dict[str, str] | None = None
+
+
+async def create(admin: Admin, request: web.Request, name: TopicName, given: StartPosition | None) -> None:
     """At the position in the body; nothing given: behind the last message. The topic is made where it is not there."""
     topic, subscription = await admin.here(name), _subscription(request)
-    given = await body(request)
     await admin.topics.get(topic, create=True)
-    properties = given.get("properties") if isinstance(given, dict) else None
-    await admin.topics.create_subscription(topic, subscription, at=_before(given), properties=properties)
+    properties = None if given is None else given.properties
+    at = AFTER_ALL if given is None or given.ledger_id is None else _before((given.ledger_id, given.entry_id))
+    await admin.topics.create_subscription(topic, subscription, at=at, properties=properties)
     loaded = await admin.loaded(name)
     made = loaded.subscriptions[subscription]
     admin.changed_also(
@@ -107,7 +119,7 @@ async def skip_all(admin: Admin, request: web.Request, name: TopicName) -> None:
         await topic.skip_all(found.name)
 
 
-async def skip(admin: Admin, request: web.Request) -> Any:
+async def skip(admin: Admin, request: web.Request) -> None:
     """So many of the messages that wait count as acknowledged."""
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
@@ -129,14 +141,12 @@ async def reset_to_time(admin: Admin, request: web.Request, name: TopicName) -> 
         )
 
 
-async def reset_to_position(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def reset_to_position(admin: Admin, request: web.Request, name: TopicName, given: MessageId) -> None:
     """The next message is the one given, or the one behind it where `isExcluded` is set."""
     topic, found = await _existing(admin, request, name)
-    given = await typed_body(request, dict, "a message id")
+    at = given.position if given.is_excluded else _before(given.position)
     with _moving(admin, request, topic, found):
-        await admin.topics.reset_subscription(
-            topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given)
-        )
+        await admin.topics.reset_subscription(topic.text, found.name, at=at)
 
 
 async def expire(admin: Admin, request: web.Request, name: TopicName) -> None:
@@ -159,12 +169,11 @@ async def _expire(admin: Admin, request: web.Request, topic: Topic, subscription
             await _pass(subscription, through)
 
 
-async def expire_to(admin: Admin, request: web.Request) -> Any:
+async def expire_to(admin: Admin, request: web.Request, given: MessageId) -> None:
     """Skips up to the message in the body, and it (not it, where `isExcluded` is set); never back."""
     topic, found = await _existing(admin, request, admin.topic(request))
-    given = await typed_body(request, dict, "a message id")
     with _moving(admin, request, topic, found):
-        await _pass(found, _before(given) if given.get("isExcluded") else position_of(given))
+        await _pass(found, _before(given.position) if given.is_excluded else given.position)
 
 
 @contextmanager
@@ -198,9 +207,9 @@ async def get_properties(admin: Admin, request: web.Request) -> Any:
     return found.properties
 
 
-async def set_properties(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def set_properties(admin: Admin, request: web.Request, name: TopicName, given: dict[str, str] | None) -> None:
     _, found = await _existing(admin, request, name)
-    properties = mapped(text)("properties", await body(request) or {})
+    properties = mapped(text)("properties", given or {})
     if not found.durable:
         raise NotAllowed(f"subscription {found.name} is a reader's: it has no properties that last")
     check_properties(properties)
@@ -209,25 +218,22 @@ async def set_properties(admin: Admin, request: web.Request, name: TopicName) ->
     await found.cursor.flushed()
 
 
-async def get_replicated(admin: Admin, request: web.Request) -> Any:
+async def get_replicated(admin: Admin, request: web.Request) -> dict[str, Any]:
     topic, found = await _existing(admin, request, admin.topic(request))
     return {topic.text: found.replicated}
 
 
-async def set_replicated(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def set_replicated(admin: Admin, request: web.Request, name: TopicName, given: bool) -> None:
     """As a consumer that asks for it does."""
     topic, found = await _existing(admin, request, name)
-    on: bool = await typed_body(request, bool, "true or false")
-    admin.changed(request, found.replicated, on)
-    replicate(topic, found, on=on)
+    admin.changed(request, found.replicated, given)
+    replicate(topic, found, on=given)
     await found.cursor.flushed()
 
 
-def _before(given: Any) -> Position:
-    """The mark-delete position with which the given message comes next."""
-    if given is None or "ledgerId" not in given:
-        return AFTER_ALL
-    ledger, entry = position_of(given)
+def _before(position: Position) -> Position:
+    """The mark-delete position with which the message there comes next."""
+    ledger, entry = position
     return (ledger, entry - 1) if entry >= 0 and (ledger, entry) != AFTER_ALL else (ledger, entry)
 
 

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import local_gone
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
@@ -30,7 +31,7 @@ _NOBODY_ASKED = (
 )
 
 
-async def damage(admin: Admin, request: web.Request) -> Any:
+async def damage(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Reads every closed ledger of the topic that bookies keep, or the one of `ledger`."""
     ledger = await admin.ledger(admin.topic(request))
     text = request.query.get("ledger", "")
@@ -44,19 +45,22 @@ async def damage(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def repair(admin: Admin, request: web.Request) -> Any:
+class TopicRepair(OnlyGiven):
+    """ledger: that one alone is looked at."""
+
+    ledger: int | None = None
+
+
+async def repair(admin: Admin, request: web.Request, given: TopicRepair) -> dict[str, Any]:
     """Fetches what is damaged from the object store; what that has not, the audit asks the other regions for, in the
     background. While `missing_entries` is above 0, `do` says what is next.
     """
-    given = await typed_body(request, dict, 'an object such as {} or {"ledger": 12},')
-    if set(given) - {"ledger"} or not isinstance(given.get("ledger", 0), int):
-        raise MalformedRequest("expected nothing, or ledger, as a number")
     topic = admin.topic(request)
     log = await admin.log(topic)
     ledger = log.ledger
     source: Source = Runs(()) if admin.tier is None else Objects(admin.tier.reader, ledger.ledgers())
     rows: dict[str, Any] = {}
-    for number in _ledgers(ledger, given.get("ledger")):
+    for number in _ledgers(ledger, given.ledger):
         if not await ledger.damaged(number):
             continue
         done = await ledger.refill(number, source)

@@ -180,7 +180,7 @@ def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
     }
 
 
-async def partitioned_internal_stats(admin: Admin, request: web.Request) -> Any:
+async def partitioned_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     name = admin.topic(request)
     count = partitions_of(admin, name)
     parts: dict[str, Any] = {}
@@ -195,7 +195,7 @@ async def partitioned_internal_stats(admin: Admin, request: web.Request) -> Any:
     return {"metadata": {"partitions": count}, "partitions": parts}
 
 
-async def internal_info(admin: Admin, request: web.Request) -> Any:
+async def internal_info(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Pulsar's ManagedLedgerInfo, from the loaded topic."""
     name = admin.topic(request)
     topic, ledger = await admin.loaded(name), await admin.ledger(name)
@@ -223,7 +223,7 @@ async def internal_info(admin: Admin, request: web.Request) -> Any:
     return {"creationDate": iso_time(topic.created_ms), "ledgers": ledgers, "cursors": cursors, **terminated}
 
 
-async def backlog(admin: Admin, request: web.Request) -> Any:
+async def backlog(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Pulsar's PersistentOfflineTopicStats; the topic is loaded for it."""
     name = admin.topic(request)
     ledger = await admin.ledger(name)

@@ -18,7 +18,8 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number
+from region_node.faces.admin.calls.admin_context import Admin, flag, number
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
@@ -28,7 +29,7 @@ from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 _PARTITIONS_MAX = 4096
 
 
-async def list_plain(admin: Admin, request: web.Request) -> Any:
+async def list_plain(admin: Admin, request: web.Request) -> list[Any]:
     """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
     namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
     table = admin.table(namespace)
@@ -56,18 +57,18 @@ async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str
     return found
 
 
-async def list_partitioned(admin: Admin, request: web.Request) -> Any:
+async def list_partitioned(admin: Admin, request: web.Request) -> list[Any]:
     namespace, domain = admin.namespace(request), request.match_info["domain"]
     admin.policies(namespace)
     return sorted(topic for topic in admin.view.partitioned(namespace) if topic.startswith(f"{domain}://"))
 
 
-async def create(admin: Admin, request: web.Request) -> Any:
+async def create(admin: Admin, request: web.Request, given: dict[str, str] | None) -> None:
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
         raise web.HTTPConflict(reason=f"Partitioned topic {name} already exists")
-    topic, given = await admin.here(name), await body(request)
-    if isinstance(given, dict) and SHADOW_SOURCE in given:  # what it is must be known before it is made
+    topic = await admin.here(name)
+    if given is not None and SHADOW_SOURCE in given:  # what it is must be known before it is made
         await _set_properties(admin, request, name, await checked_source(admin, name, given), new=True)
         given = None
     try:
@@ -78,7 +79,7 @@ async def create(admin: Admin, request: web.Request) -> Any:
         await _set_properties(admin, request, name, given)
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
+async def delete(admin: Admin, request: web.Request) -> None:
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
@@ -89,7 +90,7 @@ async def delete(admin: Admin, request: web.Request) -> Any:
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 
-async def get_partitions(admin: Admin, request: web.Request) -> Any:
+async def get_partitions(admin: Admin, request: web.Request) -> dict[str, Any]:
     name = admin.topic(request)
     admin.policies(name.namespace)
     count = admin.view.partitions(str(name))
@@ -98,17 +99,21 @@ async def get_partitions(admin: Admin, request: web.Request) -> Any:
     return {"partitions": count, "deleted": False}
 
 
-async def create_partitioned(admin: Admin, request: web.Request) -> Any:
+class Partitions(Given):
+    partitions: int
+    properties: dict[str, str] | None = None
+
+
+async def create_partitioned(admin: Admin, request: web.Request, given: int | Partitions) -> None:
     """Partitions come into being when they are first used; their number is in the global configuration at once."""
     name = admin.topic(request)
     admin.policies(name.namespace)
-    count = await _given_count(request)
-    given = await body(request)
+    count = _count(given)
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
     if await _is_there(admin, name):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
-    properties = given.get("properties") or {} if isinstance(given, dict) else {}
+    properties: dict[str, Any] = dict(given.properties or {}) if isinstance(given, Partitions) else {}
     if (
         SHADOW_SOURCE in properties
     ):  # what it is must be known before it is made, and each part of its source must be there
@@ -131,9 +136,9 @@ async def _is_there(admin: Admin, name: TopicName) -> bool:
     return name.persistent and await admin.topics.exists(str(name)) and not admin.topics.tombstone_of(name)
 
 
-async def grow(admin: Admin, request: web.Request) -> Any:
+async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> None:
     name = admin.topic(request)
-    present, count = partitions_of(admin, name), await _given_count(request)
+    present, count = partitions_of(admin, name), _count(given)
     if count < present:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
     if source := admin.topics.shadow_source(str(name)):
@@ -148,7 +153,7 @@ async def grow(admin: Admin, request: web.Request) -> Any:
     await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
 
-async def delete_partitioned(admin: Admin, request: web.Request) -> Any:
+async def delete_partitioned(admin: Admin, request: web.Request) -> None:
     name = admin.topic(request)
     for index in range(partitions_of(admin, name)):
         await admin.at_owner(
@@ -176,11 +181,8 @@ def partitions_of(admin: Admin, name: TopicName) -> int:
     return count
 
 
-async def _given_count(request: web.Request) -> int:
-    given = await body(request)
-    count = given.get("partitions") if isinstance(given, dict) else given
-    if type(count) is not int:
-        raise MalformedRequest("expected a number of partitions in the body")
+def _count(given: int | Partitions) -> int:
+    count = given.partitions if isinstance(given, Partitions) else given
     if not 1 <= count <= _PARTITIONS_MAX:
         raise web.HTTPNotAcceptable(reason=f"The number of partitions must be 1 to {_PARTITIONS_MAX}, not {count}")
     return count
@@ -207,7 +209,7 @@ async def message_id_at(admin: Admin, request: web.Request) -> Any:
 # -- life -------------------------------------------------------------------------------------------------------------
 
 
-async def unload(admin: Admin, request: web.Request) -> Any:
+async def unload(admin: Admin, request: web.Request) -> None:
     name = admin.topic(request)
     for part in [name.with_partition(i) for i in range(admin.view.partitions(str(name)))]:
         await admin.at_owner(part, "PUT", "/unload", admin.topics.unload)
@@ -250,7 +252,7 @@ async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def truncate(admin: Admin, request: web.Request) -> Any:
+async def truncate(admin: Admin, request: web.Request) -> None:
     """Every subscription's backlog is dropped, and what is stored is deleted, whatever retention says."""
     if not await admin.for_each_partition(request, lambda part: _truncate(admin, request, part)):
         await _truncate(admin, request, admin.topic(request))
@@ -264,7 +266,7 @@ async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None
     await topic.truncate()
 
 
-async def trim(admin: Admin, request: web.Request) -> Any:
+async def trim(admin: Admin, request: web.Request) -> None:
     """Looks now for what retention lets go."""
     if not await admin.for_each_partition(request, lambda part: _trim(admin, part)):
         await _trim(admin, admin.topic(request))
@@ -274,7 +276,7 @@ async def _trim(admin: Admin, name: TopicName) -> None:
     (await admin.ledger(name)).trim_soon()
 
 
-async def create_missed(admin: Admin, request: web.Request) -> Any:
+async def create_missed(admin: Admin, request: web.Request) -> None:
     """Makes the partitions that were never used."""
     name = admin.topic(request)
     await _make_partitions(admin, name, partitions_of(admin, name))
@@ -301,9 +303,9 @@ async def get_properties(admin: Admin, request: web.Request) -> Any:
     return admin.topics.policies.topic(str(await _existing(admin, request))).properties
 
 
-async def set_properties(admin: Admin, request: web.Request) -> Any:
+async def set_properties(admin: Admin, request: web.Request, given: dict[str, str] | None) -> None:
     """Those given are set, the others stay."""
-    await _set_properties(admin, request, await _existing(admin, request), await body(request) or {})
+    await _set_properties(admin, request, await _existing(admin, request), given or {})
 
 
 async def _set_properties(
@@ -313,7 +315,7 @@ async def _set_properties(
     await _change_properties(admin, request, name, lambda old: old | properties, new=new)
 
 
-async def delete_property(admin: Admin, request: web.Request) -> Any:
+async def delete_property(admin: Admin, request: web.Request) -> None:
     name, gone = await _existing(admin, request), request.query.get("key", "")
     await _change_properties(
         admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone}

@@ -9,14 +9,16 @@ Source: docs/protocols/transactions.md, "A region that is lost".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientSSLError, ClientTimeout, web
+from msgspec import Meta
 
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, typed_body
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.topics.topic import Topic
 from replicator.log.transaction_buffer import Open
@@ -74,18 +76,18 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     return rows
 
 
-async def verdict(admin: Admin, request: web.Request) -> Any:
-    """Body: region, transaction (COORDINATOR:NUMBER), commit (true: what is here of it is shown; false: nothing of it
-    ever is).
-    """
-    asked = await typed_body(request, dict, "an object")
-    try:
-        region, txn, commit = str(asked["region"]), str(asked["transaction"]), asked["commit"]
-        coordinator, number = (int(part) for part in txn.split(":"))
-    except (KeyError, ValueError) as error:
-        raise MalformedRequest(f"expected region, transaction (COORDINATOR:NUMBER), and commit: {error!r}") from error
-    if not isinstance(commit, bool):
-        raise MalformedRequest("commit must be true or false")
+class TransactionVerdict(Given):
+    """transaction: COORDINATOR:NUMBER; commit: what is here of it is shown, or nothing of it ever is."""
+
+    region: str
+    transaction: Annotated[str, Meta(pattern=r"^\d+:\d+$")]
+    commit: bool
+
+
+async def verdict(admin: Admin, request: web.Request, given: TransactionVerdict) -> Any:
+    """Ends a transaction of a region that is lost."""
+    region, txn, commit = given.region, given.transaction, given.commit
+    coordinator, number = (int(part) for part in txn.split(":"))
     topic = await admin.loaded(_name(admin, request))
     found = [
         one

@@ -22,12 +22,11 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
 from region_node.faces.admin.calls.admin_context import (
     Admin,
-    MalformedRequest,
     OwnedElsewhere,
     flag,
     number,
-    typed_body,
 )
+from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
@@ -113,7 +112,7 @@ async def coordinator_stats(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def coordinator_internal_stats(admin: Admin, request: web.Request) -> Any:
+async def coordinator_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Where its state is, and what this owner wrote of it."""
     found = await _here(admin, number(request.match_info["id"], "id"))
     name = f"/transactions/open/{found.number:04}"
@@ -125,10 +124,10 @@ async def coordinator_internal_stats(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def replicas(admin: Admin, request: web.Request) -> Any:
+async def replicas(admin: Admin, request: web.Request, given: int) -> None:
     """There are as many as the settings say."""
-    count, wanted = _transactions(admin).count, await typed_body(request, int, "a number")
-    if wanted != count:
+    count = _transactions(admin).count
+    if given != count:
         raise NotAllowed(
             f"Number of transaction coordinators is {count}: set broker.transactions.coordinators on all brokers, and "
             "start them again"
@@ -204,7 +203,7 @@ async def slow(admin: Admin, request: web.Request) -> Any:
     return rows
 
 
-async def abort(admin: Admin, request: web.Request) -> Any:
+async def abort(admin: Admin, request: web.Request) -> None:
     """Ends it, wherever it takes part; returns when that is durable."""
     txn = _txn(request)
     found = await _here(admin, txn[0])
@@ -254,7 +253,7 @@ async def in_pending_ack(admin: Admin, request: web.Request) -> Any:
     return _in_pending_ack(await _loaded(admin, request), request.match_info["sub"], _txn(request))
 
 
-async def buffer_stats(admin: Admin, request: web.Request) -> Any:
+async def buffer_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Shows a topic's transaction buffer. `heliograph`: what only this service has, transactions of other regions among
     them; at most 100 a list.
     """
@@ -298,7 +297,7 @@ async def buffer_stats(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def pending_ack_stats(admin: Admin, request: web.Request) -> Any:
+async def pending_ack_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     topic = await _loaded(admin, request)
     found = topic.subscriptions.get(request.match_info["sub"])
     if found is None:
@@ -313,7 +312,7 @@ async def pending_ack_stats(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> Any:
+async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     """It is kept with the subscription's cursor: there is no log of its own."""
     topic = await _loaded(admin, request)
     name = request.match_info["sub"]
@@ -330,18 +329,28 @@ async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> Any:
 # -- between brokers --------------------------------------------------------------------------------------------------
 
 
-async def end_here(admin: Admin, request: web.Request) -> Any:
+class Ending(Given):
+    topic: str
+    most: int
+    least: int
+    commit: bool
+    low: int
+    subscription: str | None = None
+    others: list[str] | None = None
+    again: bool | None = None
+
+
+async def end_here(admin: Admin, request: web.Request, given: Ending) -> Any:
     """Ends a transaction in a topic, or in a subscription, of this broker."""
-    asked = await typed_body(request, dict, "an object")
-    try:
-        topic, subscription = str(TopicName.parse(asked["topic"])), asked.get("subscription")
-        txn, commit, low = (int(asked["most"]), int(asked["least"])), bool(asked["commit"]), int(asked["low"])
-        others = [str(TopicName.parse(other)) for other in asked.get("others") or ()]
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedRequest(f"expected topic, subscription, most, least, commit, low: {error}") from error
     try:
         part = await _transactions(admin).end_here(
-            topic, subscription, txn, commit=commit, low=low, others=others, again=bool(asked.get("again"))
+            str(TopicName.parse(given.topic)),
+            given.subscription,
+            (given.most, given.least),
+            commit=given.commit,
+            low=given.low,
+            others=[str(TopicName.parse(other)) for other in given.others or ()],
+            again=bool(given.again),
         )
     except NotFound as error:
         return {"gone": str(error)}
@@ -350,20 +359,21 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
     return {} if part else {"empty": True}
 
 
-async def arrived(admin: Admin, request: web.Request) -> Any:
+class Asked(Given):
+    """transactions: region number, region epoch, coordinator, and number of each."""
+
+    topic: str
+    by: str
+    transactions: list[Abroad]
+
+
+async def arrived(admin: Admin, request: web.Request, given: Asked) -> Any:
     """Whether transactions of other regions have ended in a topic of this broker; `by`, the topic that asks, has
     them.
     """
-    asked = await typed_body(request, dict, "an object")
+    topic, by = str(TopicName.parse(given.topic)), str(TopicName.parse(given.by))
     try:
-        topic, by = str(TopicName.parse(asked["topic"])), str(TopicName.parse(asked["by"]))
-        wanted: list[Abroad] = [(int(r), int(e), int(tc), int(n)) for r, e, tc, n in asked["transactions"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedRequest(
-            f"expected topic, by, transactions as [region number, region epoch, coordinator, number]: {error}"
-        ) from error
-    try:
-        return {"ended": await _transactions(admin).arrivals.asked(topic, by, wanted)}
+        return {"ended": await _transactions(admin).arrivals.asked(topic, by, given.transactions)}
     except NotFound as error:
         return {"gone": str(error)}
 

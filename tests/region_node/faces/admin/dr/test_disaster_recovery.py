@@ -83,12 +83,9 @@ class Survivor:
         return await self._told(lambda: disaster_recovery.status(self.admin, request))
 
     async def dry_run(self, monkeypatch: pytest.MonkeyPatch, to: str = "eu") -> tuple[Any, float]:
-        async def body(_: Any) -> Any:
-            return {"kind": "failover", "to": to, "dry_run": True}
-
-        monkeypatch.setattr(disaster_recovery, "body", body)
         request: Any = {}
-        return await self._told(lambda: disaster_recovery.begin(self.admin, request))
+        wanted = disaster_recovery.WantedOperation("failover", to, dry_run=True)
+        return await self._told(lambda: disaster_recovery.begin(self.admin, request, wanted))
 
 
 @pytest.mark.parametrize("silent", (("us",), ("us", "ap"), ("us", "ap", "sa", "af")))

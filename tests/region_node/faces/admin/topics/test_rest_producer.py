@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotEnoughBookies
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.faces.admin.calls.admin_context import MalformedRequest, OwnedElsewhere
-from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, produce
+from region_node.faces.admin.calls.call_bodies import decoded
+from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, produce
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.usage.tenant_usage import Usage
@@ -58,7 +60,8 @@ class Request(dict[str, Any]):
 
 
 async def post(admin: Admin, messages: Any, partition: str | None = None, **more: Any) -> Any:
-    return await produce(admin, Request({"messages": messages, **more}, partition))  # type: ignore[arg-type]
+    request = cast(web.Request, Request({"messages": messages, **more}, partition))
+    return await produce(admin, request, await decoded(request, ProducerMessages))
 
 
 def texts(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -144,7 +147,7 @@ def test_messages_go_to_the_partition_of_their_key_the_others_by_turns_and_resul
 @pytest.mark.parametrize("messages", (None, [], {}, "x", ["x"], [{"payload": "a"}, 7]))
 def test_what_are_no_messages_is_refused(messages: Any) -> None:
     async def test(broker: Broker) -> None:
-        with pytest.raises(MalformedRequest, match="a list of objects"):
+        with pytest.raises(MalformedRequest, match=r"^messages"):
             await post(Admin(broker), messages)
         assert TOPIC not in broker.topics.loaded
 
@@ -153,7 +156,7 @@ def test_what_are_no_messages_is_refused(messages: Any) -> None:
 
 def test_a_request_has_as_many_messages_as_a_run() -> None:
     async def test(broker: Broker) -> None:
-        with pytest.raises(MalformedRequest, match=f"at most {MESSAGES_MAX}"):
+        with pytest.raises(MalformedRequest, match=f"^messages: expected array of length <= {MESSAGES_MAX}"):
             await post(Admin(broker), [{}] * (MESSAGES_MAX + 1))
         assert len((await post(Admin(broker), [{}] * 10))["messagePublishResults"]) == 10
 

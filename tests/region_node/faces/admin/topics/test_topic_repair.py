@@ -31,9 +31,6 @@ def repaired(monkeypatch: pytest.MonkeyPatch, *, linked: bool) -> tuple[dict[str
             raise NotAllowed("no link")
         wanted.append(topic)
 
-    async def given(*_: Any) -> dict[str, Any]:
-        return {}
-
     infos = [LedgerInfo(7, 10, 1, closed_ms=1)]
     ledger = SimpleNamespace(topic=TOPIC, ledgers=lambda: infos, damaged=damaged, refill=refill)
 
@@ -42,8 +39,7 @@ def repaired(monkeypatch: pytest.MonkeyPatch, *, linked: bool) -> tuple[dict[str
 
     links = SimpleNamespace(auditor=SimpleNamespace(want=want))
     admin = SimpleNamespace(topic=lambda _: TOPIC, log=log, tier=None, links=links)
-    monkeypatch.setattr(topic_repair, "typed_body", given)
-    return asyncio.run(topic_repair.repair(cast(Any, admin), cast(Any, None))), wanted
+    return asyncio.run(topic_repair.repair(cast(Any, admin), cast(Any, None), topic_repair.TopicRepair())), wanted
 
 
 @pytest.mark.parametrize("linked", [True, False])

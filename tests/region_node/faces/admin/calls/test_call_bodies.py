@@ -1,0 +1,122 @@
+"""Bodies of calls: what is not of the type that the handler's `given` has is refused before the handler runs, by the
+field that is wrong; and `/openapi.json` shows the types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from region_node.faces.admin.calls.admin_context import MalformedRequest
+from region_node.faces.admin.calls.call_bodies import NOTHING, Given, MessageId, OnlyGiven, body_type, decoded
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.dr import disaster_recovery
+from region_node.faces.admin.server import admin_server
+from region_node.faces.admin.server.admin_server import ROUTES, AdminServer
+from region_node.faces.admin.server.openapi import document
+from region_node.security.authorization.security_service import open_security
+
+ADMIN = cast(Any, SimpleNamespace(security=open_security(), authenticate_metrics=False, view=None, goes_by=None))
+
+
+class Wanted(Given):
+    name: str
+    ranges: dict[str, list[int]] | None = None
+
+
+class Strict(OnlyGiven):
+    rpo_s: float | None = None
+
+
+def request(body: bytes) -> web.Request:
+    made = make_mocked_request("POST", "/a")
+    made._read_bytes = body
+    return made
+
+
+def read(value: Any, kind: Any) -> Any:
+    return asyncio.run(decoded(request(b"" if value is None else json.dumps(value).encode()), kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (Wanted, None, "the body: expected object, got null (it is an object of name, ranges)"),
+        (Wanted, [], "the body: expected object, got array"),
+        (Wanted, {}, "the body: the object is missing the field name"),
+        (Wanted, {"name": 1}, "name: expected str, got int"),
+        (Wanted, {"name": "a", "ranges": {"t": [1, True]}}, "ranges[...][1]: expected int, got bool"),
+        (Strict, {"rpo": 1}, "the body: the object has a field that is not known: rpo (it is an object of rpo_s)"),
+        (MessageId, {"ledgerId": 1}, "the body: the object is missing the field entryId"),
+        (bool, "true", "the body: expected bool, got str"),
+        (list[str], ["a", None], "[1]: expected str, got null"),
+        (
+            disaster_recovery.ActivePassive,
+            {"active": "us", "slo": {"rpo_s": 0}},
+            "slo.rpo_s: expected float > 0.0",
+        ),
+    ],
+)
+def test_a_refusal_begins_with_the_field(kind: Any, value: Any, said: str) -> None:
+    with pytest.raises(MalformedRequest) as refused:
+        read(value, kind)
+    assert str(refused.value).startswith(said)
+
+
+def test_what_fits_is_the_type_and_what_pulsar_has_beside_it_is_passed_over() -> None:
+    assert read({"name": "a", "more": {}}, Wanted) == Wanted("a")
+    assert read({"ledgerId": 7, "entryId": -1, "partitionIndex": 2}, MessageId).position == (7, -1)
+    assert read(None, Wanted | None) is None and read(3, int | Wanted) == 3
+
+
+def test_the_handler_does_not_run_where_the_body_is_wrong() -> None:
+    ran: list[Any] = []
+
+    async def handler(admin: Any, request: web.Request, given: Wanted) -> None:
+        ran.append(given)
+
+    async def main(body: bytes) -> int:
+        answer = await AdminServer(ADMIN)._wrapped(handler)(request(body))
+        return answer.status
+
+    assert asyncio.run(main(b'{"name": 1}')) == 400 and asyncio.run(main(b"no JSON")) == 400 and ran == []
+    assert asyncio.run(main(b'{"name": "a"}')) == 204 and ran == [Wanted("a")]
+
+
+def test_no_handler_reads_json_by_itself() -> None:
+    """But those of policies, which are checked by their table; the schema of each stands in its row."""
+    modules = {inspect.getmodule(row.handler) for row in ROUTES}
+    names = {module.__name__ for module in modules if module is not None and hasattr(module, "body")}
+    assert {name.removeprefix("region_node.faces.admin.") for name in names} == {"tenancy.policy_routes"}
+
+
+def test_the_description_shows_every_body() -> None:
+    described = document(ROUTES, "1")
+    for row in ROUTES:
+        found = described["paths"].get(row.path, {}).get(row.method.lower())
+        if found is not None and (row.body is not None or body_type(row.handler) is not NOTHING):
+            assert found["requestBody"]["content"]["application/json"], row.path
+    schemas, paths = described["components"]["schemas"], described["paths"]
+    assert schemas["MessageId"]["properties"]["ledgerId"] == {"type": "integer"}
+    passive = paths["/heliograph/v1/dr/{tenant}/{namespace}"]["put"]["requestBody"]
+    assert passive["required"] and passive["content"]["application/json"]["schema"]["$ref"].endswith("/ActivePassive")
+    retention = paths["/admin/v2/namespaces/{tenant}/{namespace}/retention"]["post"]
+    shape = retention["requestBody"]["content"]["application/json"]["schema"]
+    assert shape["properties"]["retentionTimeInMinutes"]["minimum"] == -1
+    assert set(retention["responses"]) == {"204", "default"}, "it says nothing"
+
+
+def test_a_row_whose_body_has_no_type_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handler(admin: Any, request: web.Request, given: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821
+        """A slip."""
+
+    monkeypatch.setattr(admin_server, "ROUTES", (*ROUTES, Route("POST", "/a", CallAccess.SUPER, handler)))
+    with pytest.raises(NameError, match="Unknown"):
+        AdminServer(ADMIN)
