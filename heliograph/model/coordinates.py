@@ -130,6 +130,17 @@ class Vector:
                     self.skip(origin, after, through)
             self.advance(origin, prefix)
 
+    def overlay(self, origin: Origin, other: Vector) -> None:
+        """From now on this vector says of `origin` what `other` does."""
+        self._prefix.pop(origin, None)
+        if origin in self._missing:
+            del self._missing[origin]
+        if origin in other._prefix:
+            self._prefix[origin] = other._prefix[origin]
+            if ranges := other._missing.get(origin):
+                self._missing = own(self._missing)
+                self._missing[origin] = list(ranges)
+
     def copy(self) -> Vector:
         twin = Vector()
         twin._prefix = dict(self._prefix)

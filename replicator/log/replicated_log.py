@@ -271,9 +271,13 @@ class ReplicatedLog:
         time: idle links have nothing to tell.
 
         What it told itself is never replaced by what another one knew of it, perhaps long ago, and taken further by it
-        only where it cannot be heard.
+        only where it cannot be heard. What is said of this region's own entries counts only from whom they go there by.
         """
         old = self.known.get(region)
+        if by not in ("", region):
+            if self.sync_by is not None and not self.sync_by.region_number(region):
+                return
+            vector = self._second_hand(region, vector, by, old[0] if old is not None else Vector())
         if by in ("", region):
             if region not in self._themselves:
                 self._themselves = own(self._themselves)
@@ -290,6 +294,20 @@ class ReplicatedLog:
                 self.sync_by.known_changed(self.topic)
         if self.waits is not None:
             self.waits.heard(region, vector.prefix(self.state.origin))
+
+    def _second_hand(self, region: str, told: Vector, by: str, old: Vector) -> Vector:
+        """What counts of what `by` tells of `region`: receipts, and what this region keeps for it, go by what it holds
+        of the entries published here, which nobody knows but those who hand them on.
+        """
+        vector, number = told, self.state.origin[0]
+        for origin in {*told, *old}:
+            if origin[0] == number and not (
+                self.state.trees.hands_on(origin, by, region)
+                and told.prefix(origin) <= self.state.vector.prefix(origin)
+            ):
+                vector = vector.copy() if vector is told else vector
+                vector.overlay(origin, old)
+        return vector
 
     # -- writers -------------------------------------------------------------------------------------------------------
 

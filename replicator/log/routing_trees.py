@@ -144,6 +144,14 @@ class TreeBook:
         index = max(0, bisect_right(found, prefix, key=_at) - 1)
         return any(tree.parent(target) == parent for _, tree in found[index:])
 
+    def hands_on(self, origin: Origin, by: str, target: str) -> bool:
+        """Whether `target` gets, or got, something of `origin` by way of `by`, which is another region than the
+        origin's.
+        """
+        return by != target and any(
+            by != tree.root and target in tree.reach(by) for _, tree in self._of.get(origin, ())
+        )
+
     def newest(self, origin: Origin) -> Tree | None:
         found = self._of.get(origin)
         return found[-1][1] if found else None
