@@ -56,6 +56,7 @@ def samples(links: LinkManager) -> Iterator[Sample]:
             )
         yield "heliograph_replication_latency_seconds_sum", "counter", of, heard.latency.sum_ms / 1000
         yield "heliograph_replication_latency_seconds_count", "counter", of, heard.latency.messages
+        yield "heliograph_replication_refused_claims_total", "counter", of, heard.refused_claims
         yield "heliograph_replication_clock_offset_seconds", "gauge", of, heard.clock_offset_ms / 1000
         yield "heliograph_replication_round_trip_seconds", "gauge", of, heard.rtt_ms / 1000
         yield "heliograph_replication_silent_seconds", "gauge", of, heard.silent_s

@@ -100,6 +100,7 @@ class BrokerFaces:
                 broker.runtime.clock,
                 region=broker.settings.region,
                 region_number=broker.region_number,
+                relays=broker.links.relays,
                 peer=peer,
                 settings=broker.runtime.of(ReceiverSettings),
                 budget=budget,

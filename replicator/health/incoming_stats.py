@@ -92,6 +92,8 @@ class IncomingRegion:
     clock_ahead_ms: float | None = None
     on: list[Heard] = field(default_factory=list)
     """Its connections that have, or had, a stream here."""
+    refused_claims: int = 0
+    """How often it claimed what is another region's to say, since this broker began."""
     ended: Heard | None = None
     """The one that was heard last of the connections that are gone."""
 
@@ -139,12 +141,22 @@ class IncomingLink:
         self.messages, self.size_bytes = max(self.messages, other.messages), max(self.size_bytes, other.size_bytes)
         if not self.told:
             self.risk = other.risk
+        if other.refusal is not None and (self.refusal is None or other.refusal[1] > self.refusal[1]):
+            self.refusal = other.refusal
         if (before := other if other.open else other.open_before()) is not self:
             self.before = before
 
     def end(self, heard: Heard) -> None:
         """Its stream is gone. heard: when the source was heard last, as it stays for this stream."""
         self.open, self.heard, self.send_ask = False, heard, None
+
+    refusal: tuple[str, int] | None = None
+    """What the source claimed last that is not its own to say, and wall ms when, since the topic was loaded."""
+
+    def refused(self, text: str, now_ms: int) -> None:
+        """Takes note of a claim that was not believed."""
+        self.refusal = (text, now_ms)
+        self.region.refused_claims += 1
 
     @property
     def connected(self) -> bool:
@@ -187,6 +199,7 @@ class IncomingLink:
             "age_s_max": self.at_risk_s(now_ms, now),
             "clock_offset_ms": self.region.clock_offset_ms,
             "rtt_ms": self.region.rtt_ms,
+            "refused": None if self.refusal is None else {"text": self.refusal[0], "at_ms": self.refusal[1]},
         }
 
 

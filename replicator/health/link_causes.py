@@ -43,6 +43,8 @@ class Cause(StrEnum):
     IDLE = "idle"
     REFUSED = "refused"
     UNAUTHORIZED = "unauthorized"
+    ORIGIN_REFUSED = "origin-refused"
+    """This side claimed what only another region may say, as far as the target knows."""
     NOT_FOUND = "not-found"
     MOVED = "moved"
     STORAGE = "storage"
@@ -117,6 +119,9 @@ _REMEDIES: dict[Cause, str] = {
     Cause.REFUSED: "compare the global configuration of both sides: is the target's stale, or does a policy forbid it?",
     Cause.UNAUTHORIZED: "give this region's replicator the certificate that the target expects, and the namespace both "
     "regions; of a Pulsar cluster: a token whose role may produce there",
+    Cause.ORIGIN_REFUSED: "the sentence says what the target does not believe: give the topic the same "
+    "replicationTopology in both regions (of the namespace, or with isGlobal=true), or connect the target with the "
+    "origin's region; if the configuration names no such way, look who has this region's replicator key",
     Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the "
     "address",
     Cause.MOVED: "nothing: the topic moves between brokers there",

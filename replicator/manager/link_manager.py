@@ -45,6 +45,7 @@ from replicator.links.timer_wheel import Timers
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.tree_planting import Planter
 from replicator.manager.audit_channels import LinkChannels
+from replicator.manager.configured_relays import ConfiguredRelays
 from replicator.manager.departed_regions import Leaving
 from replicator.manager.ended_origins import EndedOrigins
 from replicator.manager.receipt_waits import ReceiptWaits
@@ -205,6 +206,13 @@ class LinkManager:
         self._closed = False
         self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit, self.settings.audit_limits)
         self.tails = EndedOrigins(self)
+        self.relays = ConfiguredRelays(
+            region,
+            lambda number: self.region_name(number) or self.tails.used.get(number),
+            self.auditor.ask,
+            self.spawn,
+        )
+        """Whom receivers believe of other regions' entries."""
         self._regions_changed()
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)
@@ -256,6 +264,7 @@ class LinkManager:
         """values: the policies that hold for the topic. After `attach`."""
         self.require(log, values.get("durability"))
         self.tails.obey(log, values.get("replicationRoutes"))
+        self.relays.obey(log, values)
         log.replicate_all = bool(values.get("replicatedSubscriptions"))
         if log.replicate_all:
             self.keep_in_step(log)
@@ -314,6 +323,7 @@ class LinkManager:
             del self.logs[log.topic]
             self._planter.forget(log)
             self.tails.forget(log)
+            self.relays.forget(log)
             self._leaving.forget(log.topic)
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():

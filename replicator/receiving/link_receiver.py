@@ -3,9 +3,8 @@
 Is: OPEN, RUN, SKIP, SCHEMAS, and HEARTBEAT of any number of streams (one stream: one topic on this connection), and
 what is answered: the shell around them. Isn't: the rule what to accept (`replicator.dedup.version_vector`), or a
 listener.
-Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region
-(full mesh), its entries match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt
-is stored any more.
+Invariants: those of each stream (`replicator.receiving.receiver_stream`); a claim that is not the source's to make ends
+that stream alone: it is said to the source, logged, and counted.
 Source: docs/protocols/links.md.
 """
 
@@ -17,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from heliograph.model.empty_dict import own
-from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.errors import HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock
@@ -32,7 +31,7 @@ from replicator.health.link_causes import Cause
 from replicator.health.round_trips import RoundTrips
 from replicator.links.schema_feed import SchemaConflict, SchemaHost
 from replicator.log.replicated_log import ReplicatedLog
-from replicator.receiving.receiver_stream import ReceiverStream, Write
+from replicator.receiving.receiver_stream import ReceiverStream, RelayRights, Write
 from replicator.subscriptions.ack_claims import read_claims
 
 events = logging.getLogger("replicator")
@@ -68,6 +67,7 @@ class LinkReceiver:
         *,
         region: str,
         region_number: Callable[[str], int | None],
+        relays: RelayRights,
         peer: str = "",
         settings: ReceiverSettings | None = None,
         budget: ByteBudget[LinkReceiver] | None = None,
@@ -83,6 +83,7 @@ class LinkReceiver:
         """
         self._write, self._open_log, self._clock = write, open_log, clock
         self._region, self._region_number, self._peer = region, region_number, peer
+        self._relays = relays
         self.settings = settings or ReceiverSettings()
         self._streams: dict[int, ReceiverStream] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
@@ -120,13 +121,13 @@ class LinkReceiver:
             if (waiting := self._adopting.get(stream)) is not None:
                 waiting.append((attempt, previous, run))
             elif (open_stream := self._streams.get(stream)) is not None:
-                open_stream.on_run(attempt, previous, run)
+                self._take_in(open_stream, (attempt, previous, run))
         elif number is LinkFrameKind.SKIP:
             stream, attempt, record = wire.read_skip(fields)
             if (waiting := self._adopting.get(stream)) is not None:
                 waiting.append((attempt, record))
             elif (open_stream := self._streams.get(stream)) is not None:
-                open_stream.on_skip(attempt, record)
+                self._take_in(open_stream, (attempt, record))
         elif number is LinkFrameKind.HEARTBEAT:
             self._on_heartbeat(wire.read_heartbeat(fields))
         elif number is LinkFrameKind.CLAIMS:
@@ -217,6 +218,7 @@ class LinkReceiver:
             give=self._budget.give,
             grew=self._on_grown,
             incoming=IncomingLink(region, self._heard),
+            relays=self._relays,
             now_ms=self._clock.wall_ms,
         )
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
@@ -259,12 +261,26 @@ class LinkReceiver:
             for behind in waiting:
                 if stream is None or self._streams.get(number) is not stream:
                     return
-                if len(behind) == 3:
-                    stream.on_run(*behind)
-                else:
-                    stream.on_skip(*behind)
+                self._take_in(stream, behind)
         except PeerError as error:
             self._refuse(number, Cause.PROTOCOL, str(error))
+
+    def _take_in(self, stream: ReceiverStream, what: _Behind) -> None:
+        try:
+            if len(what) == 3:
+                stream.on_run(*what)
+            else:
+                stream.on_skip(*what)
+        except LinkError as error:
+            self._on_claim(stream, error)
+
+    def _on_claim(self, stream: ReceiverStream, error: LinkError) -> None:
+        """The source claimed what is not its own to say. It comes again: one of both sides may only not know yet."""
+        stream.incoming.refused(str(error), self._clock.wall_ms())
+        events.warning(
+            "link.origin_refused", extra={"topic": stream.log.topic, "source": stream.source, "error": str(error)}
+        )
+        self._refuse(stream.number, Cause.of(error), str(error))
 
     def _refuse(self, number: int, cause: Cause, text: str, rows: Sequence[SchemaRow] = ()) -> None:
         if number in self._streams and not self._lost:
@@ -333,6 +349,11 @@ class LinkReceiver:
             if stream is None:
                 continue
             log = stream.log
+            if told.last_confirmed is not None and told.last_confirmed[0][0] != stream.source_number:
+                self._on_claim(
+                    stream, stream.refused(told.last_confirmed[0], "it names an entry there as its own last")
+                )
+                continue
             if told.risk is not None:
                 stream.incoming.risk, stream.incoming.told = told.risk, True
             if told.last_confirmed is not None and told.last_confirmed[1] > BEFORE_ALL:

@@ -3,18 +3,19 @@
 Is: the core of what is stored, receipted, and asked again. Isn't: the connection
 (`replicator.receiving.link_receiver`), or the rule (`replicator.dedup.version_vector`).
 Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region, or
-from the one that is this region's parent in that origin's tree; its entries match their checksums, and the previous
-coordinate is held; after a GAP nothing of that attempt is stored any more.
+from the one that is this region's parent in that origin's tree, which the origin itself has brought, or which is as
+configured (`RelayRights`); its entries match their checksums, and the previous coordinate is held; after a GAP nothing
+of that attempt is stored any more.
 Source: docs/protocols/links.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.errors import CorruptData, HeliographError, PeerError
+from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import Position
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
@@ -24,12 +25,27 @@ from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.audit.auditor import Auditor
 from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import Heard, IncomingLink
+from replicator.health.link_causes import Cause
 from replicator.log.replicated_entries import passing, received
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, is_tree
 from replicator.subscriptions.ack_claims import Claims
 
 Write = Callable[[Sequence[Buffer]], None]
+
+
+class RelayRights(Protocol):
+    """What the configuration says of entries that come by way of a region that did not publish them."""
+
+    def region_of(self, origin: Origin) -> str | None:
+        """The name of the region that publishes under it; None: its number is not known here (yet)."""
+        ...
+
+    def refusal(self, log: ReplicatedLog, source: str, origin: Origin, record: Run) -> str:
+        """Why `source` may not pass on what the region of `origin` publishes, though `record`, the first one that came
+        of it, says so; "": it may.
+        """
+        ...
 
 
 class ReceiverStream:
@@ -45,6 +61,7 @@ class ReceiverStream:
         dirty: Callable[[ReceiverStream], None],
         *,
         incoming: IncomingLink,
+        relays: RelayRights,
         grew: Callable[[ReceiverStream], None] = lambda _: None,
         region: str = "",
         level: int = 1,
@@ -56,7 +73,7 @@ class ReceiverStream:
 
         take, give: bytes of runs that are on their way to the bookies, and not any more.
         """
-        self._region = region
+        self._region, self._relays = region, relays
         self._take, self._give = take, give
         self.incoming, self._now_ms = incoming, now_ms
         self.incoming.open = True
@@ -88,8 +105,8 @@ class ReceiverStream:
         self.log.comes_no_more(self.source, self.incoming)
 
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
-        """Takes a run that the source sent: what is new is stored, and receipted once it is durable. Raises
-        PeerError.
+        """Takes a run that the source sent: what is new is stored, and receipted once it is durable. Raises LinkError
+        where it is not the source's to send, PeerError where it makes no sense.
         """
         assert run.origin is not None
         ledger, first, count = run.spans[-1]
@@ -130,7 +147,7 @@ class ReceiverStream:
         region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
 
     def on_skip(self, attempt: int, record: SkipRecord) -> None:
-        """Takes a SKIP that the source sent, as `on_run` takes a run. Raises PeerError."""
+        """Takes a SKIP that the source sent, as `on_run` takes a run. Raises LinkError, PeerError."""
         if self._passes(attempt, record.origin, record.through):
             self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
 
@@ -151,12 +168,7 @@ class ReceiverStream:
         return [(origin, self._durable(origin)) for origin in due]
 
     def _passes(self, attempt: int, origin: Origin, last: Position, run: Run | None = None) -> bool:
-        own = self.log.state.is_own(origin)
-        if own or (origin[0] != self.source_number and not self._known(origin, run)):
-            raise PeerError(
-                f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says "
-                "that it passes its entries on"
-            )
+        self._check_right(origin, run)
         if attempt < self._attempt:
             raise PeerError("link: attempts count upwards")
         self._attempt = attempt
@@ -171,21 +183,41 @@ class ReceiverStream:
             return False
         return True
 
-    def _known(self, origin: Origin, run: Run | None) -> bool:
-        """Whether `origin` is known to be passed on. The first that comes of one may be the record of its tree."""
-        if origin in self._passed_on:
-            return True
-        tree = self.log.state.trees.newest(origin)
-        if tree is None and run is not None and is_tree(run):
-            try:
-                tree = Tree.decode(run.parts[0])
-            except CorruptData as error:
-                raise PeerError(f"link: {error}") from error
-            if not tree.whole or tree.parent(self._region) != self.source:
-                return False
-        if tree is not None:
+    def _check_right(self, origin: Origin, run: Run | None) -> None:
+        """Whether the source may speak of `origin`: it publishes there, or passes that on. Raises LinkError."""
+        if origin[0] == self.log.origin[0] or self.log.state.is_own(origin):
+            raise self.refused(origin, f"{self._region} publishes there itself")
+        if run is not None and is_tree(run):
+            self._check_record(origin, run)
+        elif origin[0] != self.source_number and origin not in self._passed_on:
+            if (tree := self.log.state.trees.newest(origin)) is None:
+                raise self.refused(origin, "no tree of that region's says that it passes its entries on")
             self._passed_on[origin] = tree.root
-        return tree is not None
+
+    def _check_record(self, origin: Origin, run: Run) -> None:
+        try:
+            tree = Tree.decode(run.parts[0])
+        except CorruptData as error:
+            raise PeerError(f"link: {error}") from error
+        if tree.root != self._relays.region_of(origin):
+            raise self.refused(origin, f"it brings a tree that begins in {tree.root}, which does not publish there")
+        if origin[0] == self.source_number or origin in self._passed_on:
+            return
+        if self.log.state.trees.newest(origin) is None:
+            if not tree.whole or tree.parent(self._region) != self.source:
+                raise self.refused(origin, "no tree of that region's says that it passes its entries on")
+            if why := self._relays.refusal(self.log, self.source, origin, run):
+                raise self.refused(origin, why)
+        self._passed_on[origin] = tree.root
+
+    def refused(self, origin: Origin, why: str) -> LinkError:
+        """The error that says what was claimed, to be raised."""
+        region = self._relays.region_of(origin) or "?"
+        text = (
+            f"{self.source} may not speak to {self._region} of origin {origin[0]}.{origin[1]}.{origin[2]:x} (of region "
+            f"{region}) in {self.log.topic}: {why}"
+        )
+        return LinkError(Cause.ORIGIN_REFUSED, text)
 
     def _from_parent(self, origin: Origin) -> bool:
         tree = self.log.state.trees.following(origin, self._durable(origin))

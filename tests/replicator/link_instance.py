@@ -90,6 +90,7 @@ class Listener(asyncio.Protocol):
             broker.clock,
             region=broker.region.name,
             region_number=broker.region.number_of,
+            relays=broker.links.relays,
             settings=ReceiverSettings(feature_level=broker.links.settings.feature_level),
             incoming=broker.links.incoming,
             auditor=broker.links.auditor,

@@ -15,6 +15,7 @@ from typing import Any
 
 import crc32c
 
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block
@@ -49,6 +50,19 @@ def entry(body: int, producer: str, sequence: int, to: tuple[str, ...] = (), bod
     ).SerializeToString()
     rest = len(metadata).to_bytes(4, "big") + metadata + body.to_bytes(body_bytes, "big")
     return b"\x0e\x01" + crc32c.crc32c(rest).to_bytes(4, "big") + rest
+
+
+class Believed:
+    """The configuration of a world whose trees are all as they should be."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def region_of(self, origin: Origin) -> str | None:
+        return self._names[origin[0] - 1]
+
+    def refusal(self, log: ReplicatedLog, source: str, origin: Origin, record: Run) -> str:
+        return ""
 
 
 class Region:
@@ -116,6 +130,7 @@ class Connection:
             lambda f: self.send(self.back, f),
             dirty,
             region=self.target.name,
+            relays=Believed(world.names),
             incoming=IncomingLink(IncomingRegion(), Heard(lambda: 0.0)),
         )
 

@@ -53,6 +53,18 @@ def tree(topology: Topology | None, origin: str, members: Iterable[str]) -> Pare
     return found
 
 
+def relays(topology: Topology | None, origin: str, target: str) -> list[str]:
+    """Those by way of which `target` gets what was published in `origin`, the nearest first; each of them may be its
+    parent where those before it have left.
+    """
+    named, found = _named(topology, origin), list[str]()
+    parent = named.get(target, origin)
+    while parent not in (origin, target, *found):
+        found.append(parent)
+        parent = named.get(parent, origin)
+    return found
+
+
 def _named(topology: Topology | None, origin: str) -> Mapping[str, str]:
     if topology is None or topology["kind"] == "mesh":
         return {}

@@ -254,6 +254,7 @@ def test_what_goes_by_a_tree_is_still_passed_on_when_its_topic_was_deleted() -> 
         dead, meta = us.log.origin, Metadata()
         assert (len(eu.bodies()), len(ap.bodies())) == (10, 4)
         log = await made_again(us, meta)
+        instance.choose({"kind": "chain", "regions": ["us", "eu", "ap"]}, ("us",))
         assert not log.state.dead and not meta.held
         await asyncio.sleep(5)
         instance.sim.network.heal("eu", "ap")

@@ -23,7 +23,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from replicator.receiving.link_receiver import LinkReceiver, inflight_budget
 from tests.replicator.fake_ledger import FakeLedger, Store
-from tests.replicator.link_world import entry
+from tests.replicator.link_world import Believed, entry
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,13 @@ def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(
 
     async def body() -> None:
         receiver = LinkReceiver(
-            write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2, "ap": 3}.get, peer=peer
+            write,
+            open_log,
+            sim.clock(),
+            region="us",
+            region_number={"us": 1, "eu": 2, "ap": 3}.get,
+            relays=Believed(("us", "eu", "ap")),
+            peer=peer,
         )
         frame = b"".join(bytes(b) for b in wire.open_frame(1, "persistent://a/b/c", source, number))
         size = int.from_bytes(frame[4:8], "big")
@@ -98,7 +104,14 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
         budget = inflight_budget(one * 4)
         write = lambda buffers: written.append(b"".join(bytes(b) for b in buffers))  # noqa: E731
         receiver = LinkReceiver(
-            write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2}.get, peer="eu", budget=budget
+            write,
+            open_log,
+            sim.clock(),
+            region="us",
+            region_number={"us": 1, "eu": 2}.get,
+            relays=Believed(("us", "eu")),
+            peer="eu",
+            budget=budget,
         )
         receiver.hold = held.append
         for stream in (1, 2):

@@ -1,0 +1,237 @@
+"""What a source may say: of its own entries everything, of another region's what it passes on as configured."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.coordinates import Origin
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.links import link_commands as wire
+from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, SkipReason, SkipRecord, StreamBeat
+from heliograph.wire.run import Run
+from replicator.dedup.producer_dedup import DedupSettings
+from replicator.health.incoming_stats import IncomingStats
+from replicator.health.link_causes import Cause
+from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.routing_trees import Tree, tree_checksum
+from replicator.log.topic_state import TopicState
+from replicator.receiving.link_receiver import LinkReceiver
+from tests.replicator.fake_ledger import FakeLedger, Store
+from tests.replicator.link_world import entry, parsed
+
+NAMES = ("us", "eu", "ap")
+TOPIC = "persistent://t/n/x"
+EU, AP = (2, 1, 7), (3, 1, 9)
+FAR = (1 << 61, 0)
+
+
+class Configured:
+    """The configuration of us: by which regions it gets what others publish."""
+
+    def __init__(self) -> None:
+        self.relays: list[tuple[str, int]] = []
+
+    def region_of(self, origin: Origin) -> str | None:
+        return NAMES[origin[0] - 1] if origin[0] <= len(NAMES) else None
+
+    def refusal(self, log: ReplicatedLog, source: str, origin: Origin, record: Run) -> str:
+        return "" if (source, origin[0]) in self.relays else "it is not configured so"
+
+
+class Peer:
+    """Speaks as region eu to us, in well-formed frames."""
+
+    def __init__(self, sim: Simulation) -> None:
+        state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=True, settings=DedupSettings())
+        state.restore(b"")
+        self.log = ReplicatedLog(FakeLedger(Store(TOPIC), state, auto=True), state)  # type: ignore[arg-type]
+        self.heard: list[tuple[LinkFrameKind, list[Any]]] = []
+        self.incoming, self.configured = IncomingStats(), Configured()
+        self.stream = 0
+
+        async def open_log(topic: str, source: str) -> ReplicatedLog:
+            return self.log
+
+        def write(buffers: Any) -> None:
+            kind, fields, _ = parsed(b"".join(bytes(b) for b in buffers))
+            self.heard.append((kind, fields))
+
+        self.receiver = LinkReceiver(
+            write,
+            open_log,
+            sim.clock(),
+            region="us",
+            region_number={name: i + 1 for i, name in enumerate(NAMES)}.get,
+            relays=self.configured,
+            peer="eu",
+            incoming=self.incoming,
+        )
+
+    async def open(self) -> None:
+        self.stream += 1
+        self.say(wire.open_frame(self.stream, TOPIC, "eu", 2))
+        await asyncio.sleep(0.01)
+        assert self.heard[-1][0] is LinkFrameKind.OPENED
+
+    def say(self, buffers: Any) -> None:
+        frame = memoryview(b"".join(bytes(b) for b in buffers))
+        size = int.from_bytes(frame[4:8], "big")
+        self.receiver.on_frame(*wire.command_content(frame[8 : 8 + size]), frame[8 + size :])
+
+    def run(self, origin: Origin, at: Position, previous: Position = BEFORE_ALL) -> None:
+        part = entry(at[1], "p", at[1])
+        run = Run([part], [len(part)], origin=origin, spans=((*at, 1),), checksums=[int.from_bytes(part[2:6], "big")])
+        self.say(wire.run_frame(self.stream, 1, previous, run))
+
+    def tree(self, origin: Origin, at: Position, tree: Tree, previous: Position = BEFORE_ALL) -> None:
+        run = tree.as_run()
+        run.origin, run.spans, run.origin_time_ms = origin, ((*at, 1),), 1
+        run.checksums = [tree_checksum(run)]
+        self.say(wire.run_frame(self.stream, 1, previous, run))
+
+    def skip(self, origin: Origin, after: Position, through: Position) -> None:
+        self.say(wire.skip_frame(self.stream, 1, SkipRecord(origin, after, through, SkipReason.FILTERED, "us")))
+
+    def refused(self) -> str:
+        """The text of the CLOSE that ended the stream."""
+        ends = [wire.read_close(fields) for kind, fields in self.heard if kind is LinkFrameKind.CLOSE]
+        assert [(number, cause) for number, cause, _ in ends[-1:]] == [(self.stream, Cause.ORIGIN_REFUSED)]
+        return ends[-1][2]
+
+
+def play(scenario: Callable[[Peer], Coroutine[Any, Any, None]]) -> None:
+    sim = Simulation(0)
+
+    async def body() -> None:
+        peer = Peer(sim)
+        await peer.open()
+        await scenario(peer)
+        peer.receiver.connection_lost()
+
+    sim.run(body())
+
+
+def forged_tree(peer: Peer) -> None:
+    peer.tree(AP, (0, 0), Tree("ap", {"us": "eu"}, whole=True))
+
+
+def rooted_elsewhere(peer: Peer) -> None:
+    peer.configured.relays.append(("eu", 3))
+    peer.tree(AP, (0, 0), Tree("eu", {}, whole=True))
+
+
+def of_its_own_rooted_elsewhere(peer: Peer) -> None:
+    peer.tree(EU, (0, 1), Tree("ap", {"us": "ap"}), (0, 0))
+
+
+def in_the_middle(peer: Peer) -> None:
+    peer.configured.relays.append(("eu", 3))
+    peer.tree(AP, (0, 5), Tree("ap", {"us": "eu"}))
+
+
+def of_no_region(peer: Peer) -> None:
+    peer.tree((8, 1, 1), (0, 0), Tree("xx", {"us": "eu"}, whole=True))
+
+
+def entries(peer: Peer) -> None:
+    peer.run(AP, (0, 0))
+
+
+def skipped(peer: Peer) -> None:
+    peer.skip(AP, BEFORE_ALL, FAR)
+
+
+def of_the_target(peer: Peer) -> None:
+    peer.skip(peer.log.origin, BEFORE_ALL, FAR)
+
+
+def of_a_former_one_of_the_target(peer: Peer) -> None:
+    peer.configured.relays.append(("eu", 1))
+    peer.tree((1, 1, 5), (0, 0), Tree("us", {"us": "eu"}, whole=True))
+
+
+def its_last_is_of_another(peer: Peer) -> None:
+    peer.say(wire.heartbeat_frame(LinkHeartbeat(1, 0, 0, (StreamBeat(peer.stream, (AP, FAR), {}),))))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        forged_tree,
+        rooted_elsewhere,
+        of_its_own_rooted_elsewhere,
+        in_the_middle,
+        of_no_region,
+        entries,
+        skipped,
+        of_the_target,
+        of_a_former_one_of_the_target,
+        its_last_is_of_another,
+    ],
+)
+def test_a_region_speaks_for_its_own_origins_only(
+    claim: Callable[[Peer], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(peer: Peer) -> None:
+        peer.run(EU, (0, 0))
+        await asyncio.sleep(0.1)
+        own = peer.log.last_own()
+        with caplog.at_level("WARNING"):
+            claim(peer)
+        await asyncio.sleep(0.1)
+        text = peer.refused()
+        assert "eu may not speak to us of origin" in text and TOPIC in text
+        assert [record.message for record in caplog.records] == ["link.origin_refused"]
+        assert list(peer.log.vector) == [EU] and peer.log.last_own() == own and not peer.log.state.trees
+        assert "ap" not in peer.log.source_ends and not peer.log.source_ends
+        shown = peer.log.incoming["eu"].status(0)
+        assert shown["refused"] == {"text": text, "at_ms": shown["refused"]["at_ms"]}  # type: ignore[index]
+        assert peer.incoming.region("eu").refused_claims == 1
+        peer.run(EU, (0, 1), (0, 0))
+        assert peer.log.vector.prefix(EU) == (0, 0), "that stream has ended"
+        await peer.open()
+        peer.run(EU, (0, 1), (0, 0))
+        await asyncio.sleep(0.1)
+        assert peer.log.vector.prefix(EU) == (0, 1), "what is its own comes all the same"
+        assert peer.log.incoming["eu"].status(0)["refused"] == shown["refused"]
+
+    play(scenario)
+
+
+def test_what_is_configured_is_passed_on_from_the_moment_when_it_is_known_here() -> None:
+    async def scenario(peer: Peer) -> None:
+        forged_tree(peer)
+        assert "it is not configured so" in peer.refused()
+        peer.configured.relays.append(("eu", 3))
+        await peer.open()
+        forged_tree(peer)
+        peer.run(AP, (0, 1), (0, 0))
+        await asyncio.sleep(0.1)
+        assert peer.log.vector.prefix(AP) == (0, 1)
+        peer.configured.relays.clear()
+        await peer.open()
+        peer.run(AP, (0, 2), (0, 1))
+        await asyncio.sleep(0.1)
+        assert peer.log.vector.prefix(AP) == (0, 2), "by the tree that the log holds, until its origin plants another"
+
+    play(scenario)
+
+
+def test_schemas_that_are_being_stored_hold_back_no_refusal() -> None:
+    """What waits behind them is judged as what comes at once."""
+
+    async def scenario(peer: Peer) -> None:
+        stream = peer.receiver._streams[peer.stream]
+        part = entry(1, "p", 1)
+        run = Run([part], [len(part)], origin=AP, spans=((0, 0, 1),), checksums=[int.from_bytes(part[2:6], "big")])
+        peer.receiver._adopting[peer.stream] = [(1, BEFORE_ALL, run)]
+        peer.receiver._go_on(peer.stream, stream)
+        assert "no tree of that region's" in peer.refused()
+
+    play(scenario)
