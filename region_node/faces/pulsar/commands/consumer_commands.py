@@ -11,6 +11,7 @@ Source: docs/protocols/pulsar.md, "SUBSCRIBE" to "SEEK".
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,9 @@ log = logging.getLogger("region_node.pulsar")
 
 ACK_SET_WORDS_MAX = 4096
 NEWS_AFTER_S = 1.0
+_UNKNOWN = "acks"
+UNKNOWN_ACKS_MAX = 1000
+"""So many acknowledgements whose transaction is asked for may wait on a connection; then nothing is read from it."""
 
 
 class ConsumerHandle:
@@ -86,6 +90,8 @@ class Consuming:
         self.handles: dict[int, ConsumerHandle] = {}
         self._parts: dict[tuple[Subscription, TxnId], None] = {}
         """Transactions of this client that subscriptions are known to take part in."""
+        self.unknown: deque[tuple[pb.BaseCommand, Subscription]] = deque()
+        """Acknowledgements whose transaction is asked for, one at a time: the first is."""
 
     def is_part(self, subscription: Subscription, txn: TxnId) -> bool:
         """Whether that is known, or will never be, as transactions are off."""
@@ -367,7 +373,7 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         return
     subscription, consumer = handle.subscription, handle.consumer
     if ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
-        connection.listener.tasks.spawn(_ack_when_known(connection, command, subscription))
+        _ack_when_known(connection, command, subscription)
         return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
     try:
@@ -396,21 +402,48 @@ def _txn(ack: pb.CommandAck) -> TxnId:
     return ack.txnid_most_bits, ack.txnid_least_bits
 
 
-async def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand, subscription: Subscription) -> None:
-    """Once it is known whether the subscription takes part in the client's transaction."""
-    ack, transactions = command.ack, connection.listener.transactions
-    handle = connection.consuming.handles.get(ack.consumer_id)
+def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand, subscription: Subscription) -> None:
+    """Once it is known whether the subscription takes part in the client's transaction. Nothing is read from a client
+    of which too many wait.
+    """
+    unknown = connection.consuming.unknown
+    unknown.append((command, subscription))
+    if len(unknown) == 1:
+        connection.listener.tasks.spawn(_ask_for_transactions(connection))
+    if len(unknown) == UNKNOWN_ACKS_MAX:
+        connection.hold_reading(True, _UNKNOWN)
+
+
+async def _ask_for_transactions(connection: PulsarConnection) -> None:
+    """Each transaction is asked for once; in the order of the acknowledgements."""
+    unknown = connection.consuming.unknown
     try:
-        if transactions is not None and handle is not None and handle.topic is not None:
-            role, topic = connection.identity.role, handle.topic.text
-            await transactions.check_part(_txn(ack), role, topic, subscription.name)
-        connection.consuming.note_part(subscription, _txn(ack))
-    except HeliographError as error:
-        if ack.HasField("request_id"):
-            _ack_response(connection, ack, code_of(error), str(error))
+        while unknown and not connection.closed:
+            command, subscription = unknown[0]
+            try:
+                await _check_part(connection, command.ack, subscription)
+                on_ack(connection, command)
+            except HeliographError as error:
+                if command.ack.HasField("request_id"):
+                    _ack_response(connection, command.ack, code_of(error), str(error))
+            unknown.popleft()
+            if len(unknown) == UNKNOWN_ACKS_MAX // 2:
+                connection.hold_reading(False, _UNKNOWN)
+    finally:
+        unknown.clear()
+        connection.hold_reading(False, _UNKNOWN)
+
+
+async def _check_part(connection: PulsarConnection, ack: pb.CommandAck, subscription: Subscription) -> None:
+    """Raises NotAllowed, and what the metadata raises. Of a consumer that has gone meanwhile nothing is noted."""
+    consuming, transactions = connection.consuming, connection.listener.transactions
+    handle = consuming.handles.get(ack.consumer_id)
+    if handle is None or handle.topic is None or handle.subscription is not subscription:
         return
-    if not connection.closed:
-        on_ack(connection, command)
+    if transactions is None or consuming.is_part(subscription, _txn(ack)):
+        return
+    await transactions.check_part(_txn(ack), connection.identity.role, handle.topic.text, subscription.name)
+    consuming.note_part(subscription, _txn(ack))
 
 
 def between(left_out: Iterable[int], count: int) -> Iterator[tuple[int, int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX
+from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX, UNKNOWN_ACKS_MAX
 from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
@@ -314,6 +315,65 @@ def test_what_is_in_no_transaction_of_the_client_is_refused_and_holds_nobodys_re
         await client.news()
         assert payloads(client.got) == [b"p0", b"p1"], "nobody waits for what was refused"
         assert await ack(client, own, 0) is None, "and nothing is held by it"
+
+    with_transactions(test)
+
+
+def test_a_consumer_that_goes_while_its_transaction_is_asked_for_makes_nobody_a_part() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.flow(100)
+        never = {"txnid_most_bits": 0, "txnid_least_bits": (1 << 62) - 1}
+        assert await publish(client, 0, b"p0") == [K.SEND_RECEIPT]
+        first = [pb.MessageIdData(ledgerId=10, entryId=0)]
+        came = await client.do(
+            frame(K.ACK, consumer_id=1, ack_type=0, message_id=first, request_id=70, **never)
+            + frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=71)
+        )
+        assert [c.ackResponse.error for c, _ in came if c.type == K.ACK_RESPONSE] == [pb.ConsumerNotFound]
+        await client.subscribe(1, kind=SHARED)
+        assert await ack(client, never, 0) == pb.NotAllowedError
+
+    with_transactions(test)
+
+
+def test_acks_whose_transaction_is_asked_for_are_bounded_and_each_transaction_is_asked_for_once() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.flow(10)
+        one, other = await join(client, await begin(client)), await join(client, await begin(client))
+        for number in range(4):
+            assert await publish(client, number, b"p%d" % number) == [K.SEND_RECEIPT]
+        check, asked, now, go = broker.transactions.check_part, list[Any](), [0, 0], asyncio.Event()
+
+        async def slow(txn: Any, *about: Any) -> None:
+            asked.append(txn)
+            now[0] += 1
+            now[1] = max(now)
+            await go.wait()
+            await check(txn, *about)
+            now[0] -= 1
+
+        broker.transactions.check_part = slow  # type: ignore[method-assign]
+        acks = [
+            frame(K.ACK, consumer_id=1, ack_type=0, message_id=[pb.MessageIdData(ledgerId=10, entryId=entry)], **txn)
+            for entry, txn in ((0, one), (1, other), (2, one), (3, other))
+        ]
+        client.raw(b"".join(acks * (UNKNOWN_ACKS_MAX // 4)))
+        await client.news()
+        assert not client.transport.reading and len(asked) == 1
+        go.set()
+        for _ in range(20):
+            await client.news()
+        assert client.transport.reading
+        assert (len(asked), len(set(asked)), now) == (2, 2, [0, 1])
+        for txn in (one, other):
+            assert await end(client, txn) is None
+        assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.mark_delete >= (10, 3)
 
     with_transactions(test)
 
