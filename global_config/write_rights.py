@@ -17,7 +17,7 @@ Invariants: what tells of one region's state is written by that region alone; a 
 | counters | any region, a few numbers at a time, and no jumps |
 | all others: tenants, namespaces, policies, topics, clusters, leaderships, operations | any region |
 
-Source: docs/protocols/security.md, "Between regions".
+Source: docs/security.md, "Between regions".
 """
 
 from __future__ import annotations

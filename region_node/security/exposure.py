@@ -2,7 +2,7 @@
 
 Is: the few security settings that decide it, which are known before any key file is there. Isn't: what each listener
 does; all of a broker's are bound to one address, and ask by the same settings.
-Source: docs/protocols/security.md, "Open to all".
+Source: docs/security.md, "Open to all".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ be used leaves the old one in place; a CA that was taken out is believed no more
 (`ca_trust`).
 The host name is not checked inside an instance: connections go through proxies and addresses change; the certificate's
 role decides.
-Source: docs/protocols/security.md, "Transport".
+Source: docs/security.md, "Transport".
 """
 
 from __future__ import annotations

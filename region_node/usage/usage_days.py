@@ -8,7 +8,7 @@ Invariants: a difference is added once, also where the answer to a write is lost
 each broker, by a number that only grows; what could not be written is kept, and written later to the day it was counted
 on. A broker that is killed loses what it counted since its last writing.
 Keys: /usage/days/{YYYY-MM-DD}/{tenant} (UsageDay), removed after `days_kept`.
-Source: docs/decisions/0096-logs-and-support-files.md; docs/protocols/security.md, "Usage of a tenant".
+Source: docs/decisions/0096-logs-and-support-files.md; docs/security.md, "Usage of a tenant".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Invariants: where any method is open, nobody is let in without a role; a role th
 and a proxy only for others.
 A plug-in of another package: an entry point of the group `heliograph.authentication`, called with (its settings,
 clock), gives a `Provider`.
-Source: docs/protocols/security.md.
+Source: docs/security.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Is: the values that travel from a face to a plug-in and back, and the plug-in's interface. Isn't: a plug-in, or a right
 (`region_node.security.authorization`).
-Source: docs/protocols/security.md.
+Source: docs/security.md.
 """
 
 from __future__ import annotations

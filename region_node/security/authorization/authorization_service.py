@@ -7,7 +7,7 @@ Invariants: what no rule allows is refused; a proxy gets only what it and the ro
 check is made when something is opened, and again for what is open when the rules change, never for a message.
 Grants, in the namespace's value: role -> actions; topic -> role -> actions (a partitioned topic's hold for its
 partitions); subscription -> roles.
-Source: docs/protocols/security.md, "Rights".
+Source: docs/security.md, "Rights".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Is: the rights, the form of a row, and how rows come to a router. Isn't: the row
 or the check of a caller (`auth_middleware`).
 Invariants: a row without a right, or with one that the names in its path cannot answer, ends the start, and so does a
 route that came to the router without a row.
-Source: docs/protocols/security.md, "Rights"; docs/decisions/0219-a-row-says-its-right.md.
+Source: docs/security.md, "Rights"; docs/decisions/0219-a-row-says-its-right.md.
 """
 
 from __future__ import annotations

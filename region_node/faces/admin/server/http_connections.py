@@ -3,7 +3,7 @@
 Is: a protocol around aiohttp's. Isn't: HTTP, or who somebody is.
 Invariants: no timer per connection; a place is given back once; a request that is being answered is never cut off by
 the time that it takes, only by a client that does not take its answer.
-Source: docs/protocols/security.md, "Before authentication".
+Source: docs/security.md, "Before authentication".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Grants: who may produce, consume, or use a subscription, at namespaces and topics.
 
 Is: grant, revoke, list. Isn't: what a grant opens (`region_node.security.authorization.authorization_service`).
-Source: Pulsar's AuthPolicies; docs/protocols/security.md, "Rights".
+Source: Pulsar's AuthPolicies; docs/security.md, "Rights".
 """
 
 from __future__ import annotations

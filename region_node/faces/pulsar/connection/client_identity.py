@@ -5,7 +5,7 @@ Is: one connection's principal, the hold of everything behind CONNECT while it i
 AUTH_RESPONSE, and the question whether this client may. Isn't: a plug-in or a rule (`region_node.security`).
 Invariants: no command is handled before CONNECTED was written; no connection outlives its credentials by more than the
 listener's tick; a renewal never changes the role. Where nothing is authenticated, CONNECT is answered at once.
-Source: docs/protocols/security.md, "Pulsar connections".
+Source: docs/security.md, "Pulsar connections".
 """
 
 from __future__ import annotations
