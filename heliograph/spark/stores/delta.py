@@ -28,7 +28,7 @@ class DeltaStore:
             import deltalake  # noqa: F401
         except ImportError as error:
             raise ConfigError(
-                "store delta wants the package deltalake; run: pip install 'heliograph[delta]'"
+                "store delta wants the package deltalake; run: pip install 'deltalake>=1.6,<2'"
             ) from error
         self._root = root
 

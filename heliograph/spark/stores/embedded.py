@@ -44,9 +44,7 @@ class ChdbEngine:
 
     def __init__(self, folder: str) -> None:
         if importlib.util.find_spec("chdb") is None:
-            raise ConfigError(
-                "store clickhouse without url wants the package chdb; run: pip install 'heliograph[clickhouse]'"
-            )
+            raise ConfigError("store clickhouse without url wants the package chdb; run: pip install 'chdb>=4'")
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._held = False

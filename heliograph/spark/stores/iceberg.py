@@ -74,7 +74,7 @@ def catalog_of(root: Path | None, catalog: Mapping[str, str]) -> Any:
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
-        raise ConfigError("iceberg wants the package pyiceberg; run: pip install 'heliograph[iceberg]'") from error
+        raise ConfigError("iceberg wants the package pyiceberg; run: pip install 'pyiceberg[sql-sqlite]<1'") from error
     if root is not None:
         root.mkdir(parents=True, exist_ok=True)
         catalog = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": f"file://{root}", **catalog}

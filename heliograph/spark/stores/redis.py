@@ -28,7 +28,7 @@ class RedisStore:
         try:
             import redis
         except ImportError as error:
-            raise ConfigError("store redis wants the package redis; run: pip install 'heliograph[redis]'") from error
+            raise ConfigError("store redis wants the package redis; run: pip install redis") from error
         try:
             self._client: Any = redis.Redis.from_url(url, decode_responses=True, socket_timeout=30)
         except ValueError as error:

@@ -82,7 +82,7 @@ def test_each_folder_has_a_process_which_is_kept_between_batches(
     assert (tmp_path / "one" / "closed").read_text() == "xx"
     with pytest.MonkeyPatch.context() as without:
         without.setattr(sys, "path", [])
-        with pytest.raises(ConfigError, match=r"heliograph\[clickhouse\]"):
+        with pytest.raises(ConfigError, match="chdb"):
             engine("three")
 
 
