@@ -108,7 +108,7 @@ bench-idle-links: setup  ## what many idle replicated topics cost real regions; 
 lock: setup         ## makes the locked versions in requirements/ anew, with sums; UPGRADE="--upgrade-package NAME"
 	@$(BIN)/python tools/lock.py $(UPGRADE)
 
-wheels: setup       ## both wheels into dist/
+wheels: setup       ## both wheels into dist/, and a CycloneDX bill of materials beside them
 	@$(BIN)/python tools/wheels.py dist
 
 clean:              ## removes what set-up and builds made; data folders stay

@@ -26,6 +26,7 @@ LOCKS = {
     "build.txt": ("requirements/build.in",),
     "uv.txt": ("requirements/uv.in",),
     "go.txt": ("requirements/go.in",),
+    "sbom.txt": ("requirements/sbom.in",),
 }
 """Each file, and what it is made from. The first constrains the next two."""
 _WORDS = "--generate-hashes --universal --python-version 3.11 --no-annotate --no-header --no-emit-index-url"

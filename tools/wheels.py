@@ -1,5 +1,5 @@
-"""Builds both wheels into a folder: `python tools/wheels.py dist`. Uses the checkout's locked build tools, no
-isolation.
+"""Builds both wheels into a folder, and the bill of materials beside them (`tools/sbom.py`): `python tools/wheels.py
+dist`. Uses the checkout's locked build tools, no isolation.
 """
 
 from __future__ import annotations
@@ -7,6 +7,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools import sbom
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,6 +24,7 @@ def main() -> None:
             sys.exit(f"building the wheel of {folder.name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     for wheel in sorted(target.glob("*.whl")):
         print(wheel)
+    print(sbom.write(target))
 
 
 if __name__ == "__main__":

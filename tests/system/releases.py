@@ -29,6 +29,7 @@ _PARTS = (
     "region_node",
     "packaging",
     "tools",
+    "requirements",
 )
 _VERSIONED = ("pyproject.toml", "packaging/server/pyproject.toml", "heliograph/__init__.py")
 
