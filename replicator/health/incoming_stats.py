@@ -126,6 +126,8 @@ class IncomingLink:
     """The bytes of those messages, as they were stored."""
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
+    refusal: tuple[str, int] | None = None
+    """What the source claimed last that is not its own to say, and wall ms when, since the topic was loaded."""
     before: IncomingLink | None = None
     """The one whose place it took: of another broker of the source, perhaps, and open for longer than this one."""
 
@@ -149,9 +151,6 @@ class IncomingLink:
     def end(self, heard: Heard) -> None:
         """Its stream is gone. heard: when the source was heard last, as it stays for this stream."""
         self.open, self.heard, self.send_ask = False, heard, None
-
-    refusal: tuple[str, int] | None = None
-    """What the source claimed last that is not its own to say, and wall ms when, since the topic was loaded."""
 
     def refused(self, text: str, now_ms: int) -> None:
         """Takes note of a claim that was not believed."""
