@@ -35,6 +35,8 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
                                                              (storage.ledger.bookies.bookie_labels)
     /bookie-cookies/{id}                                     which life of a bookie the region knows
                                                              (storage.ledger.bookies.bookie_cookie)
+    /bookie-whole/{id}                                       the life in which a bookie has its copies again, as the
+                                                             auditor has found (storage.ledger.repair.new_lives)
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
     /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}
                                                              a page of its ledgers, where they are very many
@@ -82,6 +84,7 @@ DECOMMISSIONS = "/decommissions/"
 SEEN_BY = "/seen-by/"
 BOOKIE_LABELS = "/bookie-labels/"
 BOOKIE_COOKIES = "/bookie-cookies/"
+BOOKIE_WHOLE = "/bookie-whole/"
 MANAGED_LEDGERS = "/ml/"
 LEDGER_PAGES = "/ml-pages/"
 CURSORS = "/cursors/"
@@ -167,6 +170,10 @@ def bookie_labels(bookie_id: str) -> str:
 
 def bookie_cookie(bookie_id: str) -> str:
     return BOOKIE_COOKIES + _quoted(bookie_id)
+
+
+def bookie_whole(bookie_id: str) -> str:
+    return BOOKIE_WHOLE + _quoted(bookie_id)
 
 
 def seen_by_bookie(bookie_id: str) -> str:

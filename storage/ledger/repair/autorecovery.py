@@ -164,6 +164,7 @@ class AutoRecovery:
                 if self._someone is None:
                     await meta.put(keys.AUDITOR, self._node, expected=-1, lease=self._lease)
                     self.auditor, self._scan_at = True, 0.0
+                    self.new_lives.on_elected()
                     log.info("auditor.elected", extra={"broker": self._node.decode()})
             except VersionConflict:
                 pass  # somebody else was faster
@@ -254,6 +255,7 @@ class AutoRecovery:
             except VersionConflict:
                 continue
         if not full:
+            self.new_lives.on_scan_ended()
             self._ledgers, self.unreadable = ledgers, unreadable
             self.misplaced, self.misplaced_count = found, misplaced
             if misplaced:

@@ -6,6 +6,8 @@ Isn't: the judgement of a bookie (`storage.bookie.serving.enrolment`), or the co
 Invariants: nobody but an operator grants a new life, and never, unless forced, where the bookie may have the only copy
 of something. A grant names every ledger made before it (`BookieCookie.floor`); the bookie never says of those that
 something is absent. Each of them gets a mark; how far that has come is written down, so that any auditor goes on.
+That a life is whole is the auditor's word, which alone knows of ledgers that were open: no broker says so before it is
+written down.
 Source: docs/protocols/storage.md, "Identity".
 """
 
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 from heliograph.kv.metadata_store import pages_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import NotAllowed, VersionConflict
-from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack, unpack
 from local_meta import keys
 from storage.ledger.bookies.bookie_cookie import BookieCookie
 from storage.ledger.ledger_context import LedgerContext
@@ -41,7 +43,7 @@ class NewLife:
     bookie: str
     state: str
     """`limbo`: it waits for an operator. `granted`: it begins as soon as it hears of that. `filling`: it gets its
-    copies again. `whole`: it has all of which there is a copy.
+    copies again. `whole`: it has all of which there is a copy, and the auditor has written that down.
     """
     ledgers_left: int
     """Ledgers that lack its copy."""
@@ -71,6 +73,10 @@ class NewLives:
         self._open: dict[str, dict[int, None]] = {}
         """By bookie: ledgers below `marked` whose last fragment names it and was not closed when it was looked at."""
         self._look_again_at = 0.0
+        self._scanned = False
+        """Whether this auditor has looked at every ledger, since it is the auditor: else `_open` may lack some."""
+        self._said: dict[str, int] = {}
+        """Bookie -> the floor of its life that is written down as whole."""
 
     def on_cookie(self, key: str, value: bytes | None, version: int) -> None:
         """The watch on `/bookie-cookies/` calls it."""
@@ -86,11 +92,20 @@ class NewLives:
             found[0].marked <= ledger < found[0].floor or ledger in self._open.get(bookie, ())
         )
 
+    def on_elected(self) -> None:
+        """This broker is the auditor from now on: what others found open it has to find itself."""
+        self._scanned = False
+
+    def on_scan_ended(self) -> None:
+        """Every ledger of the region was given to `on_scanned`."""
+        self._scanned = True
+
     # -- for operators ------------------------------------------------------------------------------------------------
 
     async def look(self, bookie: str) -> NewLife:
         """Reads the metadata of every ledger of the region, so it takes a while. Raises what the metadata raises."""
         cookie = await self._cookie(bookie)
+        told = not cookie.floor or await self._written(bookie) == cookie.floor
         doubt = self._context.pool.limbo.get(bookie, False)
         left = size = 0
         one: list[int] = []
@@ -105,13 +120,14 @@ class NewLives:
                 not doubt
                 and not (cookie.granted and metadata.ledger < cookie.floor)
                 and not self._lacks(bookie, metadata)
+                and (told or not _is_open(metadata, bookie) or metadata.ledger >= cookie.floor)
             ):
                 continue
             left, size = left + 1, size + metadata.size_bytes
             others = self._others(metadata, bookie)
             if others <= 1:
                 (one if others else none).append(metadata.ledger)
-        state = "granted" if cookie.granted else "limbo" if doubt else "filling" if left else "whole"
+        state = "granted" if cookie.granted else "limbo" if doubt else "whole" if told and not left else "filling"
         return NewLife(
             bookie=bookie,
             state=state,
@@ -157,6 +173,11 @@ class NewLives:
         found = await self._context.meta.get(keys.bookie_cookie(bookie))
         return BookieCookie.decode(found[0]) if found is not None else BookieCookie()
 
+    async def _written(self, bookie: str) -> int:
+        """The floor of its life that the auditor found to be whole; 0: of none."""
+        found = await self._context.meta.get(keys.bookie_whole(bookie))
+        return int(unpack("life of a bookie", found[0])[0]) if found is not None else 0
+
     async def _named(self, bookie: str) -> AsyncIterator[LedgerMetadata]:
         """The ledgers that name it where they have, or may have, an entry."""
         async for page in pages_under(self._context.meta, keys.LEDGERS):
@@ -192,14 +213,15 @@ class NewLives:
         """
         if metadata.state == LedgerState.CLOSED or not self._cookies:
             return []
-        found = [
-            b
+        older = {
+            b: found[0]
             for b in metadata.fragments[-1][1]
-            if (cookie := self._cookies.get(b)) is not None and metadata.ledger < cookie[0].marked
-        ]
-        for bookie in found:
-            self._open.setdefault(bookie, {})[metadata.ledger] = None
-        return found
+            if (found := self._cookies.get(b)) is not None and metadata.ledger < found[0].floor
+        }
+        for bookie, cookie in older.items():
+            if not cookie.granted:  # also above `marked`, which may be higher than is known here by now
+                self._open.setdefault(bookie, {})[metadata.ledger] = None
+        return [bookie for bookie, cookie in older.items() if metadata.ledger < cookie.marked]
 
     async def step(self, room: int, now: float, again_s: float) -> None:
         """Marks some more of what bookies in new lives have lost, about `room` ledgers at most; each `again_s` it looks
@@ -224,6 +246,29 @@ class NewLives:
                     with contextlib.suppress(VersionConflict):
                         if metadata is None or await self._mark_one(bookie, metadata):
                             del ledgers[ledger]
+            await self._say_who_is_whole()
+
+    async def _say_who_is_whole(self) -> None:
+        """Writes down each life whose ledgers of before are all marked, closed, and copied again."""
+        pool, meta = self._context.pool, self._context.meta
+        done = {
+            bookie: cookie.floor
+            for bookie, (cookie, _) in self._cookies.items()
+            if self._scanned
+            and cookie.marked >= cookie.floor > self._said.get(bookie, 0)
+            and not (cookie.granted or self._open.get(bookie) or bookie in pool.limbo)
+        }
+        if not done:
+            return
+        async for page in pages_under(meta, keys.UNDERREPLICATED):  # those of the watch may lack the newest ones
+            for key, blob, _ in page:
+                mark = readable(Mark.decode, key, blob)
+                wanted = list(done) if mark is None else [] if mark.nowhere else [*mark.lacking, *mark.lost]
+                for bookie in wanted:
+                    done.pop(bookie, None)
+        for bookie, floor in done.items():
+            await meta.put(keys.bookie_whole(bookie), pack([floor]))
+            self._said[bookie] = floor
 
     async def _mark_some(self, bookie: str, cookie: BookieCookie, version: int, room: int) -> None:
         meta = self._context.meta
@@ -243,6 +288,11 @@ class NewLives:
         if through >= 0 and any(bookie in ensemble for _, ensemble in metadata.fragments):
             await mark_lacking(self._context.meta, metadata.ledger, {bookie: through})
         return closed or bookie not in metadata.fragments[-1][1]
+
+
+def _is_open(metadata: LedgerMetadata, bookie: str) -> bool:
+    """Whether it is not known yet what the bookie is to have of it."""
+    return metadata.state != LedgerState.CLOSED and bookie in metadata.fragments[-1][1]
 
 
 def _held(metadata: LedgerMetadata) -> list[tuple[int, tuple[str, ...]]]:

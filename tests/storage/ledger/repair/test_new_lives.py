@@ -142,6 +142,49 @@ def test_a_bookie_that_is_well_gets_no_new_life() -> None:
     on_premises(work, bookies=2)
 
 
+def test_no_broker_says_whole_before_the_auditor_has_found_so() -> None:
+    """The ledger was open when the bookie lost its disks, which is known to the auditor alone; it is closed long
+    after. Another broker is asked all the time.
+    """
+
+    async def work(premises: Premises) -> None:
+        first = await premises.owner("first")
+        ledger = await first.open()
+        await first.append(ledger, *ENTRIES)
+        number = ledger.ledgers()[-1].ledger
+        await asyncio.sleep(1.0)
+        first.machine.power_cut()
+        owner, asked = await premises.owner("second"), await premises.owner("third")
+        auditor = await owner.do(lambda: audited(owner))
+        await asyncio.sleep(2.0)
+        other = await asked.do(lambda: audited(asked, name="other"))
+        assert auditor.auditor and not other.auditor
+        lost = premises.region.bookies[0].name
+        await emptied(premises, lost)
+        await owner.do(lambda: auditor.new_lives.grant(lost, force=True))
+
+        async def says() -> NewLife:
+            found = await asked.do(lambda: other.new_lives.look(lost))
+            assert found.state != "whole" or await holds(asked, lost, number), found
+            return found
+
+        for _ in range(20):
+            found = await says()
+            await asyncio.sleep(0.5)
+        assert (found.state, found.ledgers_left) == ("filling", 1), "the open one is left"
+        await owner.do(lambda: recover_ledger(owner.context, number))
+        for _ in range(120):
+            if (await says()).state == "whole":
+                break
+            await asyncio.sleep(0.25)
+        else:
+            raise AssertionError("it is never whole")
+        for recovery, one in ((auditor, owner), (other, asked)):
+            await one.do(recovery.stop)
+
+    on_premises(work, bookies=2)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_an_open_ledger_gets_its_copy_once_it_is_closed(again: bool) -> None:
     """Its writer died; the auditor, or the one after it, waits until somebody takes the ledger over."""
