@@ -24,6 +24,5 @@ async def confirmed_through(meta: MetadataStore, metadata: LedgerMetadata) -> in
     known = [found[0].state_through]
     async for page in pages_under(meta, keys.cursors(topic)):
         for key, blob, _ in page:
-            if (position := readable(Cursor.mark_delete_in, key, blob)) is not None:
-                known.append(position)
+            known += readable(Cursor.acked_in, key, blob) or ()
     return max((entry for ledger, entry in known if ledger == metadata.ledger), default=-1)

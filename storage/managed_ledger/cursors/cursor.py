@@ -354,6 +354,17 @@ class Cursor:
         return int(ledger), int(entry)
 
     @staticmethod
+    def acked_in(blob: bytes, chunk_entries: int = CURSOR_SETTINGS.intervals.CHUNK) -> list[Position]:
+        """Positions that were acknowledged, among them the last one of each ledger. Raises CorruptData."""
+        ledger, entry, ranges, _, *more = unpack("cursor", blob, _VERSION_BITS)
+        found = [(int(ledger), int(entry))]
+        found += [(int(r[0]), int(r[-1]) - 1) for r in ranges]
+        found += [(int(ledger), int(entry)) for ledger, entry, _ in (more[0] if more else ())]
+        for ledger, number, bits in more[1] if len(more) > 1 else ():
+            found.append((int(ledger), int(number) * chunk_entries + int.from_bytes(bits, "little").bit_length() - 1))
+        return found
+
+    @staticmethod
     def properties_in(blob: bytes) -> dict[str, str]:
         """The properties in a stored cursor, without making one. Raises CorruptData."""
         return dict(unpack("cursor", blob, _VERSION_BITS)[3])

@@ -11,6 +11,28 @@ from tests.storage.managed_ledger.emptied_bookies import emptied
 ENTRIES = list("abcdef")
 
 
+@pytest.mark.parametrize("holes", [False, True], ids=("one by one", "beyond a hole"))
+def test_what_was_acknowledged_alone_shows_that_all_before_it_was_confirmed(holes: bool) -> None:
+    """A shared subscription whose first message waits has its mark-delete position at the beginning."""
+
+    async def work(premises: Premises) -> None:
+        first = await premises.owner("first")
+        ledger = await first.open()
+        cursor = await first.do(lambda: ledger.open_cursor("c", (-1, -1)))
+        await first.append(ledger, *ENTRIES)
+        number = ledger.ledgers()[-1].ledger
+        for entry in (1, 4) if holes else (0, 1, 2, 3, 4):
+            first.machine.run(cursor.ack, [(number, entry)])
+        await first.do(cursor.flushed)
+        first.machine.power_cut()
+        owner = await premises.owner("second")
+        await emptied(premises, owner)
+        opened = await owner.open()
+        assert [info.entries for info in opened.ledgers() if info.ledger == number] == [5]
+
+    on_premises(work, bookies=2)
+
+
 @pytest.mark.parametrize("acknowledged", [3, -1])
 def test_what_was_acknowledged_is_named_as_lost(acknowledged: int) -> None:
     """Else it had no number by which it could be named, or come back from another region."""
