@@ -213,6 +213,7 @@ class BrokerFaces:
         from region_node.dr.operations.drill_schedule import DrillSchedule
         from region_node.dr.operations.report_signing import Signer
         from region_node.faces.admin.calls.admin_context import Admin
+        from region_node.faces.admin.calls.ends_elsewhere import end_elsewhere
         from region_node.faces.admin.calls.entry_locations import BookiePlaces
         from region_node.faces.admin.dr.disaster_recovery import conductor_for, health_of_owner
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
@@ -276,6 +277,8 @@ class BrokerFaces:
         way_to_others(admin)
         broker.canary.ask_owner = lambda topic: health_of_owner(admin, topic)
         broker.promises.told = admin.audit.note
+        own_name = OwnCredentials(own.drill_token_file)
+        broker.known_ends.elsewhere = lambda metadata: end_elsewhere(admin, own_name, metadata)
         if broker.kafka is not None:
             topics = broker.topics
             broker.kafka.delete_part = lambda part: admin.at_owner(
@@ -283,7 +286,7 @@ class BrokerFaces:
             )
         broker.drills = DrillSchedule(
             broker.config,
-            lambda: conductor_for(admin, OwnCredentials(own.drill_token_file)),
+            lambda: conductor_for(admin, own_name),
             clock=broker.runtime.clock,
             region=broker.settings.region,
         )

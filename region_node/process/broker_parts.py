@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.append_counts import Appends
     from storage.managed_ledger.cache.entry_cache import EntryCache
+    from storage.managed_ledger.cursors.acknowledged import KnownEnds
     from storage.sealing.sealing import Sealing
 
 
@@ -80,6 +81,7 @@ class BrokerParts:
         self.sealing: Sealing
         self.entry_cache: EntryCache
         self.appends: Appends
+        self.known_ends: KnownEnds
         self.epoch: RegionEpoch
         self.deferred: DeferredEdits
         self.drills: DrillSchedule | None = None

@@ -192,7 +192,7 @@ class BrokerRole(BrokerParts):
             sealing=self.sealing,
             expiry=self.expiry,
         )
-        self.appends = factory.appends
+        self.appends, self.known_ends = factory.appends, factory.known_ends
         self.stops.append(factory.close)
         orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
         self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)

@@ -1,11 +1,14 @@
-"""What a topic's own record and its cursors show of a ledger of which all bookies have lost their copies.
+"""What a topic's own record, its cursors, and other regions show of a ledger that all of its bookies have lost.
 
 Is: the last entry that is known to have been confirmed. Isn't: the ledger's end (`storage.ledger.recovery`).
-Invariants: what is acknowledged, or in the stored state, was confirmed before.
+Invariants: what is acknowledged, in the stored state, or in another region was confirmed before.
 Source: docs/protocols/ledger.md, "Fencing and recovery".
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
 
 from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.kv.unreadable_records import readable
@@ -13,6 +16,32 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
+
+log = logging.getLogger("storage.managed_ledger")
+
+
+Elsewhere = Callable[[LedgerMetadata], Awaitable[int]]
+"""The last entry of the ledger that another region holds; -1: none is known."""
+
+
+class KnownEnds:
+    """How far a ledger is known to be confirmed by whatever is not a bookie. elsewhere: set where other regions can be
+    asked.
+    """
+
+    def __init__(self, meta: MetadataStore) -> None:
+        self._meta = meta
+        self.elsewhere: Elsewhere | None = None
+
+    async def __call__(self, metadata: LedgerMetadata) -> int:
+        """-1: nothing is known. Raises what the metadata raises."""
+        here = await confirmed_through(self._meta, metadata)
+        there = -1 if self.elsewhere is None else await self.elsewhere(metadata)
+        log.warning(
+            "ledger.forgotten",
+            extra={"topic": metadata.topic, "ledger": metadata.ledger, "known_here": here, "known_elsewhere": there},
+        )
+        return max(here, there)
 
 
 async def confirmed_through(meta: MetadataStore, metadata: LedgerMetadata) -> int:

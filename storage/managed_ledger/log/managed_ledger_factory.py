@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put, pages_under, prefix_end
 from heliograph.model.errors import (
@@ -39,7 +38,7 @@ from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import SWEEP_S, EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead
-from storage.managed_ledger.cursors.acknowledged import confirmed_through
+from storage.managed_ledger.cursors.acknowledged import KnownEnds
 from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.log import damaged_ledgers
 from storage.managed_ledger.log.log_reader import ColdReads
@@ -102,13 +101,14 @@ class ManagedLedgerFactory:
         """
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
+        self.known_ends = KnownEnds(meta)
         self.context = LedgerContext(
             meta=meta,
             pool=pool,
             rng=rng,
             settings=ledger_settings or LedgerSettings(),
             sealing=sealing,
-            confirmed=partial(confirmed_through, meta),
+            confirmed=self.known_ends,
         )
         self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
         cache.on_first = self._start_evicting

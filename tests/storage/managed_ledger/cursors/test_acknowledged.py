@@ -6,9 +6,38 @@ import pytest
 
 from geo_tests.sim.premises import Premises, on_premises
 from heliograph.model.errors import EntriesLost
+from heliograph.model.ledger_metadata import LedgerMetadata
+from storage.managed_ledger.cursors.acknowledged import KnownEnds
 from tests.storage.managed_ledger.emptied_bookies import emptied
 
 ENTRIES = list("abcdef")
+
+
+def test_what_another_region_holds_is_named_as_lost_here() -> None:
+    """Nobody has acknowledged anything, and no cursor of a link was stored: the other region alone knows of it."""
+
+    async def work(premises: Premises) -> None:
+        first = await premises.owner("first")
+        ledger = await first.open()
+        await first.append(ledger, *ENTRIES)
+        number = ledger.ledgers()[-1].ledger
+        first.machine.power_cut()
+        owner = await premises.owner("second")
+        await emptied(premises, owner)
+
+        async def elsewhere(metadata: LedgerMetadata) -> int:
+            return 4 if metadata.ledger == number else -1
+
+        ends = owner.context.confirmed
+        assert isinstance(ends, KnownEnds)
+        ends.elsewhere = elsewhere
+        opened = await owner.open()
+        assert [info.entries for info in opened.ledgers() if info.ledger == number] == [5]
+        with pytest.raises(EntriesLost) as told:
+            await owner.do(lambda: opened.read((number, 0), 10, 1 << 20))
+        assert (told.value.first, told.value.last) == (0, 4)
+
+    on_premises(work, bookies=2)
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=("one by one", "beyond a hole"))

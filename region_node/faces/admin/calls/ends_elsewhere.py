@@ -1,0 +1,70 @@
+"""Where a ledger of this region ended, as the other regions show that hold copies of what was published in it.
+
+Is: a question to each region of the topic, for the one case that no bookie here knows any more. Isn't: what follows
+(`storage.ledger.recovery`).
+Invariants: what another region holds was confirmed here before; one that does not answer soon is named in the log,
+since then there may be more.
+Source: docs/protocols/ledger.md, "Fencing and recovery".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from urllib.parse import quote
+
+from heliograph.model.coordinates import parse_coordinate
+from heliograph.model.errors import HeliographError
+from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.other_regions import Caller, elsewhere
+
+log = logging.getLogger("region_node.admin")
+
+
+async def end_elsewhere(admin: Admin, caller: Caller, metadata: LedgerMetadata) -> int:
+    """The last entry of the ledger that a region holds a copy of; -1: none, as far as regions have answered within
+    `region_patience_s`.
+    """
+    own = admin.view.region(admin.region)
+    if own is None or not metadata.topic:
+        return -1
+    name = TopicName.parse(metadata.topic)
+    policies = admin.view.namespace(name.namespace)
+    regions = [region for region in (policies.regions if policies is not None else ()) if region != admin.region]
+    tenant, _, local = name.namespace.partition("/")
+    path = "/".join(quote(part, safe="") for part in (tenant, local, name.local))
+
+    async def one(region: str) -> int:
+        try:
+            async with asyncio.timeout(admin.region_patience_s):
+                told = await elsewhere(admin, caller, region, "GET", f"/heliograph/v1/topics/{path}/vectors")
+                return _end(told["regions"][region]["origins"], own.number, metadata.ledger)
+        except (HeliographError, TimeoutError, LookupError, TypeError, ValueError) as error:
+            log.warning(
+                "ledger.end_not_told",
+                extra={
+                    "topic": metadata.topic,
+                    "ledger": metadata.ledger,
+                    "region": region,
+                    "error": str(error) or "time-out",
+                },
+            )
+            return -1
+
+    return max(await asyncio.gather(*(one(region) for region in regions)), default=-1)
+
+
+def _end(origins: list[dict[str, Any]], number: int, ledger: int) -> int:
+    """Where the ledger ends by the origins of region `number`: a ledger's number comes once, which is enough."""
+    ends = [-1]
+    for row in origins:
+        if row["through"] is None:
+            continue
+        (region, _, _), _ = parse_coordinate(f"{row['origin']}:0:0")
+        through, entry = (int(part) for part in row["through"])
+        if region == number and through == ledger:
+            ends.append(entry)
+    return max(ends)
