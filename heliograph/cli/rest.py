@@ -59,8 +59,12 @@ class Rest:
     def __init__(self, admin: str, token: str = "", timeout_s: float = 30.0, *, pause_s: float = 0.2) -> None:
         if not admin.startswith(("http://", "https://")):
             raise ConfigError(f"--admin: expected http://host:port, not {admin!r}")
-        self._base, self._token, self._timeout_s = admin.rstrip("/"), token, timeout_s
+        self._base, self._token, self.timeout_s = admin.rstrip("/"), token, timeout_s
         self.pause_s = pause_s
+
+    def at(self, admin: str) -> Rest:
+        """The same token, at another address."""
+        return Rest(admin, self._token, self.timeout_s, pause_s=self.pause_s)
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask("GET", path, query=query)
@@ -103,7 +107,7 @@ class Rest:
             if self._token:
                 request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
-                with _opener().open(request, timeout=self._timeout_s) as answer:
+                with _opener().open(request, timeout=self.timeout_s) as answer:
                     return answer.read(), answer.headers
             except urllib.error.HTTPError as error:
                 if error.code in (307, 308) and error.headers.get("Location"):

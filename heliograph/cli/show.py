@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+
+class Output:
+    """What a command prints: JSON where `--json` was given (`json`), else text for people."""
+
+    def __init__(self, json: bool = False) -> None:
+        self.json = json
+
+    def show(self, value: Any) -> None:
+        show(value, self.json)
+
+    def rows(self, columns: Sequence[str], found: Iterable[Sequence[Any]], value: Any) -> None:
+        """`value` for programs, `found` as a table for people; numbers stand to the right."""
+        if self.json:
+            show(value, True)
+        else:
+            table(columns, found)
+
+    def told(self, value: Any, text: str) -> None:
+        """`value` for programs, a sentence for people."""
+        typer.echo(json.dumps(value) if self.json else text)
 
 
 def show(value: Any, json_output: bool) -> None:
@@ -24,14 +46,6 @@ def show(value: Any, json_output: bool) -> None:
         typer.echo(value if isinstance(value, str) else json.dumps(value))
 
 
-def rows(columns: Sequence[str], found: Iterable[Sequence[Any]], value: Any, json_output: bool) -> None:
-    """`value` for programs, `found` as a table for people; numbers stand to the right."""
-    if json_output:
-        typer.echo(json.dumps(value))
-    else:
-        table(columns, found)
-
-
 def table(columns: Sequence[str], found: Iterable[Sequence[Any]]) -> None:
     made = Table(show_header=any(columns), box=None if not any(columns) else Table().box)
     lines = [[_cell(cell) for cell in row] for row in found]
@@ -41,6 +55,16 @@ def table(columns: Sequence[str], found: Iterable[Sequence[Any]]) -> None:
     for line in lines:
         made.add_row(*line)
     Console(soft_wrap=False).print(made)
+
+
+def cells(row: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
+    """Those fields of a row, for a table."""
+    return tuple(row[name] for name in names)
+
+
+def when(ms: int) -> str:
+    """A time as tables show it, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
 
 
 def done(text: str, json_output: bool = False) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from heliograph.cli.groups import add
 from heliograph.cli.regions import region_backup
 from region_node.instance.control import STARTED_S, call
 
@@ -33,8 +34,7 @@ def register(app: typer.Typer) -> None:
     )
     region.command()(join)
     region.command()(leave)
-    region.command()(region_backup.backup)
-    region.command()(region_backup.restore)
+    add(region, backup=region_backup.backup, restore=region_backup.restore)
     app.add_typer(region, name="region")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -10,8 +9,9 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import table
+from heliograph.cli.groups import add
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, table
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -19,25 +19,24 @@ _POLL_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(audit)
+    add(app, audit=audit)
 
 
 def audit(
+    rest: Rest,
+    output: Output,
     topic: Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")],
     now: Annotated[bool, typer.Option("--now", help="Begin a pass, and wait until it has ended.")] = False,
     wait_s: Annotated[float, typer.Option("--wait", help="How long to wait for that, in seconds.", min=1)] = 600,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Compare a region's copy of a topic with where each message was first published. Exit code 1 where something is
     left that is not repaired.
     """
     name = TopicName.parse(topic)
-    rest, path = Rest(admin, token), f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/audit"
+    path = f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/audit"
     answer = _pass(rest, path, wait_s) if now else rest.get(path)
-    if json_output:
-        typer.echo(json.dumps(answer))
+    if output.json:
+        output.show(answer)
     else:
         _print(answer)
     report = answer["report"]

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import done, rows, show
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, cells, done, table, when
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -75,13 +75,11 @@ def _path(namespace: str) -> str:
 
 
 def status(
+    rest: Rest,
+    output: Output,
     namespace: Annotated[str, typer.Argument(help="tenant/namespace; none given: all active-passive ones.")] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Show who is active, what is at risk, and whether another region could take over now."""
-    rest = Rest(admin, token)
     if not namespace:
         found = rest.get("/heliograph/v1/dr")
         columns = (
@@ -96,34 +94,28 @@ def status(
         )
         lines = [
             (
-                n["namespace"],
-                n["active"],
-                n["epoch"],
-                n["state"],
-                n["writable_here"],
-                n["lease_left_s"],
+                *cells(n, "namespace", "active", "epoch", "state", "writable_here", "lease_left_s"),
                 round(n.get("at_risk_s", 0.0), 1),
                 _silence(n),
             )
             for n in found["namespaces"]
         ]
-        rows(columns, lines, found, json_output)
-        if not json_output and found.get("promises"):
+        output.rows(columns, lines, found)
+        if not output.json and found.get("promises"):
             promised = [
                 (
-                    n["namespace"],
-                    n["rpo_s"],
+                    *cells(n, "namespace", "rpo_s"),
                     round(n["at_risk_s"], 1),
                     _silence(n),
                     "broken" if n["slo_broken"] else "kept",
                 )
                 for n in found["promises"]
             ]
-            rows(("active in every region", "promised s", "at risk s", "silent s", "promise"), promised, None, False)
+            table(("active in every region", "promised s", "at risk s", "silent s", "promise"), promised)
         return
     found = rest.get(_path(namespace))
-    if json_output:
-        show(found, True)
+    if output.json:
+        output.show(found)
         return
     if found["mode"] == "active-active":
         promise = (
@@ -131,34 +123,26 @@ def status(
             if found.get("slo")
             else {}
         )
-        show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise}, False)
+        output.show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise})
         _say_configuration(found)
-        rows(
-            ("lost with this region, not in", *_LAG),
-            [(region, *_lag(lag)) for region, lag in found["at_risk"].items()],
-            None,
-            False,
-        )
-        rows(
-            ("missing here, if lost now", *_LAG),
-            [(region, *_lag(lag)) for region, lag in found.get("lacks", {}).items()],
-            None,
-            False,
-        )
+        for title, lags in (
+            ("lost with this region, not in", found["at_risk"]),
+            ("missing here, if lost now", found.get("lacks", {})),
+        ):
+            table((title, *_LAG), [(region, *_lag(lag)) for region, lag in lags.items()])
         return
     operation = found["operation"]
     running = "-"
     if operation and operation["state"] == "running":
         running = f"{operation['kind']} to {operation['target']}: {operation['step']} ({operation['waiting']})"
-    show(
+    output.show(
         {
             "namespace": namespace,
             **{key: found[key] for key in ("mode", "active", "epoch", "state")},
             **({"not effective yet": unheard} if (unheard := found.get("unheard")) else {}),
             **({"takes nothing": f"{asks}: `heliograph dr set {namespace}`"} if (asks := found["asks"]) else {}),
             "under way": running,
-        },
-        False,
+        }
     )
     _say_configuration(found)
     lines = []
@@ -172,7 +156,7 @@ def status(
                 *(_lag({**lag, "at_risk": target.get("at_risk")}) if "unreachable" not in lag else ("?",) * len(_LAG)),
             )
         )
-    rows(("can take over", "planned, now", "because", *_LAG), lines, None, False)
+    table(("can take over", "planned, now", "because", *_LAG), lines)
 
 
 _LAG = ("messages", "bytes", "age s", "silent s", "topics unheard")
@@ -197,32 +181,28 @@ def _say_configuration(found: dict[str, Any]) -> None:
         typer.echo(found["configuration"], err=True)
 
 
-def history(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def history(rest: Rest, output: Output, namespace: Namespace) -> None:
     """Show what was done: switchovers, failovers, rejoins, with their numbers."""
-    found = Rest(admin, token).get(f"{_path(namespace)}/operations")
+    found = rest.get(f"{_path(namespace)}/operations")
     columns = ("id", "what", "from", "to", "by", "ended", "seconds", "result")
     lines = [
         (
-            op["id"],
-            op["kind"],
-            op["source"],
-            op["target"],
-            op["by"],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(op["ended_ms"] / 1000)),
+            *cells(op, "id", "kind", "source", "target", "by"),
+            when(op["ended_ms"]),
             (op["ended_ms"] - op["begun_ms"]) / 1000,
             op["state"] if op["state"] != "done" else op["steps"][-1]["found"],
         )
         for op in found
     ]
-    rows(columns, lines, found, json_output)
+    output.rows(columns, lines, found)
 
 
 # -- active-passive ----------------------------------------------------------------------------------------------------
 
 
 def set_active(
+    rest: Rest,
+    output: Output,
     namespace: Namespace,
     active: Annotated[str, typer.Option("--active", help="The region that takes messages.")],
     rpo_s: Annotated[
@@ -234,26 +214,20 @@ def set_active(
             "--rto", help="Promise: so many seconds from the loss of a region to the next one's first message."
         ),
     ] = 0.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Make a namespace active-passive: one region takes messages, the others have copies; or change what it
     promises.
     """
     slo = {key: value for key, value in (("rpo_s", rpo_s), ("rto_s", rto_s)) if value}
-    found = Rest(admin, token).put(_path(namespace), {"active": active, "slo": slo})
-    if json_output:
-        show(found, True)
-    else:
-        done(f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
-        if unheard := found.get("unheard"):
-            done(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
+    found = rest.put(_path(namespace), {"active": active, "slo": slo})
+    output.told(found, f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
+    if not output.json and (unheard := found.get("unheard")):
+        done(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
 
 
-def unset(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def unset(rest: Rest, namespace: Namespace) -> None:
     """Make a namespace active-active again: every region takes messages."""
-    Rest(admin, token).delete(_path(namespace))
+    rest.delete(_path(namespace))
     done(f"{namespace} is active in all of its regions")
 
 
@@ -261,19 +235,15 @@ def unset(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption =
 
 
 def switchover(
-    namespace: Namespace,
-    to: To = "",
-    dry_run: DryRun = False,
-    wait_s: Wait = 60.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    rest: Rest, output: Output, namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 60.0
 ) -> None:
     """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice."""
-    _operate(Rest(admin, token), namespace, "switchover", to, dry_run, wait_s, json_output)
+    _operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
 
 
 def failover(
+    rest: Rest,
+    output: Output,
     namespace: Namespace,
     to: To = "",
     dry_run: DryRun = False,
@@ -287,48 +257,36 @@ def failover(
         ),
     ] = False,
     wait_s: Wait = 60.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it
     returns (rejoin).
     """
-    rest = Rest(admin, token)
     if not dry_run and not yes:
         plan = rest.post(f"{_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
         _say_cost(plan)
         if not sys.stdin.isatty() or not typer.confirm(f"Fail {namespace} over to {plan['target']}?"):
             raise ConfigError("nothing was done: say --yes, or answer with y")
-    _operate(rest, namespace, "failover", to, dry_run, wait_s, json_output, force=force)
+    _operate(rest, output, namespace, "failover", to, dry_run, wait_s, force=force)
 
 
 def rejoin(
+    rest: Rest,
+    output: Output,
     namespace: Namespace,
     returned: Annotated[str, typer.Option("--region", help="The region that came back.")] = "",
     dry_run: DryRun = False,
     wait_s: Wait = 120.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are
     kept.
     """
-    _operate(Rest(admin, token), namespace, "rejoin", returned, dry_run, wait_s, json_output)
+    _operate(rest, output, namespace, "rejoin", returned, dry_run, wait_s)
 
 
 def failback(
-    namespace: Namespace,
-    to: To = "",
-    dry_run: DryRun = False,
-    wait_s: Wait = 120.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    rest: Rest, output: Output, namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 120.0
 ) -> None:
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on."""
-    rest = Rest(admin, token)
     status = rest.get(_path(namespace))
     under_way, away = status.get("operation") or {}, status.get("to_rejoin")
     switching = (
@@ -336,11 +294,13 @@ def failback(
     )
     tail = away is None or (to in away if to else bool(away))  # None: of an earlier version, which does not say
     if tail and (dry_run or not switching):  # else the rejoin is done, or the region was left in order
-        _operate(rest, namespace, "rejoin", to, dry_run, wait_s, json_output)
-    _operate(rest, namespace, "switchover", to, dry_run, wait_s, json_output)
+        _operate(rest, output, namespace, "rejoin", to, dry_run, wait_s)
+    _operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
 
 
 def drill(
+    rest: Rest,
+    output: Output,
     namespace: Namespace,
     to: To = "",
     dry_run: DryRun = False,
@@ -352,25 +312,22 @@ def drill(
             "--every", help="Repeat it by itself: 30m, 12h, 7d, 1w; off: no more. The first one begins at once."
         ),
     ] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit
     code 1: not).
     """
     if every:
-        _repeat(Rest(admin, token), namespace, to, every, dry_run, json_output)
+        _repeat(rest, output, namespace, to, every, dry_run)
         return
-    found = _operate(Rest(admin, token), namespace, "drill", to, dry_run, wait_s, json_output, show_all=False)
+    found = _operate(rest, output, namespace, "drill", to, dry_run, wait_s, show_all=False)
     if dry_run:
         return
     report = found["report"]["signed"]
     if out:
         with open(out, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=1)
-    if json_output:
-        show(report, True)
+    if output.json:
+        output.show(report)
     if not report["passed"]:
         raise typer.Exit(1)
 
@@ -378,7 +335,7 @@ def drill(
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def _repeat(rest: Rest, namespace: str, to: str, every: str, dry_run: bool, json_output: bool) -> None:
+def _repeat(rest: Rest, output: Output, namespace: str, to: str, every: str, dry_run: bool) -> None:
     path = f"{_path(namespace)}/schedule"
     if every == "off":
         if not dry_run:
@@ -390,25 +347,21 @@ def _repeat(rest: Rest, namespace: str, to: str, every: str, dry_run: bool, json
         raise ConfigError(f"--every {every}: expected a number and one of {', '.join(_UNITS)}, as 7d; or off")
     given = {"every_s": int(number) * unit, "to": to}
     found = given if dry_run else rest.put(path, given)
-    if json_output:
-        show(found, True)
-    else:
-        done(
-            f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports "
-            f"{namespace}` lists the reports"
-        )
+    output.told(
+        found,
+        f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports {namespace}` "
+        "lists the reports",
+    )
 
 
 def reports(
+    rest: Rest,
+    output: Output,
     namespace: Namespace,
     number: Annotated[int, typer.Option("--id", help="One report alone, as `verify` takes it; -1: the newest.")] = 0,
     out: Annotated[str, typer.Option("--out", help="Write it to this file.")] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """List the signed reports of all drills, whoever began them; and when the next one is due."""
-    rest = Rest(admin, token)
     found = rest.get(f"{_path(namespace)}/reports")
     if number or out:
         chosen = next((report for report in reversed(found) if number in (0, -1, report["id"])), None)
@@ -417,39 +370,32 @@ def reports(
         if out:
             with open(out, "w", encoding="utf-8") as file:
                 json.dump(chosen, file, indent=1)
-        show(chosen, json_output)
+        output.show(chosen)
         return
     lines = [
         (
-            report["id"],
-            report["from"],
-            report["to"],
-            report["by"],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(report["ended_ms"] / 1000)),
+            *cells(report, "id", "from", "to", "by"),
+            when(report["ended_ms"]),
             "passed" if report["passed"] else "; ".join(report["because"]),
             report["rpo"]["seconds"],
             report["rto_lost_s"],
         )
         for report in found
     ]
-    rows(("id", "from", "to", "by", "ended", "result", "rpo s", "rto s"), lines, found, json_output)
-    if not json_output:
+    output.rows(("id", "from", "to", "by", "ended", "result", "rpo s", "rto s"), lines, found)
+    if not output.json:
         try:
             plan = rest.get(f"{_path(namespace)}/schedule")
         except ConfigError:
             return  # it has none
-        due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(plan["next_ms"] / 1000))
         done(
-            f"every {plan['every_s']:g} s, the next at {due}"
+            f"every {plan['every_s']:g} s, the next at {when(plan['next_ms'])} UTC"
             + (f"; the last could not begin: {plan['said']}" if plan["said"] else "")
         )
 
 
 def verify(
-    report: Annotated[str, typer.Argument(help="The file of a drill's report.")],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    rest: Rest, output: Output, report: Annotated[str, typer.Argument(help="The file of a drill's report.")]
 ) -> None:
     """Ask whether a drill's report is as it was signed, by a region of this instance."""
     try:
@@ -457,22 +403,15 @@ def verify(
             given = json.load(file)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{report} cannot be read as a report: {error}") from error
-    found = Rest(admin, token).post("/heliograph/v1/dr/verify", given)
-    if json_output:
-        show(found, True)
-    else:
-        done(f"{report} was signed by {found['signed_by']}, and says: {'passed' if found['passed'] else 'failed'}")
+    found = rest.post("/heliograph/v1/dr/verify", given)
+    says = "passed" if found["passed"] else "failed"
+    output.told(found, f"{report} was signed by {found['signed_by']}, and says: {says}")
 
 
-def cancel(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def cancel(rest: Rest, output: Output, namespace: Namespace) -> None:
     """Give up what is under way, before the regions were flipped: the active region goes on."""
-    found = Rest(admin, token).post(f"{_path(namespace)}/operations/cancel")
-    if json_output:
-        show(found, True)
-    else:
-        done(f"the {found['kind']} of {namespace} is cancelled: {found['source']} goes on")
+    found = rest.post(f"{_path(namespace)}/operations/cancel")
+    output.told(found, f"the {found['kind']} of {namespace} is cancelled: {found['source']} goes on")
 
 
 # -- subscriptions in one region ---------------------------------------------------------------------------------------
@@ -487,11 +426,9 @@ def _subscription_path(topic: str, subscription: str) -> str:
     return f"{_path(name.namespace)}/subscriptions/{quote(name.local, safe='')}/{quote(subscription, safe='')}"
 
 
-def subscriptions(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def subscriptions(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List the subscriptions that are active in one region at a time, as the broker asked knows them."""
-    found = Rest(admin, token).get(f"{_path(namespace)}/subscriptions")
+    found = rest.get(f"{_path(namespace)}/subscriptions")
     columns = (
         "topic",
         "subscription",
@@ -504,45 +441,35 @@ def subscriptions(
     )
     lines = [
         (
-            row["topic"],
-            row["subscription"],
-            row["active"],
-            row["epoch"],
-            row["state"],
-            row["consumers"],
-            row["unacknowledged"],
+            *cells(row, "topic", "subscription", "active", "epoch", "state", "consumers", "unacknowledged"),
             row["waiting"] or "-",
         )
         for row in found
     ]
-    rows(columns, lines, found, json_output)
+    output.rows(columns, lines, found)
 
 
 def subscription_set(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     subscription: Subscription,
     active: Annotated[str, typer.Option("--active", help="The region in which its messages are handed out.")],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Let a subscription be active in one region at a time: its consumers elsewhere wait."""
-    found = Rest(admin, token).put(_subscription_path(topic, subscription), {"active": active})
-    if json_output:
-        show(found, True)
-    else:
-        done(f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
+    found = rest.put(_subscription_path(topic, subscription), {"active": active})
+    output.told(found, f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
 
 
-def subscription_unset(
-    topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = ""
-) -> None:
+def subscription_unset(rest: Rest, topic: Topic, subscription: Subscription) -> None:
     """Let it be active in every region again."""
-    Rest(admin, token).delete(_subscription_path(topic, subscription))
+    rest.delete(_subscription_path(topic, subscription))
     done(f"{subscription} of {topic} may be active in every region")
 
 
 def subscription_move(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     subscription: Subscription,
     to: Annotated[str, typer.Option("--to", help="The region in which it goes on.")],
@@ -561,15 +488,12 @@ def subscription_move(
         ),
     ] = False,
     wait_s: Wait = 60.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command
     goes on.
     """
     rest, path, begun, waiting, pause = (
-        Rest(admin, token),
+        rest,
         _subscription_path(topic, subscription),
         time.monotonic(),
         "",
@@ -581,7 +505,7 @@ def subscription_move(
         if found["done"]:
             break
         if found["waiting"] != waiting:
-            _progress(f"  {found['state']}: {found['waiting']}", json_output)
+            _progress(output, f"  {found['state']}: {found['waiting']}")
         waiting = found["waiting"]
         if late > wait_s:
             raise ConfigError(
@@ -589,17 +513,12 @@ def subscription_move(
                 "gives up"
             )
         pause.wait(rest.pause_s)
-    if json_output:
-        show(found, True)
-    else:
-        done(f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
+    output.told(found, f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
 
 
-def subscription_cancel(
-    topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = ""
-) -> None:
+def subscription_cancel(rest: Rest, topic: Topic, subscription: Subscription) -> None:
     """Give up a move that has not come to its end: the active region goes on."""
-    found = Rest(admin, token).post(f"{_subscription_path(topic, subscription)}/cancel")
+    found = rest.post(f"{_subscription_path(topic, subscription)}/cancel")
     done(f"{subscription} of {topic} goes on in {found['active']}")
 
 
@@ -623,18 +542,17 @@ Deleted = Annotated[
 
 
 def delete(
+    rest: Rest,
+    output: Output,
     topic: Deleted,
     grace_h: Annotated[float, typer.Option("--grace", help="Hours in which it can be brought back.", min=0.0)] = 24.0,
     dry_run: DryRun = False,
     yes: Yes = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Delete a topic, or a namespace, in every region: nobody can use it from now on, and its data goes when the grace
     period has ended.
     """
-    rest, (namespace, path) = Rest(admin, token), _deletion(topic)
+    (namespace, path) = _deletion(topic)
     found = []
     for region in rest.get(f"/admin/v2/namespaces/{namespace}")["replication_clusters"]:
         cluster = rest.get(f"/admin/v2/clusters/{quote(region, safe='')}")
@@ -642,65 +560,51 @@ def delete(
             continue
         url = cluster["serviceUrl"]
         try:
-            found.append(Rest(url, token).get(path))
+            found.append(rest.at(url).get(path))
         except ConfigError as error:
             found.append({"region": region, "unknown": str(error)})
     if dry_run or not yes:
         keys = ("region", "topics", "entries", "bytes", "producers", "consumers", "not_elsewhere", "backlog")
         lines = [tuple(row.get(key, "?") for key in keys) for row in found]
-        rows([key.replace("_", " ") for key in keys], lines, found, json_output and dry_run)
+        Output(output.json and dry_run).rows([key.replace("_", " ") for key in keys], lines, found)
         if dry_run:
             return
         if not sys.stdin.isatty() or not typer.confirm(f"Delete {topic} in all of these regions?"):
             raise ConfigError("nothing was done: say --yes, or answer with y")
     made = rest.put(path, {"grace_s": grace_h * 3600})
-    if json_output:
-        show({**made, "preview": found}, True)
-    else:
-        until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(made["until_ms"] / 1000))
-        done(
-            f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` "
-            "brings it back"
-        )
+    output.told(
+        {**made, "preview": found},
+        f"{topic} is deleted in {', '.join(made['regions'])}; until {when(made['until_ms'])} UTC `heliograph dr "
+        f"undelete {topic}` brings it back",
+    )
 
 
-def undelete(topic: Deleted, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def undelete(rest: Rest, topic: Deleted) -> None:
     """Bring back what was deleted, with its data and its subscriptions."""
-    Rest(admin, token).delete(_deletion(topic)[1])
+    rest.delete(_deletion(topic)[1])
     done(f"{topic} is back")
 
 
-def deletions(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def deletions(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List topics that were deleted and are not gone yet."""
-    found = Rest(admin, token).get(f"{_path(namespace)}/deletions")
+    found = rest.get(f"{_path(namespace)}/deletions")
     lines = [
-        (
-            row["topic"],
-            row["by"],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["until_ms"] / 1000)),
-            ", ".join(row["purged"]) or "-",
-            row["asks"] or "-",
-        )
+        (*cells(row, "topic", "by"), when(row["until_ms"]), ", ".join(row["purged"]) or "-", row["asks"] or "-")
         for row in found
     ]
-    rows(
-        ("topic", "by", "can be brought back until", "purged in", "asks, and does nothing, because"),
-        lines,
-        found,
-        json_output,
+    output.rows(
+        ("topic", "by", "can be brought back until", "purged in", "asks, and does nothing, because"), lines, found
     )
 
 
 def _operate(
     rest: Rest,
+    output: Output,
     namespace: str,
     kind: str,
     to: str,
     dry_run: bool,
     wait_s: float,
-    json_output: bool,
     *,
     show_all: bool = True,
     force: bool = False,
@@ -709,8 +613,8 @@ def _operate(
     path, asked = f"{_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": dry_run}
     found: dict[str, Any] = rest.post(path, {**asked, "force": True} if force else asked)
     if dry_run:
-        if json_output:
-            show(found, True)
+        if output.json:
+            output.show(found)
         else:
             _say_cost(found)
         return found
@@ -718,13 +622,13 @@ def _operate(
     waiting = ""
     while True:
         for step in found["steps"][shown:]:
-            _progress(f"  {step['step']}: {step['found']}", json_output)
+            _progress(output, f"  {step['step']}: {step['found']}")
             since = time.monotonic()
         shown = len(found["steps"])
         if found["state"] != "running":
             break
         if found["waiting"] and found["waiting"] != waiting:
-            _progress(f"  {found['step']} waits: {found['waiting']}", json_output)
+            _progress(output, f"  {found['step']} waits: {found['waiting']}")
             since = since if found["step"] != "count" else time.monotonic()
         waiting = found["waiting"]
         if time.monotonic() - since > wait_s:
@@ -740,18 +644,18 @@ def _operate(
                 f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun "
                 f"(`heliograph dr status {namespace}`)"
             )
-    if not json_output:
+    if not output.json:
         done(
             f"{kind} of {namespace} to {found['target']}: {found['state']}, "
             f"{(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s"
         )
     elif show_all:
-        show(found, True)
+        output.show(found)
     return found
 
 
-def _progress(text: str, json_output: bool) -> None:
-    typer.echo(text, err=json_output)
+def _progress(output: Output, text: str) -> None:
+    typer.echo(text, err=output.json)
 
 
 def _say_cost(plan: dict[str, Any]) -> None:

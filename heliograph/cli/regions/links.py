@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, topic_path
-from heliograph.cli.show import rows, show
+from heliograph.cli.rest import Rest, topic_path
+from heliograph.cli.show import Output, cells
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -34,30 +34,27 @@ Topic = Annotated[
 ]
 
 
-def links(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def links(rest: Rest, output: Output, topic: Topic) -> None:
     """Show the links from this region; of parked ones, what is here (+) and there (-)."""
-    rest = Rest(admin, token)
     found = [rest.get(f"{path}/links") for path in _paths(rest, topic)]
     every = [link for one in found for link in one["links"]]
     table = [
         (
-            link["topic"],
-            link["target"],
-            link["state"],
-            link["cause"],
-            link["backlog_messages"],
+            *cells(link, "topic", "target", "state", "cause", "backlog_messages"),
             "-" if (silent_s := link.get("silent_s") or 0.0) <= _SILENT_S else round(silent_s, 1),
             link["cause_text"],
         )
         for link in every
     ]
-    rows(("topic", "to", "state", "cause", "messages behind", "silent s", ""), table, found, json_output)
-    if not json_output:
+    output.rows(("topic", "to", "state", "cause", "messages behind", "silent s", ""), table, found)
+    if not output.json:
         for link in every:
             _differences(link)
 
 
 def unpark(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     region: Annotated[str, typer.Option("--region", help="The link's target.")],
     take: Annotated[
@@ -68,16 +65,12 @@ def unpark(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Decide what a link is parked for, and let it go on."""
-    rest = Rest(admin, token)
     decision = {"choice": str(take), "dry_run": dry_run}
     done = _decide(rest, topic, region, lambda link: link["state"] == "parked", "resolve", decision, "is parked")
-    if json_output:
-        show(done, True)
+    if output.json:
+        output.show(done)
         return
     for one in done:
         numbers = ", ".join(map(str, one["changes"]["numbers"]))
@@ -87,17 +80,15 @@ def unpark(
 
 
 def give_up(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     region: Annotated[str, typer.Option("--region", help="The link's target.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which entries no bookie gives now.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first:
     `heliograph audit TOPIC --now`.
     """
-    rest = Rest(admin, token)
     done = _decide(
         rest,
         topic,
@@ -107,8 +98,8 @@ def give_up(
         {"dry_run": dry_run},
         "waits for storage",
     )
-    if json_output:
-        show(done, True)
+    if output.json:
+        output.show(done)
         return
     for one in done:
         (ledger, first), (_, last) = one["first"], one["last"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import done, rows
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, done, when
 from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/conflicts"
@@ -23,9 +22,9 @@ def register(app: typer.Typer) -> None:
     add(conflicts, list=listed, resolve=resolve)
 
 
-def listed(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def listed(rest: Rest, output: Output) -> None:
     """List edits that this region has not merged yet, and the conflicts of all regions."""
-    found = Rest(admin, token).get(_PATH)
+    found = rest.get(_PATH)
     lines = [
         (
             "waits",
@@ -35,7 +34,7 @@ def listed(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: Jso
             _shown(before),
             _shown(after),
             "",
-            _when(edit["made_ms"]),
+            when(edit["made_ms"]),
             edit["by"],
         )
         for edit in found["pending"]
@@ -50,21 +49,20 @@ def listed(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: Jso
             _shown(row["before"]),
             _shown(row["mine"]),
             _shown(row["theirs"]),
-            _when(row["made_ms"]),
+            when(row["made_ms"]),
             row["by"],
         )
         for row in found["conflicts"]
     ]
-    rows(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines, found, json_output)
+    output.rows(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines, found)
 
 
 def resolve(
+    rest: Rest,
     name: Annotated[str, typer.Argument(help="As the list shows it: region/number.")],
     take: Annotated[
         str, typer.Option("--take", help="mine: what that region wanted; theirs: what the configuration has.")
     ],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """End a conflict: set what the region wanted after all, or leave it as it is."""
     region, separator, conflict = name.partition("/")
@@ -72,13 +70,9 @@ def resolve(
         raise ConfigError(
             f"{name!r} is no conflict: `heliograph conflicts list` shows their names, as eu/00000000000000000001.0"
         )
-    found = Rest(admin, token).post(f"{_PATH}/{quote(region, safe='')}/{quote(conflict, safe='')}", {"take": take})
+    found = rest.post(f"{_PATH}/{quote(region, safe='')}/{quote(conflict, safe='')}", {"take": take})
     done(f"{'/'.join(found['path'])} of {found['key']} is {_shown(found['mine' if take == 'mine' else 'theirs'])}")
 
 
 def _shown(value: list[Any]) -> str:
     return str(value[0]) if value else "not set"
-
-
-def _when(made_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made_ms / 1000))

@@ -27,16 +27,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from heliograph.cli.rest import (
-    ADMIN,
-    AdminOption,
-    JsonOption,
-    Rest,
-    RestRefused,
-    TokenOption,
-    namespace_path,
-    topic_path,
-)
+from heliograph.cli.rest import Rest, RestRefused, namespace_path, topic_path
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -52,16 +44,15 @@ _NOT_FOUND = 404
 
 
 def backup(
+    rest: Rest,
+    output: Output,
     out: Annotated[
         Path,
         typer.Option(
             "--out", help="The file to write; it must not be there yet. Keep it beside the store: a restore wants both."
         ),
     ],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds that one topic may take.", min=1)] = 3600.0,
-    json_output: JsonOption = False,
 ) -> None:
     """Back up a whole region while it works: messages, subscriptions, schemas, and policies of every topic go to the
     brokers' object store.
@@ -71,12 +62,12 @@ def backup(
     """
     if out.exists():
         raise ConfigError(f"{out} is there already: give a new file with --out, so that no older backup is lost")
-    rest = Rest(admin, token, _REQUEST_S)
+    rest.timeout_s = _REQUEST_S
     tier = rest.get("/heliograph/v1/tier")
     if not tier["store"]:
         raise ConfigError("these brokers are set to no object store: set broker.tiered.store, and start them again")
     found = _found(rest)
-    with _bar("backing up", json_output) as bar:
+    with _bar("backing up", output.json) as bar:
         failed = _each(found["topics"], lambda topic: _offload(rest, topic, wait_s), bar)
     if failed:
         raise ConfigError(
@@ -106,8 +97,8 @@ def backup(
         "bytes": sum(map(sum, held.values())),
         "store": tier["store"],
     }
-    if json_output:
-        typer.echo(json.dumps(told))
+    if output.json:
+        output.show(told)
     else:
         typer.echo(
             f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, "
@@ -116,13 +107,12 @@ def backup(
 
 
 def restore(
+    rest: Rest,
+    output: Output,
     file: Annotated[Path, typer.Argument(help="What `region backup` wrote.", exists=True, dir_okay=False)],
     store: Annotated[
         str, typer.Option("--store", help="Where the store is now, if it is somewhere else than it was.")
     ] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Bring every topic of a backup back into a running region: entries under their positions, subscriptions, schemas,
     policies.
@@ -141,7 +131,7 @@ def restore(
         raise ConfigError(
             f"{file} cannot be restored: it is not what `heliograph region backup` writes ({error})"
         ) from error
-    rest = Rest(admin, token, _REQUEST_S)
+    rest.timeout_s = _REQUEST_S
     region, there, rows = rest.get("/heliograph/v1/tier")["region"], list[str](), list[dict[str, Any]]()
 
     def one(topic: str) -> None:
@@ -157,7 +147,7 @@ def restore(
                 raise
             there.append(topic)
 
-    with _bar("restoring", json_output) as bar:
+    with _bar("restoring", output.json) as bar:
         failed = _each(bases, one, bar)
     if failed:
         raise ConfigError(
@@ -180,7 +170,7 @@ def restore(
         _unless_there(
             lambda topic=topic, n=partitions: rest.put(f"{topic_path(topic)}/partitions", n)  # type: ignore[misc]
         )
-    with _bar("empty topics", json_output) as bar:
+    with _bar("empty topics", output.json) as bar:
         if failed := _each(made["empty"], lambda topic: _make(rest, topic, made["empty"][topic]), bar):
             raise ConfigError(
                 f"topics without messages that were not made: {_some(failed)}. The command can be given again, and "
@@ -194,8 +184,8 @@ def restore(
         "entries": sum(row["entries"] for row in rows),
         "notes": notes,
     }
-    if json_output:
-        typer.echo(json.dumps(told))
+    if output.json:
+        output.show(told)
         return
     typer.echo(
         f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were "

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import done, show
+from heliograph.cli.groups import add
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, done
 from heliograph.model.configuration.policy_table import POLICIES, Policy
 from heliograph.model.errors import ConfigError
 
@@ -30,13 +31,11 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
         str, typer.Argument(metavar="POLICY", help=f"One of: {', '.join(names)}.", autocompletion=complete)
     ]
 
-    @group.command("policies")
     def policies(
+        rest: Rest,
+        output: Output,
         target: Target,
         applied: Annotated[bool, typer.Option("--applied", help="Also what is inherited.")] = False,
-        admin: AdminOption = ADMIN,
-        token: TokenOption = "",
-        json_output: JsonOption = False,
     ) -> None:
         """Show the policies that are set here."""
         path = (
@@ -44,10 +43,10 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
             .replace("/admin/v2/namespaces/", "/admin/v2/", 1)
             .replace("/admin/v2/", "/heliograph/v1/policies/", 1)
         )
-        show(Rest(admin, token).get(path, applied=applied), json_output)
+        output.show(rest.get(path, applied=applied))
 
-    @group.command("set")
     def set_(
+        rest: Rest,
         target: Target,
         name: Name,
         value: Annotated[
@@ -56,11 +55,9 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
                 help="A number, true, a word, JSON, or fields such as retentionTimeInMinutes=60,retentionSizeInMB=-1."
             ),
         ],
-        admin: AdminOption = ADMIN,
-        token: TokenOption = "",
     ) -> None:
         """Set one policy; it holds for live clients within a second."""
-        rest, base = Rest(admin, token), path_of(target)
+        base = path_of(target)
         given = parsed(value)
         if name == _QUOTAS:
             kind = given.pop("type", "destination_storage") if isinstance(given, dict) else "destination_storage"
@@ -71,23 +68,23 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
             rest.ask("PUT" if put else "POST", f"{base}/{_path(policy, what)}", given)
         done(f"{name} of {target} is set")
 
-    @group.command("unset")
     def unset(
+        rest: Rest,
         target: Target,
         name: Name,
         quota_type: Annotated[
             str, typer.Option("--type", help="Of a backlog quota: destination_storage or message_age.")
         ] = "destination_storage",
-        admin: AdminOption = ADMIN,
-        token: TokenOption = "",
     ) -> None:
         """Remove one policy: what is inherited holds again."""
-        rest, base = Rest(admin, token), path_of(target)
+        base = path_of(target)
         if name == _QUOTAS:
             rest.delete(f"{base}/{_QUOTAS}", backlogQuotaType=quota_type)
         else:
             rest.delete(f"{base}/{_path(_policy(name, names), what)}")
         done(f"{name} of {target} is removed")
+
+    add(group, policies=policies, set=set_, unset=unset)
 
 
 def _path(policy: Policy, what: str) -> str:

@@ -11,8 +11,8 @@ import typer
 
 from heliograph.cli.groups import add, group
 from heliograph.cli.resources import policies
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path
-from heliograph.cli.show import done, rows, show
+from heliograph.cli.rest import Rest, namespace_path
+from heliograph.cli.show import Output, done
 
 Cluster = Annotated[str, typer.Argument(help="The region's name.")]
 Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]
@@ -99,9 +99,8 @@ OAuthFile = Annotated[
 ]
 
 
-def clusters_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def clusters_list(rest: Rest, output: Output) -> None:
     """List the regions, and the Pulsar clusters behind them."""
-    rest = Rest(admin, token)
     found = {name: rest.get(f"{_CLUSTERS}/{quote(name)}") for name in rest.get(_CLUSTERS)}
     lines = [
         (
@@ -114,20 +113,19 @@ def clusters_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_outp
         )
         for name, c in found.items()
     ]
-    rows(("cluster", "behind", "number", "epoch", "service", "admin"), lines, found, json_output)
+    output.rows(("cluster", "behind", "number", "epoch", "service", "admin"), lines, found)
 
 
-def clusters_get(
-    cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def clusters_get(rest: Rest, output: Output, cluster: Cluster) -> None:
     """Show one region or Pulsar cluster."""
-    show(Rest(admin, token).get(f"{_CLUSTERS}/{quote(cluster, safe='')}"), json_output)
+    output.show(rest.get(f"{_CLUSTERS}/{quote(cluster, safe='')}"))
 
 
 def _writes(method: str, what: str, text: str) -> Callable[..., None]:
     """The command that gives a cluster's values by `method`; text: its help."""
 
     def command(
+        rest: Rest,
         cluster: Cluster,
         url: Url = "",
         broker_url: BrokerUrl = "",
@@ -138,8 +136,6 @@ def _writes(method: str, what: str, text: str) -> Callable[..., None]:
         certificate_file: CertificateFile = None,
         key_file: KeyFile = None,
         oauth_file: OAuthFile = None,
-        admin: AdminOption = ADMIN,
-        token: TokenOption = "",
     ) -> None:
         files = {
             "tokenFile": token_file,
@@ -154,7 +150,7 @@ def _writes(method: str, what: str, text: str) -> Callable[..., None]:
             "brokerServiceUrl": broker_url,
             **{name: value for name, value in more.items() if value is not None},
         }
-        Rest(admin, token).ask(method, f"{_CLUSTERS}/{quote(cluster, safe='')}", given)
+        rest.ask(method, f"{_CLUSTERS}/{quote(cluster, safe='')}", given)
         done(f"cluster {cluster} is {what}")
 
     command.__doc__ = text
@@ -169,9 +165,9 @@ clusters_create = _writes(
 clusters_update = _writes("POST", "changed", "Change what is given of a region or a Pulsar cluster.")
 
 
-def clusters_delete(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def clusters_delete(rest: Rest, cluster: Cluster) -> None:
     """Remove a region or Pulsar cluster that no tenant and no namespace names."""
-    Rest(admin, token).delete(f"{_CLUSTERS}/{quote(cluster, safe='')}")
+    rest.delete(f"{_CLUSTERS}/{quote(cluster, safe='')}")
     done(f"cluster {cluster} is removed")
 
 
@@ -181,16 +177,14 @@ Roles = Annotated[str, typer.Option("--admin-roles", help="Roles that administer
 Clusters = Annotated[str, typer.Option("--clusters", help="Regions, comma separated; none given: all.")]
 
 
-def tenants_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def tenants_list(rest: Rest, output: Output) -> None:
     """List the names of all tenants."""
-    show(Rest(admin, token).get(_TENANTS), json_output)
+    output.show(rest.get(_TENANTS))
 
 
-def tenants_get(
-    tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def tenants_get(rest: Rest, output: Output, tenant: Tenant) -> None:
     """Show a tenant's admin roles and allowed clusters."""
-    show(Rest(admin, token).get(f"{_TENANTS}/{quote(tenant, safe='')}"), json_output)
+    output.show(rest.get(f"{_TENANTS}/{quote(tenant, safe='')}"))
 
 
 def _info(rest: Rest, roles: str, clusters: str) -> dict[str, Any]:
@@ -201,20 +195,15 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def tenants_create(
-    tenant: Tenant,
-    admin_roles: Roles = "",
-    clusters: Clusters = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-) -> None:
+def tenants_create(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> None:
     """Make a tenant, with its admin roles and allowed clusters."""
-    rest = Rest(admin, token)
     rest.put(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
     done(f"tenant {tenant} is created")
 
 
 def tenants_quota(
+    rest: Rest,
+    output: Output,
     tenant: Tenant,
     namespaces: Annotated[
         int | None, typer.Option("--namespaces", help="How many it may have; 0: any number.", min=0)
@@ -231,12 +220,9 @@ def tenants_quota(
         str | None, typer.Option("--resource-group", help='The group whose rates all its namespaces share; "": none.')
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Take every bound away.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Show, or as an operator set, what a tenant may have, whatever its own admin sets."""
-    rest, path = Rest(admin, token), f"/heliograph/v1/tenants/{quote(tenant, safe='')}/quota"
+    path = f"/heliograph/v1/tenants/{quote(tenant, safe='')}/quota"
     given = {
         "max_namespaces": namespaces,
         "max_topics": topics,
@@ -251,46 +237,36 @@ def tenants_quota(
     lines = [
         (name, found[f"max_{name}"] or "any", found["used"][name]) for name in ("namespaces", "topics", "storage_bytes")
     ]
-    rows(("", "may have", "has"), [*lines, ("resource group", found["resource_group"] or "-", "")], found, json_output)
+    output.rows(("", "may have", "has"), [*lines, ("resource group", found["resource_group"] or "-", "")], found)
 
 
-def tenants_update(
-    tenant: Tenant,
-    admin_roles: Roles = "",
-    clusters: Clusters = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-) -> None:
+def tenants_update(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> None:
     """Change who administers a tenant and where it may be."""
-    rest = Rest(admin, token)
     rest.post(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
     done(f"tenant {tenant} is changed")
 
 
-def tenants_delete(tenant: Tenant, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def tenants_delete(rest: Rest, tenant: Tenant, force: Force = False) -> None:
     """Remove a tenant; with --force, all its namespaces and their data in this region too."""
-    Rest(admin, token).delete(f"{_TENANTS}/{quote(tenant, safe='')}", force=force)
+    rest.delete(f"{_TENANTS}/{quote(tenant, safe='')}", force=force)
     done(f"tenant {tenant} is removed")
 
 
 # -- namespaces --------------------------------------------------------------------------------------------------------
 
 
-def namespaces_list(
-    tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def namespaces_list(rest: Rest, output: Output, tenant: Tenant) -> None:
     """List a tenant's namespaces."""
-    show(Rest(admin, token).get(f"/admin/v2/namespaces/{quote(tenant, safe='')}"), json_output)
+    output.show(rest.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}"))
 
 
-def namespaces_get(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def namespaces_get(rest: Rest, output: Output, namespace: Namespace) -> None:
     """Show a namespace: regions, bundles, and the policies that are set."""
-    show(Rest(admin, token).get(namespace_path(namespace)), json_output)
+    output.show(rest.get(namespace_path(namespace)))
 
 
 def namespaces_create(
+    rest: Rest,
     namespace: Namespace,
     clusters: Annotated[
         str, typer.Option("--clusters", help="Regions, comma separated; none given: the region asked, alone.")
@@ -298,31 +274,26 @@ def namespaces_create(
     bundles: Annotated[
         int, typer.Option(help="Hash ranges that its topics are spread over; fixed from then on.", min=1, max=4096)
     ] = 4,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Make a namespace, in the regions that `--clusters` names."""
     body = {"bundles": {"numBundles": bundles}, **({"replication_clusters": _names(clusters)} if clusters else {})}
-    Rest(admin, token).put(namespace_path(namespace), body)
+    rest.put(namespace_path(namespace), body)
     done(f"namespace {namespace} is created")
 
 
-def namespaces_delete(
-    namespace: Namespace, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = ""
-) -> None:
+def namespaces_delete(rest: Rest, namespace: Namespace, force: Force = False) -> None:
     """Remove a namespace; with --force, its topics in this region too."""
-    Rest(admin, token).delete(namespace_path(namespace), force=force)
+    rest.delete(namespace_path(namespace), force=force)
     done(f"namespace {namespace} is removed")
 
 
-def namespaces_topics(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def namespaces_topics(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List the topics of a namespace, partitions one by one."""
-    show(Rest(admin, token).get(f"{namespace_path(namespace)}/topics"), json_output)
+    output.show(rest.get(f"{namespace_path(namespace)}/topics"))
 
 
 def namespaces_clusters(
+    rest: Rest,
     namespace: Namespace,
     clusters: Annotated[str, typer.Argument(help="Regions, comma separated.")],
     dry_run: Annotated[
@@ -331,18 +302,17 @@ def namespaces_clusters(
             "--dry-run", help="Say which regions would come and go, and with how many topics; change nothing."
         ),
     ] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Set the regions that a namespace is replicated to."""
-    found = Rest(admin, token).post(f"{namespace_path(namespace)}/replication", _names(clusters), dry_run=dry_run)
+    found = rest.post(f"{namespace_path(namespace)}/replication", _names(clusters), dry_run=dry_run)
     if dry_run:
-        show(found, False)
+        Output().show(found)
         return
     done(f"{namespace} is in {clusters}")
 
 
 def namespaces_unload(
+    rest: Rest,
     namespace: Namespace,
     bundle: Annotated[str, typer.Option("--bundle", "-b", help="Only this range, as 0x00000000_0x40000000.")] = "",
     to: Annotated[
@@ -351,29 +321,26 @@ def namespaces_unload(
             "--to", help="With --bundle: the broker that shall have it, as `heliograph brokers list` names it."
         ),
     ] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Move its topics to other brokers; clients follow by themselves."""
     if to and not bundle:
         raise typer.BadParameter("a destination is for one bundle: give --bundle too", param_hint="--to")
-    Rest(admin, token).put(
+    rest.put(
         f"{namespace_path(namespace)}{'/' if bundle else ''}{bundle}/unload"
         + (f"?destinationBroker={quote(to, safe='')}" if to else "")
     )
     done(f"{namespace}{' ' if bundle else ''}{bundle} is unloaded" + (f" to {to}" if to else ""))
 
 
-def namespaces_bundles(
-    namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def namespaces_bundles(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List the hash ranges of its topics in this region; a broker serves a range as a whole."""
-    found = Rest(admin, token).get(f"{namespace_path(namespace)}/bundles")
+    found = rest.get(f"{namespace_path(namespace)}/bundles")
     bounds = found["boundaries"]
-    rows(("bundle",), [(f"{low}_{high}",) for low, high in pairwise(bounds)], found, json_output)
+    output.rows(("bundle",), [(f"{low}_{high}",) for low, high in pairwise(bounds)], found)
 
 
 def namespaces_split(
+    rest: Rest,
     namespace: Namespace,
     bundle: Annotated[
         str,
@@ -394,8 +361,6 @@ def namespaces_split(
         str, typer.Option("--split-boundaries", help="Hashes to cut at, with commas, for specified_positions_divide.")
     ] = "",
     unload: Annotated[bool, typer.Option("--unload", help="Give the parts to other brokers at once.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Cut a range of its topics in two, where it is; no client is disconnected."""
     try:
@@ -405,18 +370,17 @@ def namespaces_split(
             f"hashes are whole numbers, such as 2147483648 or 0x80000000: {error}", param_hint="--split-boundaries"
         ) from error
     query = f"splitAlgorithmName={quote(way, safe='')}&unload={str(unload).lower()}"
-    Rest(admin, token).put(f"{namespace_path(namespace)}/{quote(bundle, safe='')}/split?{query}", at or None)
+    rest.put(f"{namespace_path(namespace)}/{quote(bundle, safe='')}/split?{query}", at or None)
     done(f"{bundle} of {namespace} is split")
 
 
 def namespaces_clear(
+    rest: Rest,
     namespace: Namespace,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="Only of this subscription.")] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Drop the backlog of all topics: messages that wait are not delivered any more."""
-    Rest(admin, token).post(
+    rest.post(
         f"{namespace_path(namespace)}/clearBacklog" + (f"/{quote(subscription, safe='')}" if subscription else "")
     )
     done(f"the backlog of {namespace} is cleared")

@@ -11,8 +11,8 @@ import typer
 from heliograph.cli.groups import add, group
 from heliograph.cli.regions import links
 from heliograph.cli.resources import policies
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path, topic_path
-from heliograph.cli.show import done, rows, show
+from heliograph.cli.rest import Rest, namespace_path, topic_path
+from heliograph.cli.show import Output, cells, done, table
 from heliograph.model.errors import ConfigError
 
 Topic = Annotated[
@@ -45,13 +45,9 @@ def register(app: typer.Typer) -> None:
 
 
 def listed(
-    namespace: Annotated[str, typer.Argument(help="tenant/namespace.")] = "public/default",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    rest: Rest, output: Output, namespace: Annotated[str, typer.Argument(help="tenant/namespace.")] = "public/default"
 ) -> None:
     """List the topics of a namespace: partitioned ones once, with their number of partitions."""
-    rest = Rest(admin, token)
     namespace_path(namespace)
     found: dict[str, int] = {}
     for domain in ("persistent", "non-persistent"):
@@ -61,17 +57,16 @@ def listed(
         for topic in rest.get(base):
             if topic.rpartition("-partition-")[0] not in found:
                 found[topic] = 0
-    rows(("topic", "partitions"), sorted(found.items()), found, json_output)
+    output.rows(("topic", "partitions"), sorted(found.items()), found)
 
 
 def create(
+    rest: Rest,
     topic: Topic,
     count: Annotated[int, typer.Option("--partitions", "-p", help="0: not partitioned.", min=0, max=4096)] = 0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Make a topic, partitioned or not."""
-    rest, path = Rest(admin, token), topic_path(topic)
+    path = topic_path(topic)
     if count:
         rest.put(f"{path}/partitions", count)
     else:
@@ -79,33 +74,30 @@ def create(
     done(f"topic {topic} is created")
 
 
-def delete(topic: Topic, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def delete(rest: Rest, topic: Topic, force: Force = False) -> None:
     """Remove a topic with its data and subscriptions."""
-    rest, path = Rest(admin, token), topic_path(topic)
+    path = topic_path(topic)
     rest.delete(f"{path}/partitions" if _count(rest, path) else path, force=force)
     done(f"topic {topic} is removed")
 
 
 def partitions(
-    topic: Topic,
-    count: Annotated[int, typer.Argument(help="More than there are.", min=1)],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
+    rest: Rest, topic: Topic, count: Annotated[int, typer.Argument(help="More than there are.", min=1)]
 ) -> None:
     """Give a partitioned topic more partitions; clients see them by themselves."""
-    Rest(admin, token).post(f"{topic_path(topic)}/partitions", count)
+    rest.post(f"{topic_path(topic)}/partitions", count)
     done(f"topic {topic} has {count} partitions")
 
 
-def unload(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def unload(rest: Rest, topic: Topic) -> None:
     """Close a topic at its broker: the next client opens it again."""
-    Rest(admin, token).put(f"{topic_path(topic)}/unload")
+    rest.put(f"{topic_path(topic)}/unload")
     done(f"topic {topic} is unloaded")
 
 
-def terminate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def terminate(rest: Rest, topic: Topic) -> None:
     """Take no more messages, for ever; consumers hear of the end."""
-    rest, path = Rest(admin, token), topic_path(topic)
+    path = topic_path(topic)
     found = rest.post(f"{path}/terminate/partitions" if _count(rest, path) else f"{path}/terminate")
     done(
         f"topic {topic} ends at {found.get('ledgerId')}:{found.get('entryId')}"
@@ -114,32 +106,31 @@ def terminate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "")
     )
 
 
-def truncate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def truncate(rest: Rest, topic: Topic) -> None:
     """Delete every message that is there, whatever retention says and whoever waits for it."""
-    Rest(admin, token).delete(f"{topic_path(topic)}/truncate")
+    rest.delete(f"{topic_path(topic)}/truncate")
     done(f"topic {topic} is empty")
 
 
 def compact(
+    rest: Rest,
     topic: Topic,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
     status: Annotated[bool, typer.Option("--status", help="Only say how the last one went.")] = False,
 ) -> None:
     """Keep, beside the log, the latest message of each key; it goes on in the background."""
-    rest, path = Rest(admin, token), f"{topic_path(topic)}/compaction"
+    path = f"{topic_path(topic)}/compaction"
     if not status:
         rest.put(path)
     found = rest.get(path)
     done(f"topic {topic}: compaction {found['status']}{': ' + found['lastError'] if found['lastError'] else ''}")
 
 
-def stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def stats(rest: Rest, output: Output, topic: Topic) -> None:
     """Show rates, clients, and backlog."""
-    rest, path = Rest(admin, token), topic_path(topic)
+    path = topic_path(topic)
     found = rest.get(f"{path}/partitioned-stats" if _count(rest, path) else f"{path}/stats")
-    if json_output:
-        show(found, True)
+    if output.json:
+        output.show(found)
         return
     keys = (
         "msgRateIn",
@@ -151,7 +142,7 @@ def stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", jso
         "storageSize",
         "deduplicationStatus",
     )
-    show({key: found.get(key) for key in keys} | {"publishers": len(found["publishers"])}, False)
+    output.show({key: found.get(key) for key in keys} | {"publishers": len(found["publishers"])})
     columns = (
         "subscription",
         "type",
@@ -163,61 +154,44 @@ def stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", jso
         "out msgs/s",
         "redelivered/s",
     )
-    rows(columns, [_subscription_row(name, s) for name, s in sorted(found["subscriptions"].items())], None, False)
+    table(columns, [_subscription_row(name, s) for name, s in sorted(found["subscriptions"].items())])
     if found.get("replication"):
         lines = [
             (to, "yes" if r["connected"] else "no", r["replicationBacklog"], r["replicationDelayInSeconds"])
             for to, r in found["replication"].items()
         ]
-        rows(("replicated to", "connected", "backlog", "age s"), lines, None, False)
+        table(("replicated to", "connected", "backlog", "age s"), lines)
 
 
 def _subscription_row(name: str, s: dict[str, Any]) -> tuple[Any, ...]:
-    numbers = (
-        s["msgBacklog"],
-        s["unackedMessages"],
-        s.get("msgDelayed", 0),
-        s.get("totalMsgExpired", 0),
-        s["msgRateOut"],
-        s.get("msgRateRedeliver", 0.0),
+    s = {"type": "", "consumers": [], "msgDelayed": 0, "totalMsgExpired": 0, "msgRateRedeliver": 0.0, **s}
+    numbers = cells(
+        s, "msgBacklog", "unackedMessages", "msgDelayed", "totalMsgExpired", "msgRateOut", "msgRateRedeliver"
     )
-    return (name, s.get("type", ""), len(s.get("consumers", ())), *numbers)
+    return (name, s["type"], len(s["consumers"]), *numbers)
 
 
-def internal_stats(
-    topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def internal_stats(rest: Rest, output: Output, topic: Topic) -> None:
     """Show a topic's ledgers and cursors."""
-    found = Rest(admin, token).get(f"{topic_path(topic)}/internalStats")
-    if json_output:
-        show(found, True)
+    found = rest.get(f"{topic_path(topic)}/internalStats")
+    if output.json:
+        output.show(found)
         return
-    rows(
-        ("ledger", "entries", "bytes", "offloaded"),
-        [(x["ledgerId"], x["entries"], x["size"], x["offloaded"]) for x in found["ledgers"]],
-        None,
-        False,
-    )
+    ledgers = [cells(ledger, "ledgerId", "entries", "size", "offloaded") for ledger in found["ledgers"]]
+    table(("ledger", "entries", "bytes", "offloaded"), ledgers)
     cursors = [
-        (name, c["markDeletePosition"], c["numberOfEntriesSinceFirstNotAckedMessage"])
-        for name, c in found["cursors"].items()
+        (name, *cells(cursor, "markDeletePosition", "numberOfEntriesSinceFirstNotAckedMessage"))
+        for name, cursor in found["cursors"].items()
     ]
-    rows(("cursor", "mark-delete", "behind"), cursors, None, False)
+    table(("cursor", "mark-delete", "behind"), cursors)
 
 
-def lookup(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def lookup(rest: Rest, output: Output, topic: Topic) -> None:
     """Show which broker serves a topic."""
     path = topic_path(topic).replace("/admin/v2/", "/lookup/v2/topic/", 1)
-    rest = Rest(admin, token)
     found = rest.get(path)
-    show(
-        {
-            "broker": found["brokerUrl"] or found["brokerUrlTls"],
-            "admin": found["httpUrl"],
-            "bundle": rest.get(f"{path}/bundle"),
-        },
-        json_output,
-    )
+    broker = found["brokerUrl"] or found["brokerUrlTls"]
+    output.show({"broker": broker, "admin": found["httpUrl"], "bundle": rest.get(f"{path}/bundle")})
 
 
 def _count(rest: Rest, path: str) -> int:
@@ -231,11 +205,9 @@ def _path(topic: str, subscription: str) -> str:
     return f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
 
 
-def subscriptions_list(
-    topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def subscriptions_list(rest: Rest, output: Output, topic: Topic) -> None:
     """List a topic's subscriptions."""
-    show(Rest(admin, token).get(f"{topic_path(topic)}/subscriptions"), json_output)
+    output.show(rest.get(f"{topic_path(topic)}/subscriptions"))
 
 
 Position = Annotated[str, typer.Option("--position", help="earliest, latest, or ledger:entry: what comes next.")]
@@ -251,38 +223,29 @@ def _message_id(text: str) -> dict[str, int]:
         raise ConfigError(f"--position: expected earliest, latest, or ledger:entry, not {text!r}") from error
 
 
-def subscriptions_create(
-    topic: Topic,
-    subscription: Subscription,
-    position: Position = "latest",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-) -> None:
+def subscriptions_create(rest: Rest, topic: Topic, subscription: Subscription, position: Position = "latest") -> None:
     """Make a subscription, before any consumer comes."""
-    Rest(admin, token).put(_path(topic, subscription), _message_id(position))
+    rest.put(_path(topic, subscription), _message_id(position))
     done(f"subscription {subscription} of {topic} is created")
 
 
-def subscriptions_delete(
-    topic: Topic, subscription: Subscription, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = ""
-) -> None:
+def subscriptions_delete(rest: Rest, topic: Topic, subscription: Subscription, force: Force = False) -> None:
     """Remove a subscription: what it has not acknowledged is forgotten."""
-    Rest(admin, token).delete(_path(topic, subscription), force=force)
+    rest.delete(_path(topic, subscription), force=force)
     done(f"subscription {subscription} of {topic} is removed")
 
 
 def subscriptions_reset(
+    rest: Rest,
     topic: Topic,
     subscription: Subscription,
     position: Position = "",
     ago_s: Annotated[int, typer.Option("--ago", help="To what was published so many seconds ago.", min=0)] = -1,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Move a subscription back or on; its consumers go on from there."""
     if bool(position) == (ago_s >= 0):
         raise ConfigError("give one of --position and --ago")
-    rest, path = Rest(admin, token), _path(topic, subscription)
+    path = _path(topic, subscription)
     if position:
         rest.post(f"{path}/resetcursor", _message_id(position))
     else:
@@ -291,39 +254,36 @@ def subscriptions_reset(
 
 
 def subscriptions_skip(
+    rest: Rest,
     topic: Topic,
     subscription: Subscription,
     count: Annotated[int, typer.Option("--count", "-n", help="So many messages; 0: all that wait.", min=0)] = 0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Count messages that wait as acknowledged."""
-    Rest(admin, token).post(f"{_path(topic, subscription)}/" + (f"skip/{count}" if count else "skip_all"))
+    rest.post(f"{_path(topic, subscription)}/" + (f"skip/{count}" if count else "skip_all"))
     done(f"subscription {subscription} of {topic} has skipped {count or 'everything'}")
 
 
 def subscriptions_expire(
+    rest: Rest,
     topic: Topic,
     subscription: Subscription,
     seconds: Annotated[int, typer.Argument(help="What is older counts as acknowledged.", min=0)],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Skip what was published longer ago than so many seconds."""
-    Rest(admin, token).post(f"{_path(topic, subscription)}/expireMessages/{seconds}")
+    rest.post(f"{_path(topic, subscription)}/expireMessages/{seconds}")
     done(f"subscription {subscription} of {topic}: nothing older than {seconds} s waits")
 
 
 def subscriptions_peek(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     subscription: Subscription,
     count: Annotated[int, typer.Option("--count", "-n", help="How many.", min=1, max=1000)] = 1,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Show the messages that wait first, without taking them."""
-    rest, path = Rest(admin, token), _path(topic, subscription)
+    path = _path(topic, subscription)
     found = []
     for index in range(1, count + 1):
         data, headers = rest.raw("GET", f"{path}/position/{index}")
@@ -332,9 +292,5 @@ def subscriptions_peek(
             for key in ("Message-ID", "publish-time", "producer-name", "num-batch-message", "PROPERTY")
         }
         found.append({"data": data.decode(errors="replace"), **{key: value for key, value in known.items() if value}})
-    rows(
-        ("message id", "published", "data"),
-        [(x["Message-ID"], x["publish-time"], x["data"]) for x in found],
-        found,
-        json_output,
-    )
+    lines = [cells(message, "Message-ID", "publish-time", "data") for message in found]
+    output.rows(("message id", "published", "data"), lines, found)

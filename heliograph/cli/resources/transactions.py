@@ -11,8 +11,8 @@ from urllib.parse import quote
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path
-from heliograph.cli.show import table
+from heliograph.cli.rest import Rest, namespace_path
+from heliograph.cli.show import Output, cells
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -33,53 +33,41 @@ def _path(txn: str) -> str:
     return f"{coordinator}/{number}"
 
 
-def coordinators(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def coordinators(rest: Rest, output: Output) -> None:
     """Each coordinator of the region: where it is, how many transactions are open."""
-    rest = Rest(admin, token)
     where, stats = rest.get(f"{_PATH}/coordinators"), rest.get(f"{_PATH}/coordinatorStats")
     rows = [{**row, **stats[str(row["id"])]} for row in where]
-    if json_output:
-        typer.echo(json.dumps(rows))
-        return
-    table(("coordinator", "broker", "open", "low watermark", "epoch"), [_row(row) for row in rows])
-
-
-def _row(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["id"], row["brokerServiceUrl"], row["ongoingTxnSize"], row["lowWaterMark"], row["epoch"]
+    lines = [cells(row, "id", "brokerServiceUrl", "ongoingTxnSize", "lowWaterMark", "epoch") for row in rows]
+    output.rows(("coordinator", "broker", "open", "low watermark", "epoch"), lines, rows)
 
 
 def slow(
+    rest: Rest,
+    output: Output,
     older_s: Annotated[float, typer.Option("--older", help="Open for so many seconds, or longer.", min=0)] = 60,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """What has been open for long: readers, and links to other regions, wait for it."""
-    found = Rest(admin, token).get(f"{_PATH}/slowTransactions/{int(older_s * 1000)}")
-    if json_output:
-        typer.echo(json.dumps(found))
-        return
-    rows = [
+    found = rest.get(f"{_PATH}/slowTransactions/{int(older_s * 1000)}")
+    lines = [
         (
             name.strip("()").replace(",", ":"),
-            one["status"],
-            one["owner"],
+            *cells(one, "status", "owner"),
             len(one["producedPartitions"]),
             len(one["ackedPartitions"]),
         )
         for name, one in found.items()
     ]
-    table(("transaction", "state", "owner", "topics", "topics with acks"), rows)
+    output.rows(("transaction", "state", "owner", "topics", "topics with acks"), lines, found)
 
 
-def show(txn: IdArgument, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def show(rest: Rest, txn: IdArgument) -> None:
     """One transaction, as JSON: its state, its time, and what each topic and subscription says of it."""
-    typer.echo(json.dumps(Rest(admin, token).get(f"{_PATH}/transactionMetadata/{_path(txn)}"), indent=2))
+    typer.echo(json.dumps(rest.get(f"{_PATH}/transactionMetadata/{_path(txn)}"), indent=2))
 
 
-def abort(txn: IdArgument, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def abort(rest: Rest, txn: IdArgument) -> None:
     """End a transaction: nothing of it is ever seen. Returns once that is durable everywhere."""
-    Rest(admin, token).post(f"{_PATH}/abortTransaction/{_path(txn)}")
+    rest.post(f"{_PATH}/abortTransaction/{_path(txn)}")
     typer.echo(f"{txn} is aborted")
 
 
@@ -107,38 +95,25 @@ def _short(topic: str) -> str:
     return f"{name.namespace}/{quote(name.local, safe='')}"
 
 
-def foreign(
-    topic: TopicOption = "",
-    namespace: NamespaceOption = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
-) -> None:
+def foreign(rest: Rest, output: Output, topic: TopicOption = "", namespace: NamespaceOption = "") -> None:
     """Transactions of other regions that are open in topics here: readers stand before them until their end comes."""
-    rows = _foreign(Rest(admin, token), topic, namespace)
-    if json_output:
-        typer.echo(json.dumps(rows))
-        return
+    rows = _foreign(rest, topic, namespace)
     names = ("topic", "region", "transaction", "messages", "from")
-    table(
-        (*names, "waits for"),
-        [(*(row[name] for name in names), " ".join(row.get("waits_for", [])) or "its end") for row in rows],
-    )
+    lines = [(*cells(row, *names), " ".join(row.get("waits_for", [])) or "its end") for row in rows]
+    output.rows((*names, "waits for"), lines, rows)
 
 
 def settle(
+    rest: Rest,
     region: Annotated[str, typer.Option("--from", help="The region that is lost; #NUMBER of one that was removed.")],
     commit: Annotated[bool, typer.Option("--commit/--abort", help="Show what is here of them, or never show it.")],
     txn: Annotated[str, typer.Option("--transaction", help="COORDINATOR:NUMBER; without it, all of that region.")] = "",
     topic: TopicOption = "",
     namespace: NamespaceOption = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """End transactions of a region that is lost, in topics of this region. Refused while that region answers; what it
     may say later changes nothing.
     """
-    rest = Rest(admin, token)
     wanted = _path(txn).replace("/", ":") if txn else ""
     rows = [
         row

@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli.groups import group
+from heliograph.cli.groups import add, group
 from heliograph.cli.resources import usage_plot
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import table
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, table
 from heliograph.model.errors import ConfigError
 
 _COUNTED = ("messages_in", "bytes_in", "messages_out", "bytes_out")
@@ -38,19 +38,18 @@ Csv = Annotated[bool, typer.Option("--csv", help="Comma-separated values, for a 
 
 
 def register(app: typer.Typer) -> None:
-    group(app, "tenants", "Tenants: who may administer them, and in which regions.").command()(usage)
+    add(group(app, "tenants", "Tenants: who may administer them, and in which regions."), usage=usage)
 
 
 def usage(
+    rest: Rest,
+    output: Output,
     month: Month = "",
     tenant: Tenant = "",
     by_day: ByDay = False,
     all_regions: AllRegions = False,
     as_csv: Csv = False,
     plot: Plot = None,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Report what tenants used in a month: messages and bytes in and out, and bytes stored times hours.
 
@@ -62,10 +61,9 @@ def usage(
     month = month or datetime.now(UTC).strftime("%Y-%m")
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
         raise ConfigError(f"--month: expected one such as 2026-11, not {month!r}")
-    rest = Rest(admin, token)
     path = "/heliograph/v1/usage-days" + (f"/{quote(tenant, safe='')}" if tenant else "")
     rows, silent = [], []
-    for name, region in _regions(rest, token) if all_regions else [("", rest)]:
+    for name, region in _regions(rest) if all_regions else [("", rest)]:
         try:
             answer = region.get(path, month=month)
             rows += [{"region": answer["region"], **day} for day in answer["days"]]
@@ -73,7 +71,7 @@ def usage(
             if not all_regions:
                 raise
             silent.append(f"{name}: {error}")
-    _print(_added(rows, by_day), month, as_csv, json_output)
+    _print(_added(rows, by_day), month, as_csv, output.json)
     if plot is not None:
         _draw(_added(rows, True), month, plot)
     for text in silent:
@@ -91,9 +89,9 @@ def _draw(days: list[dict[str, Any]], month: str, file: Path) -> None:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
 
 
-def _regions(rest: Rest, token: str) -> list[tuple[str, Rest]]:
+def _regions(rest: Rest) -> list[tuple[str, Rest]]:
     found = [(name, rest.get(f"/admin/v2/clusters/{quote(name, safe='')}")) for name in rest.get("/admin/v2/clusters")]
-    return [(name, Rest(cluster["serviceUrl"], token)) for name, cluster in found if not cluster.get("gateway")]
+    return [(name, rest.at(cluster["serviceUrl"])) for name, cluster in found if not cluster.get("gateway")]
 
 
 def _added(rows: Iterable[dict[str, Any]], by_day: bool) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import done, rows, show
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, done
 from heliograph.model.errors import ConfigError
 
 Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
@@ -29,21 +29,21 @@ def register(app: typer.Typer) -> None:
     add(bookies, new_life=bookies_new_life)
 
 
-def brokers_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def brokers_list(rest: Rest, output: Output) -> None:
     """List the live brokers with their addresses."""
-    found = Rest(admin, token).get("/heliograph/v1/status")["brokers"]
+    found = rest.get("/heliograph/v1/status")["brokers"]
     lines = [(b["id"], b["listeners"].get("", ""), b["admin_url"], b["pid"], b.get("level", 1)) for b in found]
-    rows(("broker", "service", "admin", "pid", "feature level"), lines, found, json_output)
+    output.rows(("broker", "service", "admin", "pid", "feature level"), lines, found)
 
 
-def brokers_health(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def brokers_health(rest: Rest) -> None:
     """Say ok where this broker is well."""
-    typer.echo(Rest(admin, token).get("/admin/v2/brokers/health"))
+    typer.echo(rest.get("/admin/v2/brokers/health"))
 
 
-def brokers_topics(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def brokers_topics(rest: Rest, output: Output) -> None:
     """List the topics that this broker serves just now, with their rates."""
-    found = Rest(admin, token).get("/admin/v2/broker-stats/topics")
+    found = rest.get("/admin/v2/broker-stats/topics")
     topics = {
         t: s
         for bundles in found.values()
@@ -55,19 +55,19 @@ def brokers_topics(admin: AdminOption = ADMIN, token: TokenOption = "", json_out
         (t, s["msgRateIn"], s["msgRateOut"], s["storageSize"], len(s["publishers"]), len(s["subscriptions"]))
         for t, s in sorted(topics.items())
     ]
-    rows(("topic", "in msgs/s", "out msgs/s", "bytes", "producers", "subscriptions"), lines, topics, json_output)
+    output.rows(("topic", "in msgs/s", "out msgs/s", "bytes", "producers", "subscriptions"), lines, topics)
 
 
-def brokers_balance(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def brokers_balance(rest: Rest, output: Output) -> None:
     """Show how the load lies on the brokers, as a share of what each carries, and who has bundles moved."""
-    found = Rest(admin, token).get("/heliograph/v1/balance")
+    found = rest.get("/heliograph/v1/balance")
     lines = []
     for b in found["brokers"]:
         heaviest = ", ".join(f"{h['namespace']}/{h['bundle']} {h['load']:.0%}" for h in b["heaviest"][:3])
         name = b["broker"] + (" (leads)" if b["broker"] == found["leader"] else "")
         lines.append((name, f"{b['load']:.0%}", b["bundles"], f"{b['age_s']:.0f} s ago", heaviest))
-    rows(("broker", "load", "bundles", "reported", "heaviest bundles"), lines, found, json_output)
-    if found["paused_s"] and not json_output:
+    output.rows(("broker", "load", "bundles", "reported", "heaviest bundles"), lines, found)
+    if found["paused_s"] and not output.json:
         typer.echo(
             f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers "
             "resume` ends that"
@@ -75,114 +75,102 @@ def brokers_balance(admin: AdminOption = ADMIN, token: TokenOption = "", json_ou
 
 
 def brokers_pause(
+    rest: Rest,
     minutes: Annotated[
         float, typer.Option("--minutes", "-m", help="It ends by itself after so long.", min=0.1, max=1440)
     ] = 10.0,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Move no bundles for balance for a while; bundles without an owner are still taken."""
-    Rest(admin, token).post("/heliograph/v1/balance/pause?seconds=" + str(minutes * 60))
+    rest.post("/heliograph/v1/balance/pause?seconds=" + str(minutes * 60))
     done(f"nothing is moved for {minutes:g} minutes")
 
 
-def brokers_resume(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def brokers_resume(rest: Rest) -> None:
     """End a pause of balancing."""
-    Rest(admin, token).delete("/heliograph/v1/balance/pause")
+    rest.delete("/heliograph/v1/balance/pause")
     done("bundles are moved again where the load asks for it")
 
 
-def brokers_settings(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def brokers_settings(rest: Rest, output: Output) -> None:
     """Show the settings that can be changed while brokers run, and what holds."""
-    rest = Rest(admin, token)
     changed, held = rest.get(f"{_SETTINGS}/values"), rest.get(f"{_SETTINGS}/runtime")
     names = rest.get(_SETTINGS)
-    rows(
-        ("setting", "value", "changed"),
-        [(n, held.get(n, "-"), n in changed) for n in names],
-        {n: held.get(n) for n in names},
-        json_output,
-    )
+    lines = [(n, held.get(n, "-"), n in changed) for n in names]
+    output.rows(("setting", "value", "changed"), lines, {n: held.get(n) for n in names})
 
 
-def brokers_set(
-    name: Setting, value: Annotated[str, typer.Argument()], admin: AdminOption = ADMIN, token: TokenOption = ""
-) -> None:
+def brokers_set(rest: Rest, name: Setting, value: Annotated[str, typer.Argument()]) -> None:
     """Change a setting of all brokers of the region, at once and lasting."""
-    Rest(admin, token).post(f"{_SETTINGS}/{quote(name, safe='')}/{quote(value, safe='')}")
+    rest.post(f"{_SETTINGS}/{quote(name, safe='')}/{quote(value, safe='')}")
     done(f"{name} is {value}")
 
 
-def brokers_unset(name: Setting, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def brokers_unset(rest: Rest, name: Setting) -> None:
     """Go back to what the settings files say."""
-    Rest(admin, token).delete(f"{_SETTINGS}/{quote(name, safe='')}")
+    rest.delete(f"{_SETTINGS}/{quote(name, safe='')}")
     done(f"{name} is as the settings file says")
 
 
 def brokers_audit(
+    rest: Rest,
+    output: Output,
     count: Annotated[int, typer.Option("--count", "-n", help="The newest.", min=1, max=1000)] = 20,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Show the newest changes by admin, at all brokers: who, what, before, after."""
-    found = Rest(admin, token).get("/heliograph/v1/audit", count=count, all=True)["changes"][-count:]
+    found = rest.get("/heliograph/v1/audit", count=count, all=True)["changes"][-count:]
     lines = []
     for c in found:
         change = f"{json.dumps(c['before'])} → {json.dumps(c['after'])}" if "before" in c else c.get("reason", "")
         lines.append((c["time"], c["role"], c["address"], c["status"], f"{c['method']} {c['path']}", change))
-    rows(("time", "role", "from", "status", "call", "change"), lines, found, json_output)
+    output.rows(("time", "role", "from", "status", "call", "change"), lines, found)
 
 
-def bookies_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def bookies_list(rest: Rest, output: Output) -> None:
     """List the bookies: registered, writable, being emptied."""
-    found = Rest(admin, token).get("/heliograph/v1/bookies")
+    found = rest.get("/heliograph/v1/bookies")
     lines = [
         (b["id"], b.get("rack", ""), b["registered"], b["writable"], b["draining"], b.get("limbo", False))
         for b in found
     ]
-    rows(("bookie", "rack", "registered", "writable", "emptied", "limbo"), lines, found, json_output)
+    output.rows(("bookie", "rack", "registered", "writable", "emptied", "limbo"), lines, found)
 
 
-def bookies_decommission(
-    bookie: Bookie, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def bookies_decommission(rest: Rest, output: Output, bookie: Bookie) -> None:
     """Begin to empty a bookie; again: show how far that is. Stop it once `done` is yes."""
-    rest, path = Rest(admin, token), f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission"
+    path = f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission"
     rest.post(path)
-    show(rest.get(path), json_output)
+    output.show(rest.get(path))
 
 
-def bookies_recommission(bookie: Bookie, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def bookies_recommission(rest: Rest, bookie: Bookie) -> None:
     """Use a bookie again that was being emptied."""
-    Rest(admin, token).delete(f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission")
+    rest.delete(f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission")
     done(f"bookie {bookie} is used again")
 
 
 def bookies_new_life(
+    rest: Rest,
+    output: Output,
     bookie: Bookie,
     force: Annotated[
         bool, typer.Option("--force", help="Also where it may have had the only copy of something: that is lost then.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Give up what a bookie in limbo had in directories that are lost for good: it begins a new life on those it has
     now, and its copies are made again from other bookies. Again: show how far that is. First look whether a disk is
     only not mounted: then mount it, and nothing is lost.
     """
-    rest, path = Rest(admin, token), f"/heliograph/v1/bookies/{quote(bookie, safe='')}/new-life"
+    path = f"/heliograph/v1/bookies/{quote(bookie, safe='')}/new-life"
     found = rest.get(path)
     if found["state"] != "limbo":
-        show(found, json_output)
+        output.show(found)
         return
     if not yes:
         _say_price(found)
         if not sys.stdin.isatty() or not typer.confirm(f"Are the directories that {bookie} had lost for good?"):
             raise ConfigError("nothing was done: say --yes, or answer with y")
-    show(rest.post(path + ("?force=true" if force else "")), json_output)
+    output.show(rest.post(path + ("?force=true" if force else "")))
 
 
 def _say_price(found: dict[str, Any]) -> None:

@@ -19,7 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, RestRefused, TokenOption
+from heliograph.cli import groups
+from heliograph.cli.rest import Rest, RestRefused
+from heliograph.cli.show import Output
 from heliograph.model.errors import NotAllowed
 
 Config = Annotated[
@@ -40,22 +42,22 @@ def register(app: typer.Typer) -> None:
         help="Members of the region's metadata (or, with --config, of the global configuration).", no_args_is_help=True
     )
     for command in (members, add, promote, remove, replace, transfer):
-        meta.command()(command)
+        groups.add(meta, **{command.__name__: command})
     app.add_typer(meta, name="meta")
 
 
-def members(
-    admin: AdminOption = ADMIN, config: Config = False, token: TokenOption = "", json_output: JsonOption = False
-) -> None:
+def members(rest: Rest, output: Output, config: Config = False) -> None:
     """Who belongs to the group, who leads, how far each is, and how long writes take."""
-    answer = call(admin, token, config, "GET")
-    if json_output:
-        typer.echo(json.dumps(answer))
+    answer = call(rest, config, "GET")
+    if output.json:
+        output.show(answer)
     else:
         _show(answer)
 
 
 def add(
+    rest: Rest,
+    output: Output,
     member: Member,
     address: Annotated[
         str,
@@ -64,119 +66,88 @@ def add(
             "another way."
         ),
     ],
-    admin: AdminOption = ADMIN,
     config: Config = False,
     promote_too: Annotated[
         bool, typer.Option("--promote", help="Make it a voter as soon as it has caught up.")
     ] = False,
     wait: Wait = 60.0,
     dry_run: DryRun = False,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Add a member that was started with `joining`: it receives everything, and counts for nothing until it is
     promoted.
     """
-    answer = call(
-        admin, token, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address}
-    )
+    answer = call(rest, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address})
     if promote_too and not dry_run:
-        answer = _promote(admin, token, config, member, wait, quiet=json_output)
+        answer = _promote(rest, config, member, wait, quiet=output.json)
         answer["changed"] = True
     _tell(
         answer,
         dry_run,
-        json_output,
+        output.json,
         f"{member} is a {'voter' if promote_too else 'learner'}",
         f"{member} would be added as a learner",
     )
 
 
 def promote(
-    member: Member,
-    admin: AdminOption = ADMIN,
-    config: Config = False,
-    wait: Wait = 60.0,
-    dry_run: DryRun = False,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    rest: Rest, output: Output, member: Member, config: Config = False, wait: Wait = 60.0, dry_run: DryRun = False
 ) -> None:
     """Make a learner a voter, as soon as it has caught up."""
-    answer = _promote(admin, token, config, member, 0 if dry_run else wait, quiet=json_output, dry_run=dry_run)
-    _tell(answer, dry_run, json_output, f"{member} is a voter", f"{member} would become a voter")
+    answer = _promote(rest, config, member, 0 if dry_run else wait, quiet=output.json, dry_run=dry_run)
+    _tell(answer, dry_run, output.json, f"{member} is a voter", f"{member} would become a voter")
 
 
-def remove(
-    member: Member,
-    admin: AdminOption = ADMIN,
-    config: Config = False,
-    dry_run: DryRun = False,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
-) -> None:
+def remove(rest: Rest, output: Output, member: Member, config: Config = False, dry_run: DryRun = False) -> None:
     """Remove a voter or a learner; then stop its process, and delete its folder. Refused where the quorum would be
     lost.
     """
-    answer = call(admin, token, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
+    answer = call(rest, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
     _tell(
-        answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed"
+        answer, dry_run, output.json, f"{member} is no member any more: stop its process", f"{member} would be removed"
     )
 
 
 def replace(
+    rest: Rest,
+    output: Output,
     old: Annotated[str, typer.Argument(help="The member that goes; it may be dead already.")],
     new: Annotated[str, typer.Argument(help="The member that comes: started with `joining`.")],
     address: Annotated[str, typer.Argument(help="Of the new one, as for `meta add`.")],
-    admin: AdminOption = ADMIN,
     config: Config = False,
     wait: Wait = 60.0,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Put one member in the place of another: added, made a voter once it has caught up, leader if the old one is, and
     then the old one goes.
 
     It may be run again after an interruption; at each moment the group has at least as many voters as before.
     """
-    if new not in [row["member"] for row in call(admin, token, config, "GET")["members"]]:
-        call(admin, token, config, "POST", f"/{quote(new, safe='')}", given={"address": address})
-    _again(
-        admin, token, config, "POST", f"/{quote(new, safe='')}/promote", f"{new} catches up", wait, quiet=json_output
-    )
+    if new not in [row["member"] for row in call(rest, config, "GET")["members"]]:
+        call(rest, config, "POST", f"/{quote(new, safe='')}", given={"address": address})
+    _again(rest, config, "POST", f"/{quote(new, safe='')}/promote", f"{new} catches up", wait, quiet=output.json)
     # While the old one can still tell them where to go, clients that know no other member follow.
-    if any(row["member"] == old and row["leads"] for row in call(admin, token, config, "GET")["members"]):
-        _again(
-            admin, token, config, "POST", f"/{quote(new, safe='')}/lead", f"{new} takes over", wait, quiet=json_output
-        )
-    answer = _again(admin, token, config, "DELETE", f"/{quote(old, safe='')}", f"{old} goes", wait, quiet=json_output)
+    if any(row["member"] == old and row["leads"] for row in call(rest, config, "GET")["members"]):
+        _again(rest, config, "POST", f"/{quote(new, safe='')}/lead", f"{new} takes over", wait, quiet=output.json)
+    answer = _again(rest, config, "DELETE", f"/{quote(old, safe='')}", f"{old} goes", wait, quiet=output.json)
     _tell(
         answer,
         False,
-        json_output,
+        output.json,
         f"{new} is a voter in the place of {old}: stop the old process, and delete its folder",
         "",
     )
 
 
-def transfer(
-    to: Member,
-    admin: AdminOption = ADMIN,
-    config: Config = False,
-    dry_run: DryRun = False,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
-) -> None:
+def transfer(rest: Rest, output: Output, to: Member, config: Config = False, dry_run: DryRun = False) -> None:
     """Hand the leadership to another voter; writes wait meanwhile, for one election time-out at most."""
-    answer = call(admin, token, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
-    _tell(answer, dry_run, json_output, f"{to} leads", f"the leadership would move to {to}")
+    answer = call(rest, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
+    _tell(answer, dry_run, output.json, f"{to} leads", f"the leadership would move to {to}")
 
 
 def _promote(
-    admin: str, token: str, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False
+    rest: Rest, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False
 ) -> dict[str, Any]:
     return _again(
-        admin,
-        token,
+        rest,
         config,
         "POST",
         f"/{quote(member, safe='')}/promote",
@@ -188,8 +159,7 @@ def _promote(
 
 
 def _again(
-    admin: str,
-    token: str,
+    rest: Rest,
     config: bool,
     method: str,
     path: str,
@@ -204,7 +174,7 @@ def _again(
     with Console(stderr=True, quiet=quiet).status(what) as spinner:
         while True:
             try:
-                return call(admin, token, config, method, path, dry_run=dry_run)
+                return call(rest, config, method, path, dry_run=dry_run)
             except NotAllowed as error:
                 if time.monotonic() >= deadline or not any(sign in str(error) for sign in _SOON):
                     raise
@@ -261,19 +231,17 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def call(
-    admin: str,
-    token: str,
+    rest: Rest,
     config: bool,
     method: str,
     path: str = "",
     *,
     dry_run: bool = False,
     given: Any = None,
-    timeout_s: float = 30,
 ) -> dict[str, Any]:
     """One request. Raises NotAllowed with the leader's reason of a refusal, ConfigError with what else went wrong."""
     try:
-        found: dict[str, Any] = Rest(admin, token, timeout_s).ask(
+        found: dict[str, Any] = rest.ask(
             method, f"/heliograph/v1/{'config' if config else 'metadata'}/members{path}", given, {"dry_run": dry_run}
         )
         return found

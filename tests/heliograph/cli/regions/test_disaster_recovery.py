@@ -7,12 +7,13 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.cli.regions import disaster_recovery
+from heliograph.cli.show import Output
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies
@@ -82,12 +83,16 @@ def _shown(operation: Operation) -> dict[str, Any]:
     return {**asdict(operation), "steps": [{"step": name, "found": text} for name, _, text in operation.steps]}
 
 
-COMMANDS: dict[str, tuple[Callable[[], None], list[str], str]] = {
-    "switchover": (lambda: disaster_recovery.switchover(NS, "eu"), ["switchover"], "eu"),
-    "failover": (lambda: disaster_recovery.failover(NS, "eu", yes=True), ["failover"], "eu"),
-    "rejoin": (lambda: disaster_recovery.rejoin(NS, "us"), ["failover", "rejoin"], "eu"),
-    "failback": (lambda: disaster_recovery.failback(NS, "us"), ["failover", "rejoin", "switchover"], "us"),
-    "drill": (lambda: disaster_recovery.drill(NS, "eu"), ["drill"], "us"),
+COMMANDS: dict[str, tuple[Callable[[Any], None], list[str], str]] = {
+    "switchover": (lambda rest: disaster_recovery.switchover(rest, Output(), NS, "eu"), ["switchover"], "eu"),
+    "failover": (lambda rest: disaster_recovery.failover(rest, Output(), NS, "eu", yes=True), ["failover"], "eu"),
+    "rejoin": (lambda rest: disaster_recovery.rejoin(rest, Output(), NS, "us"), ["failover", "rejoin"], "eu"),
+    "failback": (
+        lambda rest: disaster_recovery.failback(rest, Output(), NS, "us"),
+        ["failover", "rejoin", "switchover"],
+        "us",
+    ),
+    "drill": (lambda rest: disaster_recovery.drill(rest, Output(), NS, "eu"), ["drill"], "us"),
 }
 """Command -> itself, the operations that are on record when it has ended, and the region that is active then."""
 
@@ -101,24 +106,23 @@ def loop() -> Iterator[SimLoop]:
     made.close()
 
 
-def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int, before: bool) -> int:
+def lives(loop: SimLoop, command: str, at: int, before: bool) -> int:
     """Gives the command until it ends. It dies at call `at`, before or after that is done; 0: it does not. Returns its
     calls.
     """
     run, operations, active = COMMANDS[command]
     world = World()
     broker = Broker(loop, world)
-    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
     loop.run(world.begin())
     if operations[0] == "failover" and command != "failover":
-        disaster_recovery.failover(NS, "eu", yes=True)
+        disaster_recovery.failover(cast(Any, broker), Output(), NS, "eu", yes=True)
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
     broker.at, broker.before, broker.calls = at, before, 0
     try:
-        run()
+        run(broker)
     except Died:
         try:
-            run()
+            run(broker)
         except ConfigError as error:  # it had ended, and had not heard of it
             assert "active in" in str(error) and "already" in str(error), f"died at call {at}: {error}"
     record = loop.run(world.leadership())
@@ -135,13 +139,11 @@ def lives(loop: SimLoop, monkeypatch: pytest.MonkeyPatch, command: str, at: int,
 
 @pytest.mark.parametrize("before", (True, False), ids=("asked", "answered"))
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_dies_at_any_call_goes_on(
-    command: str, before: bool, loop: SimLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = lives(loop, monkeypatch, command, 0, before)
+def test_a_command_that_dies_at_any_call_goes_on(command: str, before: bool, loop: SimLoop) -> None:
+    calls = lives(loop, command, 0, before)
     assert calls > len(STEPS[COMMANDS[command][1][-1]]), "it asks for each step"
     for at in range(1, calls + 1):
-        lives(loop, monkeypatch, command, at, before)
+        lives(loop, command, at, before)
 
 
 def test_a_command_whose_operation_was_given_up_says_so_and_ends(
@@ -149,7 +151,6 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
 ) -> None:
     world = World()
     broker = Broker(loop, world)
-    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: broker)
     loop.run(world.begin())
     begin = broker._begin
 
@@ -160,7 +161,7 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
 
     monkeypatch.setattr(broker, "_begin", begin_and_be_passed_over)
     with pytest.raises(ConfigError, match="a switchover to eu was begun"):
-        disaster_recovery.drill(NS, "eu")
+        disaster_recovery.drill(cast(Any, broker), Output(), NS, "eu")
 
 
 # -- moving a subscription ---------------------------------------------------------------------------------------------
@@ -215,12 +216,13 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
     for at in range(1, 20):
         store = Interrupted(0, after)
         mover = Mover(loop, store)
-        monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token, mover=mover: mover)
         loop.run(mover.admin.subscription_leadership.switching.begin(SUBSCRIPTION, "us", {}))
         store.at, store.writes = at, 0
         for _ in range(3):
             try:
-                disaster_recovery.subscription_move(f"persistent://{NS}/x", "s", "eu", drain_s=drain_s)
+                disaster_recovery.subscription_move(
+                    cast(Any, mover), Output(), f"persistent://{NS}/x", "s", "eu", drain_s=drain_s
+                )
                 break
             except ConfigError as error:
                 assert "interrupted" in str(error)
@@ -235,13 +237,12 @@ def test_a_move_of_a_subscription_that_is_interrupted_at_any_write_goes_on(
 
 
 def test_a_leadership_that_asks_for_its_region_says_so_and_names_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = {"mode": "active-passive", "active": "us", "epoch": 7, "state": "fenced", "operation": None, "targets": {}}
     asks = "the configuration was restored from a backup"
     rest = SimpleNamespace(get=lambda path: {**found, "asks": asks})
-    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: rest)
-    disaster_recovery.status(NS)
+    disaster_recovery.status(cast(Any, rest), Output(), NS)
     said = " ".join(capsys.readouterr().out.split())
     assert asks in said and f"heliograph dr set {NS}" in said
 
