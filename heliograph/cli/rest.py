@@ -62,9 +62,9 @@ class Rest:
         self._base, self._token, self.timeout_s = admin.rstrip("/"), token, timeout_s
         self.pause_s = pause_s
 
-    def at(self, admin: str) -> Rest:
-        """The same token, at another address."""
-        return Rest(admin, self._token, self.timeout_s, pause_s=self.pause_s)
+    def at(self, admin: str = "", *, timeout_s: float = 0.0) -> Rest:
+        """With the same token, at another address, or with another time limit."""
+        return Rest(admin or self._base, self._token, timeout_s or self.timeout_s, pause_s=self.pause_s)
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask("GET", path, query=query)

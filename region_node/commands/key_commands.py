@@ -6,7 +6,6 @@ Source: docs/operating/keys.md.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +13,9 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
-from heliograph.cli.show import table
+from heliograph.cli.groups import add
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output, table
 from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/keys"
@@ -26,12 +26,7 @@ def register(app: typer.Typer) -> None:
     keys = typer.Typer(
         help="Keys of encryption at rest: master keys in files, data keys of tenants in a region.", no_args_is_help=True
     )
-    keys.command()(master)
-    keys.command("list")(show)
-    keys.command()(rotate)
-    keys.command()(require)
-    keys.command()(rewrap)
-    keys.command()(remove)
+    add(keys, master=master, list=show, rotate=rotate, require=require, rewrap=rewrap, remove=remove)
     app.add_typer(keys, name="keys")
 
 
@@ -65,19 +60,18 @@ def master(
 
 
 def show(
+    rest: Rest,
+    output: Output,
     tenant: Annotated[
         str, typer.Argument(help="Only this one, with the topics that may still need its older keys.")
     ] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """List the data keys of a region's tenants: which one seals, by which master key each is wrapped, and since when it
     is there.
     """
-    answer = Rest(admin, token).get(f"{_PATH}/{quote(tenant, safe='')}" if tenant else _PATH)
-    if json_output:
-        typer.echo(json.dumps(answer))
+    answer = rest.get(f"{_PATH}/{quote(tenant, safe='')}" if tenant else _PATH)
+    if output.json:
+        output.show(answer)
         return
     found: dict[str, list[dict[str, Any]]] = {tenant: answer["keys"]} if tenant else answer["tenants"]
     rows = [
@@ -106,17 +100,15 @@ def _state(key: dict[str, Any]) -> str:
 
 
 def rotate(
+    rest: Rest,
     tenant: Annotated[str, typer.Argument(help="The tenant; --all for each that has a key.")] = "",
     everybody: Annotated[bool, typer.Option("--all", help="Each tenant that has a key.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Make a new data key: what is published from now on is sealed with it. What the older ones sealed stays as it is,
     and can be read.
     """
     if bool(tenant) == everybody:
         raise ConfigError("give a tenant, or --all")
-    rest = Rest(admin, token)
     for name in rest.get(_PATH)["tenants"] if everybody else [tenant]:
         answer = rest.post(f"{_PATH}/{quote(name, safe='')}/rotate")
         typer.echo(
@@ -125,15 +117,14 @@ def rotate(
 
 
 def require(
+    rest: Rest,
     tenant: TenantArgument,
     off: Annotated[bool, typer.Option("--off", help="What is set for its namespaces and topics holds again.")] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Have everything of a tenant encrypted at rest, in all its regions: its admins cannot switch it off. For what is
     published from now on.
     """
-    rest, path = Rest(admin, token), f"{_PATH}/{quote(tenant, safe='')}/required"
+    path = f"{_PATH}/{quote(tenant, safe='')}/required"
     answer = rest.delete(path) if off else rest.post(path)
     if off:
         typer.echo(f"{tenant}: what is set for its namespaces and topics holds")
@@ -144,27 +135,24 @@ def require(
     )
 
 
-def rewrap(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def rewrap(rest: Rest) -> None:
     """Wrap every data key by the current master key; after it the older master keys may leave the file. Entries stay as
     they are.
     """
-    answer = Rest(admin, token).post(_PATH)
+    answer = rest.post(_PATH)
     typer.echo(
         f"region {answer['region']}: the keys of {answer['tenants']} tenants are now wrapped by {answer['master']}"
     )
 
 
 def remove(
+    rest: Rest,
     tenant: TenantArgument,
     number: Annotated[str, typer.Argument(help="Of the key, as `heliograph keys list` shows it.")],
     force: Annotated[
         bool, typer.Option("--force", help="Also where entries may need it: nobody can read them any more.")
     ] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Remove an older data key for ever. Refused while a topic may hold entries that it sealed."""
-    Rest(admin, token).delete(
-        f"{_PATH}/{quote(tenant, safe='')}/{quote(number, safe='')}", force="true" if force else None
-    )
+    rest.delete(f"{_PATH}/{quote(tenant, safe='')}/{quote(number, safe='')}", force="true" if force else None)
     typer.echo(f"{tenant}: data key {number} is gone")

@@ -5,7 +5,6 @@ Is: options, one request to a broker's admin interface, and what a person sees. 
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.groups import group
+from heliograph.cli.groups import add, group
 from heliograph.cli.regions.copy_audit import audit_ended
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.rest import Rest
+from heliograph.cli.show import Output
 from heliograph.model.topic_names import TopicName
 from region_node.commands.storage import tier_commands
 
@@ -45,42 +45,30 @@ def register(app: typer.Typer) -> None:
     topics = group(
         app, "topics", "Where messages of a topic lie in each region, by the coordinate of their first publish."
     )
-    topics.command()(position)
-    topics.command()(coordinate)
-    topics.command()(vector)
-    topics.command()(seek)
-    topics.command()(repair)
-    topics.command("offload")(tier_commands.offload)
-    topics.command("offload-status")(tier_commands.status)
+    add(topics, position=position, coordinate=coordinate, vector=vector, seek=seek, repair=repair)
+    add(topics, offload=tier_commands.offload, offload_status=tier_commands.status)
 
 
-def position(
-    topic: Topic,
-    coordinate: Coordinate,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
-) -> None:
+def position(rest: Rest, output: Output, topic: Topic, coordinate: Coordinate) -> None:
     """The position here of what was first published under a coordinate; exit code 1 where it is not here."""
-    _tell(_ask(admin, token, topic, f"positions/{quote(coordinate)}"), "position", json_output)
+    _tell(output, _ask(rest, topic, f"positions/{quote(coordinate)}"), "position")
 
 
 def coordinate(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     at: Annotated[str, typer.Argument(metavar="POSITION", help="ledger:entry in this region, as message ids show it.")],
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """The coordinate of the entry at a position of this region; exit code 1 where there is none."""
-    _tell(_ask(admin, token, topic, f"coordinates/{quote(at)}"), "coordinate", json_output)
+    _tell(output, _ask(rest, topic, f"coordinates/{quote(at)}"), "coordinate")
 
 
-def vector(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def vector(rest: Rest, output: Output, topic: Topic) -> None:
     """What each region holds of each origin, as the asked region has last heard."""
-    answer = _ask(admin, token, topic, "vectors")
-    if json_output:
-        typer.echo(json.dumps(answer))
+    answer = _ask(rest, topic, "vectors")
+    if output.json:
+        output.show(answer)
         return
     table = Table("region", "holds of", "through", "missing", "heard")
     for region, told in answer["regions"].items():
@@ -106,42 +94,37 @@ def _behind(ledger: int, entry: int) -> str:
 
 
 def seek(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     subscription: Annotated[str, typer.Argument(help="Its consumers are closed and come back.")],
     coordinate: Coordinate,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Lets a subscription of the asked region go on with the message of a coordinate."""
-    answer = _ask(admin, token, topic, f"subscriptions/{quote(subscription, safe='')}/seek", {"coordinate": coordinate})
-    typer.echo(
-        json.dumps(answer)
-        if json_output
-        else f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}"
-    )
+    answer = _ask(rest, topic, f"subscriptions/{quote(subscription, safe='')}/seek", {"coordinate": coordinate})
+    output.told(answer, f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}")
 
 
 def repair(
+    rest: Rest,
+    output: Output,
     topic: Topic,
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
     check: Annotated[bool, typer.Option("--check", help="Only look: exit code 1 where something is damaged.")] = False,
     wait_s: Annotated[
         float, typer.Option("--wait", help="How long to wait for the other regions, in seconds.", min=0)
     ] = 600,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """What of the topic no bookie of the region has any more comes back under the same message ids: from the object
     store, or from other regions. Exit code 1 where something is missing after that.
     """
+    patient = rest.at(timeout_s=_REPAIR_S)
     if check:
-        answer = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
+        answer = _ask(patient, topic, "damage", ledger=ledger)
         lines = _damage(answer) or [f"{answer['ledgers']} ledgers were read, and every entry is there"]
         missing = bool(answer["damaged"])
     else:
-        answer = _ask(admin, token, topic, "repair", {} if ledger is None else {"ledger": ledger}, timeout_s=_REPAIR_S)
+        answer = _ask(patient, topic, "repair", {} if ledger is None else {"ledger": ledger})
         lines = [
             f"ledger {number}: {row['fetched_entries']} entries were fetched"
             + "".join(f"; {a} to {b} are still missing" for a, b in row["missing"])
@@ -149,8 +132,8 @@ def repair(
         ] or ["nothing is damaged"]
         missing = any(row["missing"] for row in answer["ledgers"].values())
         if answer["asked_other_regions"]:
-            ended = audit_ended(lambda: bool(_ask(admin, token, topic, "audit")["running"]), wait_s)
-            found = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
+            ended = audit_ended(lambda: bool(_ask(rest, topic, "audit")["running"]), wait_s)
+            found = _ask(patient, topic, "damage", ledger=ledger)
             missing = bool(found["damaged"])
             answer |= {"missing_entries": _entries(found), "damaged": found["damaged"], "do": ""}
             if missing:
@@ -158,7 +141,7 @@ def repair(
             lines += ["the other regions were asked:", *(_damage(found) or ["every entry is there"])]
         if missing:
             lines.append(answer.get("do", _ASKING))
-    typer.echo(json.dumps(answer) if json_output else "\n".join(lines))
+    output.told(answer, "\n".join(lines))
     if missing:
         raise typer.Exit(1)
 
@@ -175,10 +158,10 @@ def _entries(answer: dict[str, Any]) -> int:
     return sum(last - first + 1 for ranges in answer["damaged"].values() for first, last in ranges)
 
 
-def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
+def _tell(output: Output, answer: dict[str, Any], wanted: str) -> None:
     here = answer["status"] == "here"
-    if json_output:
-        typer.echo(json.dumps(answer))
+    if output.json:
+        output.show(answer)
     elif here:
         found = answer[wanted]
         region = f"  (first published in {answer['region']})" if "region" in answer else ""
@@ -188,11 +171,9 @@ def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
     raise typer.Exit(0 if here else 1)
 
 
-def _ask(
-    admin: str, token: str, topic: str, path: str, given: Any = None, timeout_s: float = 30, **query: Any
-) -> dict[str, Any]:
+def _ask(rest: Rest, topic: str, path: str, given: Any = None, **query: Any) -> dict[str, Any]:
     """given: what is posted; None: it is a GET. Raises ConfigError with what the broker says."""
     name = TopicName.parse(topic)
     place = f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"
-    found: dict[str, Any] = Rest(admin, token, timeout_s).ask("GET" if given is None else "POST", place, given, query)
+    found: dict[str, Any] = rest.ask("GET" if given is None else "POST", place, given, query)
     return found

@@ -7,7 +7,6 @@ alone asks the store itself, so that it works where no region is left.
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, topic_path
+from heliograph.cli.groups import add
+from heliograph.cli.rest import Rest, topic_path
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -26,15 +27,12 @@ _TIMEOUT_S = 600.0
 
 def register(app: typer.Typer) -> None:
     tier = typer.Typer(help="Topics in an object store: offload, look, restore.", no_args_is_help=True)
-    tier.command("list")(list_store)
-    tier.command()(restore)
-    tier.command()(offload)
-    tier.command()(status)
-    tier.command()(collect)
+    add(tier, list=list_store, restore=restore, offload=offload, status=status, collect=collect)
     app.add_typer(tier, name="tier")
 
 
 def list_store(
+    output: Output,
     store: Annotated[
         str, typer.Option("--store", help="s3://bucket/prefix, gs://, az://, cos://, oss://, or file:///folder.")
     ],
@@ -43,7 +41,6 @@ def list_store(
         typer.Option("--option", help="NAME=VALUE of the store, such as endpoint=https://...; may be repeated."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one request may take.", min=1)] = 30.0,
-    json_output: JsonOption = False,
 ) -> None:
     """What topics an object store holds, of which region, and how old their manifests are. Credentials come from the
     environment or --option.
@@ -51,8 +48,8 @@ def list_store(
     if store.startswith("file://") and not Path(store.removeprefix("file://")).is_dir():
         raise ConfigError(f"--store {store}: there is no such folder")
     rows = asyncio.run(_listed(store, _options(option or []), timeout))
-    if json_output:
-        typer.echo(json.dumps(rows))
+    if output.json:
+        output.show(rows)
         return
     table = Table("topic", "holder", "ledgers", "bytes", "entries to restore", "manifest of")
     for row in rows:
@@ -110,6 +107,8 @@ async def _listed(url: str, options: dict[str, str], timeout_s: float) -> list[d
 
 
 def restore(
+    rest: Rest,
+    output: Output,
     topic: Annotated[
         str,
         typer.Option(
@@ -122,20 +121,16 @@ def restore(
     holder: Annotated[
         str, typer.Option("--holder", help="Whose copy, where several regions have stored the topic: see `tier list`.")
     ] = "",
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Bring a topic back from an object store alone: entries under their positions, cursors, state, and what is missing
     of its policies.
     """
     TopicName.parse(topic)
     given = {"topic": topic, "store": store, "holder": holder}
-    answer = _region(admin, token).post(
-        "/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value}
-    )
-    if json_output:
-        typer.echo(json.dumps(answer))
+    rest.timeout_s = _TIMEOUT_S
+    answer = rest.post("/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value})
+    if output.json:
+        output.show(answer)
         return
     for one in answer:
         cursors = f", {len(one['cursors'])} subscriptions" if one["cursors"] else ""
@@ -150,6 +145,7 @@ def restore(
 
 
 def offload(
+    rest: Rest,
     topic: Topic,
     before: Annotated[
         str,
@@ -162,8 +158,6 @@ def offload(
     now: Annotated[
         bool, typer.Option("--now", help="Close the open ledger first: then the store holds all that is there now.")
     ] = False,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
 ) -> None:
     """Copy closed ledgers of a topic to the object store, in the background; `heliograph tier status` says how far it
     is.
@@ -174,17 +168,19 @@ def offload(
         if not ledger.isdecimal() or not entry.isdecimal():
             raise ConfigError(f"--before {before}: expected ledger:entry, such as 12:0")
         body = {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
-    _region(admin, token).put(f"{topic_path(topic)}/offload", body, rollOver=now)
+    rest.timeout_s = _TIMEOUT_S
+    rest.put(f"{topic_path(topic)}/offload", body, rollOver=now)
     typer.echo("begun")
 
 
-def status(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+def status(rest: Rest, output: Output, topic: Topic) -> None:
     """Whether the last offload of a topic is done, and the first message that only bookies have; exit code 1 where it
     failed.
     """
-    answer = _region(admin, token).get(f"{topic_path(topic)}/offload")
-    if json_output:
-        typer.echo(json.dumps(answer))
+    rest.timeout_s = _TIMEOUT_S
+    answer = rest.get(f"{topic_path(topic)}/offload")
+    if output.json:
+        output.show(answer)
     else:
         first = answer["firstUnoffloadedMessage"]
         typer.echo(
@@ -202,25 +198,17 @@ def status(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", js
     raise typer.Exit(1 if answer["status"] == "ERROR" else 0)
 
 
-def collect(
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
+def collect(rest: Rest, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
     """Delete objects that no topic names, as brokers do by themselves; where they refuse that, because the region's
     metadata went back to an earlier state, say why, and ask.
     """
-    region = _region(admin, token)
-    found = region.post("/heliograph/v1/tier/collect")
+    rest.timeout_s = _TIMEOUT_S
+    found = rest.post("/heliograph/v1/tier/collect")
     if not found["refusal"]:
         typer.echo(f"deleted {found['deleted']} objects; there is nothing to confirm")
         return
     typer.echo(found["refusal"])
     if not yes and not typer.confirm("Objects that the metadata does not name will be deleted. Go on?"):
         raise typer.Exit(1)
-    region.post("/heliograph/v1/tier/confirm")
+    rest.post("/heliograph/v1/tier/confirm")
     typer.echo("confirmed: what no topic names is deleted by the brokers' next sweeps (broker.tiered.collect_s)")
-
-
-def _region(admin: str, token: str) -> Rest:
-    return Rest(admin, token, _TIMEOUT_S)

@@ -20,7 +20,7 @@ REPAIRED = {"topic": TOPIC, "ledgers": {"7": LOST}, "missing_entries": 10, "aske
 def run(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]], *options: str) -> tuple[int, str]:
     """answers: by the last part of the path, in turn."""
 
-    def ask(_admin: str, _token: str, _topic: str, path: str, *_: Any, **__: Any) -> Any:
+    def ask(_rest: Any, _topic: str, path: str, *_: Any, **__: Any) -> Any:
         return answers[path].pop(0)
 
     monkeypatch.setattr(topic_commands, "_ask", ask)
