@@ -22,6 +22,7 @@ from heliograph.wire.block import encode_block
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.admin_context import number as whole_number
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import of_other_brokers
 from replicator.log.coordinate_lookup import own_before, vector_at
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     """This broker's links; with `all=true` those of every broker of the region."""
     links = [asdict(link) for link in admin.links.stats()]
     if flag(request, "all"):
-        for record in admin.ownership.brokers():
-            if record.broker != admin.ownership.record.broker:
-                links += (await admin.call(record, "GET", "/heliograph/v1/status"))["links"]
+        for told in await of_other_brokers(admin, "GET", "/heliograph/v1/status"):
+            links += told["links"]
     return {
         "region": admin.region,
         "version": admin.version,
@@ -213,9 +213,8 @@ async def audit(admin: Admin, request: web.Request) -> dict[str, Any]:
     count = whole_number(request.query.get("count", "100"), "count")
     found = admin.audit.newest(count)
     if flag(request, "all"):
-        for record in admin.ownership.brokers():
-            if record.broker != admin.ownership.record.broker:
-                found += (await admin.call(record, "GET", f"/heliograph/v1/audit?count={count}"))["changes"]
+        for told in await of_other_brokers(admin, "GET", f"/heliograph/v1/audit?count={count}"):
+            found += told["changes"]
     return {"broker": admin.ownership.record.broker, "changes": sorted(found, key=lambda change: str(change["time"]))}
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 
 
@@ -26,9 +27,7 @@ def facts_of_broker(admin: Admin, namespace: str) -> dict[str, Any]:
 async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
     """Merges what all brokers of this region know of the namespace's topics. Raises what a call to one raises."""
     parts = [facts_of_broker(admin, namespace)]
-    for record in admin.ownership.brokers():
-        if record.broker != admin.ownership.record.broker:
-            parts.append(await admin.call(record, "GET", f"{path_of(namespace)}/facts?local=true"))
+    parts += await of_other_brokers(admin, "GET", f"{path_of(namespace)}/facts?local=true")
     return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
 

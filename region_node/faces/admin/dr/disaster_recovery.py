@@ -20,7 +20,6 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.leadership import Leadership, Writer
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node.dr.leadership.leadership_changes import unheard, unheard_text
-from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import messages_at_risk, namespace_facts
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation
@@ -29,6 +28,7 @@ from region_node.dr.slo_monitor import POLICY as SLO_POLICY
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace, leases_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
@@ -46,7 +46,7 @@ _HEARD_S, _HEARD_LOOKS = 5.0, 20
 
 async def listed(admin: Admin, request: web.Request) -> Any:
     """Every active-passive namespace, as this broker knows it."""
-    rows = [gate.status() for gate in _leases(admin).core.gates()]
+    rows = [gate.status() for gate in leases_of(admin).core.gates()]
     found: dict[str, Any] = {"region": admin.region, "lease": _lease(admin), "namespaces": rows, "events": []}
     found["canary"] = None if admin.canary is None else admin.canary.verdict.status()
     if admin.promises is not None:
@@ -65,7 +65,7 @@ async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     what cost. Nobody is waited for longer than `region_patience_s`.
     """
     namespace = admin.namespace(request)
-    policies, gate = admin.policies(namespace), _leases(admin).core.gate(namespace)
+    policies, gate = admin.policies(namespace), leases_of(admin).core.gate(namespace)
     others = [region for region in policies.regions if region != admin.region]
     async with AskedRegions(facts_of(admin, request), namespace, admin.region_patience_s) as asked:
         asked.begin(policies.regions if gate is not None else [admin.region])
@@ -209,7 +209,7 @@ async def _led(admin: Admin, conductor: Conductor, namespace: str) -> _Led | Non
     except NotFound:
         return None
     except (TimeoutError, HeliographError) as error:
-        gate = _leases(admin).core.gate(namespace)
+        gate = leases_of(admin).core.gate(namespace)
         why = reason_of(error, f"nothing came from it within {admin.region_patience_s:g} s")
         trouble = f"the global configuration does not answer ({why}): this is what the copy here says"
         if gate is None or gate.record is None:
@@ -230,8 +230,7 @@ def _trouble(cost: Mapping[str, Any]) -> str:
 
 async def region_facts(admin: Admin, request: web.Request) -> Any:
     """What this region knows of the namespace's topics; `local=true`: this broker alone."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     return facts_of_broker(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
 
 
@@ -335,7 +334,7 @@ async def make_passive(admin: Admin, request: web.Request, given: ActivePassive)
     switching = conductor_for(admin, request).switching
     record = await switching.begin(namespace, given.active, slo)
     admin.changed(request, None, asdict(record))
-    await admin.seen(lambda: _leases(admin).gate(namespace) is not None)
+    await admin.seen(lambda: leases_of(admin).gate(namespace) is not None)
     for _ in range(_HEARD_LOOKS):
         if not (left := await switching.settle(namespace, policies.regions)):
             break
@@ -379,7 +378,7 @@ async def begin(admin: Admin, request: web.Request, given: WantedOperation) -> A
 
 async def _dry_run(admin: Admin, request: web.Request, namespace: str, kind: str, to: str) -> dict[str, Any]:
     """What `begin` would do; nobody is waited for longer than `region_patience_s`."""
-    gate = _leases(admin).core.gate(namespace)
+    gate = leases_of(admin).core.gate(namespace)
     async with AskedRegions(facts_of(admin, request), namespace, admin.region_patience_s) as asked:
         if gate is not None and gate.record is not None:
             asked.begin([gate.record.active, *([to] if to in admin.policies(namespace).regions else [])])
@@ -420,14 +419,8 @@ def _shown(operation: Operation) -> dict[str, Any]:
 # -- what they share ---------------------------------------------------------------------------------------------------
 
 
-def _leases(admin: Admin) -> WriteLeases:
-    if admin.leases is None:
-        raise NotAllowed("this broker takes no part in disaster recovery")
-    return admin.leases
-
-
 def _lease(admin: Admin) -> dict[str, Any]:
-    core = _leases(admin).core
+    core = leases_of(admin).core
     return {
         "holds": core.holds,
         "left_s": max(0.0, core.until - core.now()) if core.registered else 0.0,
@@ -448,7 +441,7 @@ def conductor_for(
         )
         return found
 
-    leases = _leases(admin)
+    leases = leases_of(admin)
     ask = ask or facts_of(admin, request)
     conductor = Conductor(leases.store, admin.view, facts_of=ask, counts_of=counts_of, wall_ms=admin.clock.wall_ms)
     shadows = RegionShadows(

@@ -14,13 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace, leases_of
 
 
 class OwnCredentials:
@@ -42,7 +42,7 @@ class OwnCredentials:
 
 async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
     """How often the namespace is drilled, when next, and why the last one could not begin."""
-    found = await _store(admin).get(schedule(_namespace(admin, request)))
+    found = await leases_of(admin).store.get(schedule(existing_namespace(admin, request)))
     if found is None:
         raise NotFound(
             f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} "
@@ -60,40 +60,28 @@ class Repetition(Given):
 
 
 async def put(admin: Admin, request: web.Request, given: Repetition) -> dict[str, Any]:
-    namespace, to = _namespace(admin, request), given.to
+    namespace, to = existing_namespace(admin, request), given.to
     policies = admin.policies(namespace)
     if to and to not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {to}; it is in {', '.join(policies.regions)}")
     by = getattr(request.get("principal"), "role", "") or "anonymous"
     made = Schedule(every_s=given.every_s, to=to, by=by, next_ms=int(given.first_ms) or admin.clock.wall_ms())
     await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
-    await _store(admin).put(schedule(namespace), made.encode())
+    await leases_of(admin).store.put(schedule(namespace), made.encode())
     admin.changed(request, None, asdict(made))
     return asdict(made)
 
 
 async def delete(admin: Admin, request: web.Request) -> None:
-    namespace = _namespace(admin, request)
-    if not await _store(admin).delete(schedule(namespace)):
+    namespace = existing_namespace(admin, request)
+    if not await leases_of(admin).store.delete(schedule(namespace)):
         raise NotFound(f"{namespace} has no schedule of drills")
     admin.changed(request, "scheduled", None)
 
 
 async def reports(admin: Admin, request: web.Request) -> Any:
     """Every drill's signed report, the newest last."""
-    return await _conductor(admin).reports(_namespace(admin, request))
-
-
-def _namespace(admin: Admin, request: web.Request) -> str:
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
-    return namespace
-
-
-def _store(admin: Admin) -> MetadataStore:
-    if admin.leases is None:
-        raise NotAllowed("this broker takes no part in disaster recovery")
-    return admin.leases.store
+    return await _conductor(admin).reports(existing_namespace(admin, request))
 
 
 def _conductor(admin: Admin) -> Conductor:
@@ -102,7 +90,7 @@ def _conductor(admin: Admin) -> Conductor:
     async def nobody(*_: Any) -> dict[str, Any]:
         raise NotAllowed("other regions are not asked here")
 
-    return Conductor(_store(admin), admin.view, facts_of=nobody, counts_of=nobody, wall_ms=admin.clock.wall_ms)
+    return Conductor(leases_of(admin).store, admin.view, facts_of=nobody, counts_of=nobody, wall_ms=admin.clock.wall_ms)
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"

@@ -22,6 +22,7 @@ from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
 from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace, of_other_brokers
 from region_node.faces.admin.calls.region_facts import path_of
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
@@ -136,13 +137,12 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
             for fault, count in report.found.items():
                 out["found"][fault] = out["found"].get(fault, 0) + count
     if not local:
-        for record in admin.ownership.brokers():
-            if record.broker != admin.ownership.record.broker:
-                part = await admin.call(record, "POST", f"{path_of(namespace)}/audits?since_ms={since_ms}&local=true")
-                for key in ("topics", "entries", "ranges", "unchecked", "left", "errors", "running"):
-                    out[key] += part[key]
-                for fault, count in part["found"].items():
-                    out["found"][fault] = out["found"].get(fault, 0) + count
+        path = f"{path_of(namespace)}/audits?since_ms={since_ms}&local=true"
+        for part in await of_other_brokers(admin, "POST", path):
+            for key in ("topics", "entries", "ranges", "unchecked", "left", "errors", "running"):
+                out[key] += part[key]
+            for fault, count in part["found"].items():
+                out["found"][fault] = out["found"].get(fault, 0) + count
     return out
 
 
@@ -210,23 +210,20 @@ async def audits(admin: Admin, request: web.Request) -> Any:
     """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is
     empty.
     """
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     since_ms = number(request.query.get("since_ms", "0"), "since_ms")
     return await audits_here(admin, namespace, since_ms, local=request.query.get("local") == "true")
 
 
 async def probe(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Stores a message in a shadow, and reads it back."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     return {"took_ms": await probe_here(admin, namespace, local=request.query.get("local") == "true")}
 
 
 async def drop(admin: Admin, request: web.Request) -> None:
     """Deletes a shadow, with its message."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     await drop_here(admin, namespace)
 
 

@@ -26,6 +26,7 @@ from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace
 from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
@@ -34,8 +35,7 @@ FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
 
 async def listed(admin: Admin, request: web.Request) -> Any:
     """Lists the namespace's subscriptions that are active in one region: in which, and why consumers here wait."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     return _leadership(admin).status(namespace)
 
 

@@ -18,10 +18,10 @@ from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
-from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace, leases_of
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -57,8 +57,7 @@ async def preview(admin: Admin, request: web.Request) -> Any:
 
 async def preview_namespace(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What deleting the whole namespace would take away in this region."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     facts = await facts_here(admin, namespace)
     return {**_sum(admin, namespace, facts["topics"]), "not_loaded": facts["missing"]}
 
@@ -105,7 +104,7 @@ async def bury_namespace(admin: Admin, request: web.Request, given: Deletion | N
 async def _bury(
     admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], given: Deletion | None, partitions: int
 ) -> dict[str, Any]:
-    store, now = _leases(admin).store, admin.clock.wall_ms()
+    store, now = leases_of(admin).store, admin.clock.wall_ms()
     before = await store.get(tombstone(name))
     again = before is not None and bool(Tombstone.decode(before[0]).asks)
     by = getattr(request.get("principal"), "role", "") or "anonymous"
@@ -141,7 +140,7 @@ async def bring_back_namespace(admin: Admin, request: web.Request) -> None:
 
 
 async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
-    store = _leases(admin).store
+    store = leases_of(admin).store
     found = await store.get(tombstone(name))
     if found is None:
         raise NotFound(f"{name} is not deleted, or its data has gone")
@@ -178,12 +177,6 @@ def _tombstones(admin: Admin) -> Tombstones:
     if admin.tombstones is None:
         raise NotAllowed("this broker takes no part in deletions")
     return admin.tombstones
-
-
-def _leases(admin: Admin) -> WriteLeases:
-    if admin.leases is None:
-        raise NotAllowed("this broker takes no part in disaster recovery")
-    return admin.leases
 
 
 _DELETIONS = "/heliograph/v1/dr/{tenant}/{namespace}/deletions"

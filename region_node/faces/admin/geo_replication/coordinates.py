@@ -20,6 +20,7 @@ from heliograph.wire.links.link_commands import SkipReason
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import subscription_of
 from region_node.topics.topic import Topic
 from replicator.coordinates.skip_reasons import HERE
 from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
@@ -139,8 +140,7 @@ async def subscription_status(admin: Admin, request: web.Request) -> dict[str, A
 
 async def _subscription(admin: Admin, request: web.Request) -> tuple[Topic, str, ReplicatedLog]:
     topic, name = await admin.loaded(admin.topic(request)), request.match_info["subscription"]
-    if name not in topic.subscriptions:
-        raise NotFound(f"Subscription {name} does not exist on {topic.text}")
+    subscription_of(topic, name)
     return topic, name, await admin.log(admin.topic(request))
 
 

@@ -19,6 +19,7 @@ from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace, existing_tenant
 from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
     check_active_stays,
@@ -30,10 +31,7 @@ from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> list[Any]:
-    tenant = admin.tenant(request)
-    if admin.view.tenant(tenant) is None:
-        raise web.HTTPNotFound(reason=f"Tenant {tenant} does not exist")
-    return sorted(admin.view.namespaces(tenant))
+    return sorted(admin.view.namespaces(existing_tenant(admin, request)))
 
 
 async def get(admin: Admin, request: web.Request) -> Any:
@@ -51,19 +49,16 @@ async def get(admin: Admin, request: web.Request) -> Any:
 
 
 async def create(admin: Admin, request: web.Request, given: dict[str, Any] | list[str] | None) -> None:
-    namespace = admin.namespace(request)
-    if admin.view.tenant(admin.tenant(request)) is None:
-        raise web.HTTPNotFound(reason=f"Tenant {admin.tenant(request)} does not exist")
+    namespace, tenant = admin.namespace(request), existing_tenant(admin, request)
     policies = _policies(admin, request, given)
-    check_namespaces(admin, admin.tenant(request))
+    check_namespaces(admin, tenant)
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
     admin.changed(request, None, await get(admin, request))
 
 
 async def delete(admin: Admin, request: web.Request) -> None:
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     check_nothing_buried(admin, namespace)
     topics = await admin.topics.topics(namespace)
     if topics and not flag(request, "force"):
@@ -103,8 +98,7 @@ async def delete_bundle(admin: Admin, request: web.Request) -> None:
 
 
 async def topics(admin: Admin, request: web.Request) -> list[Any]:
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     mode = (request.query.get("mode") or "PERSISTENT").upper()
     found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
     return sorted([*found, *([] if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))])
@@ -150,8 +144,7 @@ async def _unload(admin: Admin, namespace: str, index: int) -> None:
 
 
 async def _change(admin: Admin, request: web.Request, change: Callable[[NamespacePolicies], NamespacePolicies]) -> None:
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     before = admin.policies(namespace)
     after = await admin.config.update_namespace(namespace, change)
     await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)

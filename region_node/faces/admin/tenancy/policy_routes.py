@@ -19,11 +19,12 @@ from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
 from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, Check, quota, schema_of, text
 from heliograph.model.configuration.replication_routes import check_members
-from heliograph.model.errors import NotAllowed, NotFound, Unauthorized
+from heliograph.model.errors import NotAllowed, Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number, text_body
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
+from region_node.faces.admin.calls.existing import existing_namespace, existing_topic
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -35,9 +36,7 @@ class NamespaceLevel:
     """Reads and writes policies of the namespace in the path."""
 
     def base(self, admin: Admin, request: web.Request) -> str:
-        namespace = admin.namespace(request)
-        admin.policies(namespace)
-        return namespace
+        return existing_namespace(admin, request)
 
     async def regions(self, admin: Admin, request: web.Request) -> tuple[str, ...]:
         return admin.policies(self.base(admin, request)).regions
@@ -60,11 +59,7 @@ class TopicLevel:
     """Reads and writes policies of the topic in the path, for all its partitions; `isGlobal`: those of all regions."""
 
     async def base(self, admin: Admin, request: web.Request) -> TopicName:
-        name = admin.topic(request).partitioned
-        admin.policies(name.namespace)
-        if not await admin.exists(name):
-            raise NotFound(f"Topic {name} not found")
-        return name
+        return await existing_topic(admin, admin.topic(request).partitioned)
 
     async def regions(self, admin: Admin, request: web.Request) -> tuple[str, ...]:
         name = await self.base(admin, request)

@@ -18,17 +18,18 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantQuota
 from heliograph.model.configuration.policy_values import LONG_MAX, whole
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_tenant
 
 _GROUP = "resource_group"
 
 
 async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
     """The bounds, and what is used of them in this region."""
-    tenant = _existing(admin, request)
+    tenant = existing_tenant(admin, request)
     used = {
         "namespaces": len(admin.view.namespaces(tenant)),
         "topics": 0,
@@ -54,7 +55,7 @@ async def put(admin: Admin, request: web.Request, given: Bounds) -> dict[str, An
     """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group":
     "small"}.
     """
-    tenant = _existing(admin, request)
+    tenant = existing_tenant(admin, request)
     before = admin.view.tenant_quota(tenant)
     changes = {
         name: _checked(admin, name, value) for name, value in msgspec.structs.asdict(given).items() if value is not None
@@ -67,7 +68,7 @@ async def put(admin: Admin, request: web.Request, given: Bounds) -> dict[str, An
 
 
 async def delete(admin: Admin, request: web.Request) -> None:
-    tenant = _existing(admin, request)
+    tenant = existing_tenant(admin, request)
     before = admin.view.tenant_quota(tenant)
     await admin.config.set_tenant_quota(tenant, None)
     await admin.seen(lambda: admin.view.tenant_quota(tenant) is None)
@@ -90,13 +91,6 @@ def _checked(admin: Admin, name: str, value: Any) -> Any:
     if value and admin.view.resource_group(value) is None:
         raise NotAllowed(f"Resource group {value} does not exist: make it by PUT /admin/v2/resourcegroups/NAME first")
     return value
-
-
-def _existing(admin: Admin, request: web.Request) -> str:
-    tenant = admin.tenant(request)
-    if admin.view.tenant(tenant) is None:
-        raise NotFound(f"Tenant {tenant} does not exist")
-    return tenant
 
 
 def _shown(quota: TenantQuota | None) -> Mapping[str, Any] | None:

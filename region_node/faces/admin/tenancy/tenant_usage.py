@@ -15,6 +15,7 @@ from aiohttp import web
 from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.usage.tenant_usage import Usage, added
 from region_node.usage.usage_days import check_month, day_of, days_of, stored_by_tenant
 
@@ -61,10 +62,7 @@ async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, An
 
 
 async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict[str, Any]]:
-    if not flag(request, "all"):
-        return []
-    own = admin.ownership.record.broker
-    return [await admin.call(record, "GET", path) for record in admin.ownership.brokers() if record.broker != own]
+    return await of_other_brokers(admin, "GET", path) if flag(request, "all") else []
 
 
 ROUTES: tuple[Route, ...] = (

@@ -7,10 +7,11 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantInfo
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_tenant
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 
 
@@ -19,7 +20,7 @@ async def list_all(admin: Admin, request: web.Request) -> list[Any]:
 
 
 async def get(admin: Admin, request: web.Request) -> Any:
-    tenant = _existing(admin, request)
+    tenant = existing_tenant(admin, request)
     info = admin.view.tenant(tenant)
     assert info is not None
     return _shown(info)
@@ -40,7 +41,7 @@ async def create(admin: Admin, request: web.Request, given: TenantData | None) -
 
 
 async def update(admin: Admin, request: web.Request, given: TenantData | None) -> None:
-    tenant, info = _existing(admin, request), _info(admin, given)
+    tenant, info = existing_tenant(admin, request), _info(admin, given)
     before = await get(admin, request)
     after = await admin.config.update_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) == after)
@@ -48,7 +49,7 @@ async def update(admin: Admin, request: web.Request, given: TenantData | None) -
 
 
 async def delete(admin: Admin, request: web.Request) -> None:
-    tenant = _existing(admin, request)
+    tenant = existing_tenant(admin, request)
     namespaces = admin.view.namespaces(tenant)
     if namespaces and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
@@ -64,13 +65,6 @@ async def delete(admin: Admin, request: web.Request) -> None:
 def _shown(info: TenantInfo) -> dict[str, Any]:
     duty = {"encryptionAtRest": True} if info.encryption_at_rest else {}  # no field of Pulsar's
     return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions), **duty}
-
-
-def _existing(admin: Admin, request: web.Request) -> str:
-    tenant = admin.tenant(request)
-    if admin.view.tenant(tenant) is None:
-        raise NotFound(f"Tenant {tenant} does not exist")
-    return tenant
 
 
 def _info(admin: Admin, given: TenantData | None) -> TenantInfo:

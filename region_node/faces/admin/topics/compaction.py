@@ -13,8 +13,10 @@ from aiohttp import web
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import at_owners, partitions
 
 _ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
 _WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
 
@@ -31,31 +33,16 @@ async def start(admin: Admin, request: web.Request) -> None:
 async def status(admin: Admin, request: web.Request) -> Any:
     """Pulsar's LongRunningProcessStatus; of a partitioned topic that of the partition which is furthest from done."""
     name = admin.topic(request)
-    count = admin.view.partitions(str(name))
-    if not count:
+    if not (parts := partitions(admin, name)):
         return await _status(admin, name)
-    found = [
-        await admin.at_owner(part, "GET", "/compaction", _asker(admin, part))
-        for part in map(name.with_partition, range(count))
-    ]
-    return min(
-        (row or {"status": "NOT_RUN", "lastError": ""} for row in found),
-        key=lambda row: _WORST_FIRST.index(row["status"]),
-    )
-
-
-def _asker(admin: Admin, name: TopicName) -> Any:
-    async def ask(_: str) -> Any:
-        return await _status(admin, name)
-
-    return ask
+    found = await at_owners(admin, parts, "GET", "/compaction", lambda part: _status(admin, part))
+    rows = [found.get(part, _NOT_RUN) for part in parts]
+    return min(rows, key=lambda row: _WORST_FIRST.index(row["status"]))
 
 
 async def _status(admin: Admin, name: TopicName) -> dict[str, str]:
     found = (await admin.loaded(name)).compacted
-    return (
-        {"status": "NOT_RUN", "lastError": ""} if found is None else {"status": found.status, "lastError": found.error}
-    )
+    return _NOT_RUN if found is None else {"status": found.status, "lastError": found.error}
 
 
 ROUTES: tuple[Route, ...] = (

@@ -8,13 +8,13 @@ from aiohttp import web
 
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import topic_of
 from region_node.placement.ownership.lookup_answers import answer_of
 
 
 async def topic(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Both addresses are in every answer, empty where there is no such listener."""
-    name = admin.topic(request)
-    admin.policies(name.namespace)
+    name = topic_of(admin, request)
     listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
     with admin.lookups.one() as counts:
         record, redirect = await admin.ownership.find(str(name), flag(request, "authoritative"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import CorruptData, NotAllowed, NotFound, SubscriptionNotFound
+from heliograph.model.errors import CorruptData, NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.payload_compression import decompress_pulsar
@@ -23,6 +23,7 @@ from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
 from region_node.faces.admin.calls.call_bodies import MessageId
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import subscription_of
 from region_node.runtime.cursor_ports import visible
 from region_node.runtime.rate_meter import iso_time
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
@@ -43,9 +44,7 @@ async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = Fal
     """
     if not 1 <= count <= _NTH_MAX:
         raise NotAllowed(f"a position in the backlog is 1 to {_NTH_MAX}, not {count}")
-    found = topic.subscriptions.get(name)
-    if found is None and not of_all:
-        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    found = topic.subscriptions.get(name) if of_all else subscription_of(topic, name)
     start = BEFORE_ALL if found is None else found.cursor.mark_delete
     at, left, last = (start[0], start[1] + 1), count, topic.readable.last_confirmed
     while at <= last:
@@ -156,9 +155,7 @@ async def analyze(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Counts a subscription's backlog by reading it: at most ANALYSED_MAX entries."""
     topic = await admin.loaded(admin.topic(request))
     name = request.match_info["subscription"]
-    found = topic.subscriptions.get(name)
-    if found is None:
-        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    found = subscription_of(topic, name)
     entries = messages = markers = 0
     by_verdict: Counter[int] = Counter()
     filtering = Filtering(

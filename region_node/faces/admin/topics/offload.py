@@ -17,6 +17,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_namespace
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
@@ -44,8 +45,7 @@ async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
 
 async def scan(admin: Admin, request: web.Request) -> dict[str, Any]:
     """What the store holds of the namespace, in every holder's folder."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
+    namespace = existing_namespace(admin, request)
     tier, rows = _tier(admin), []
     async for name, size in objects(tier.stores.get()):
         if name.kind == LEDGER and TopicName.parse(name.topic).namespace == namespace:

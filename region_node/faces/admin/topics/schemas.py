@@ -18,6 +18,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import topic_of
 from region_node.schemas.compatibility import IncompatibleSchema, check_new
 from region_node.schemas.schema_definition import (
     BYTES,
@@ -110,8 +111,7 @@ async def delete(admin: Admin, request: web.Request) -> dict[str, Any]:
 
 def _topic(admin: Admin, request: web.Request) -> TopicName:
     """Raises NotFound where the namespace does not exist."""
-    name = admin.topic(request)
-    admin.policies(name.namespace)
+    name = topic_of(admin, request)
     return name
 
 

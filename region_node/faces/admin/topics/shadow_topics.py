@@ -19,6 +19,7 @@ from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing_topic
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _LIST = "shadowTopics"
@@ -67,12 +68,12 @@ def check_kept(before: Mapping[str, str], after: Mapping[str, str]) -> None:
 
 async def get_shadows(admin: Admin, request: web.Request) -> Any:
     """Those that were named here."""
-    return admin.topics.policies.topic(str(await _source(admin, request))).policies.get(_LIST, [])
+    return admin.topics.policies.topic(str(await existing_topic(admin, admin.topic(request)))).policies.get(_LIST, [])
 
 
 async def set_shadows(admin: Admin, request: web.Request, given: list[str]) -> None:
     """Each must be there, and a shadow of this topic."""
-    name = await _source(admin, request)
+    name = await existing_topic(admin, admin.topic(request))
     if not given:
         raise web.HTTPPreconditionFailed(
             reason="Cannot specify empty shadow topics, please use remove command instead."
@@ -88,15 +89,7 @@ async def set_shadows(admin: Admin, request: web.Request, given: list[str]) -> N
 
 async def remove_shadows(admin: Admin, request: web.Request) -> None:
     """The list is empty then; the shadows stay, and still read this topic."""
-    await _write(admin, request, await _source(admin, request), [])
-
-
-async def _source(admin: Admin, request: web.Request) -> TopicName:
-    name = admin.topic(request)
-    admin.policies(name.namespace)
-    if not await admin.exists(name):
-        raise NotFound(f"Topic {name} not found")
-    return name
+    await _write(admin, request, await existing_topic(admin, admin.topic(request)), [])
 
 
 async def _write(admin: Admin, request: web.Request, name: TopicName, shadows: list[str]) -> None:

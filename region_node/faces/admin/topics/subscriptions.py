@@ -20,6 +20,7 @@ from heliograph.model.topic_names import TopicName, check_name
 from region_node.faces.admin.calls.admin_context import Admin, flag, number
 from region_node.faces.admin.calls.call_bodies import Given, MessageId
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
+from region_node.faces.admin.calls.existing import at_owners, partitions, subscription_of
 from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
@@ -49,31 +50,21 @@ def _subscription(request: web.Request) -> str:
 
 async def _existing(admin: Admin, request: web.Request, name: TopicName) -> tuple[Topic, Subscription]:
     """The topic at its owner, and a subscription that it has. Raises NotFound."""
-    topic, subscription = await admin.loaded(name), _subscription(request)
-    if subscription not in topic.subscriptions:
-        raise NotFound(f"Subscription {subscription} does not exist on {topic.text}")
-    return topic, topic.subscriptions[subscription]
+    topic = await admin.loaded(name)
+    return topic, subscription_of(topic, _subscription(request))
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
-    count = admin.view.partitions(str(name))
-    if not count:
-        return _durable(await admin.loaded(name))
-    found: set[str] = set()
-    for part in [name.with_partition(index) for index in range(count)]:
-        found.update(
-            await admin.at_owner(part, "GET", "/subscriptions", lambda text: _loaded_durable(admin, text)) or ()
-        )
-    return sorted(found)
+    if not (parts := partitions(admin, name)):
+        return await _durable(admin, name)
+    found = await at_owners(admin, parts, "GET", "/subscriptions", lambda part: _durable(admin, part))
+    return sorted({subscription for names in found.values() for subscription in names})
 
 
-async def _loaded_durable(admin: Admin, topic: str) -> list[str]:
-    return _durable(await admin.topics.get(topic, create=False))
-
-
-def _durable(topic: Topic) -> list[str]:
-    return sorted(name for name, subscription in topic.subscriptions.items() if subscription.durable)
+async def _durable(admin: Admin, name: TopicName) -> list[str]:
+    topic = await admin.loaded(name)
+    return sorted(one.name for one in topic.subscriptions.values() if one.durable)
 
 
 class StartPosition(Given, rename="camel"):

@@ -15,7 +15,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.topics.topics import partitions_of
+from region_node.faces.admin.calls.existing import at_owners, partitions_of
 from region_node.runtime.rate_meter import iso_time
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.offload.offload_plan import stored
@@ -45,17 +45,13 @@ async def _stats(admin: Admin, request: web.Request, topic: str) -> dict[str, An
 
 async def partitioned_stats(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
-    count = partitions_of(admin, name)
-    parts: dict[str, dict[str, Any]] = {}
+    names = partitions_of(admin, name)
     query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
-    for index in range(count):
-        part = name.with_partition(index)
-        found = await admin.at_owner(part, "GET", f"/stats{query}", lambda topic: _stats(admin, request, topic))
-        if found is not None:
-            parts[str(part)] = found
+    found = await at_owners(admin, names, "GET", f"/stats{query}", lambda part: _stats(admin, request, str(part)))
+    parts = {str(part): fields for part, fields in found.items()}
     total = _sum(list(parts.values()))
     total["topicCreationTimeStamp"] = admin.view.created_ms(str(name)) or total["topicCreationTimeStamp"]
-    total["metadata"] = {"partitions": count}
+    total["metadata"] = {"partitions": len(names)}
     total["partitions"] = parts if request.query.get("perPartition", "true") != "false" else {}
     return total
 
@@ -181,18 +177,10 @@ def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
 
 
 async def partitioned_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
-    name = admin.topic(request)
-    count = partitions_of(admin, name)
-    parts: dict[str, Any] = {}
-    for part in [name.with_partition(index) for index in range(count)]:
-
-        async def here(topic: str, part: TopicName = part) -> dict[str, Any]:
-            return await _internal_of(admin, part)
-
-        found = await admin.at_owner(part, "GET", "/internalStats", here)
-        if found is not None:
-            parts[str(part)] = found
-    return {"metadata": {"partitions": count}, "partitions": parts}
+    names = partitions_of(admin, admin.topic(request))
+    found = await at_owners(admin, names, "GET", "/internalStats", lambda part: _internal_of(admin, part))
+    parts = {str(part): fields for part, fields in found.items()}
+    return {"metadata": {"partitions": len(names)}, "partitions": parts}
 
 
 async def internal_info(admin: Admin, request: web.Request) -> dict[str, Any]:

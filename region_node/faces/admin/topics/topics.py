@@ -21,6 +21,14 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag, number
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import (
+    at_owners,
+    existing_topic,
+    of_other_brokers,
+    partitions,
+    partitions_of,
+    topic_of,
+)
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.topics.policies.auto_creation import TooManyTopics
@@ -36,9 +44,7 @@ async def list_plain(admin: Admin, request: web.Request) -> list[Any]:
     found = set(await _there(admin, request, namespace))
     for topic in admin.view.partitioned(namespace):
         if topic.startswith(f"{domain}://"):
-            found.update(
-                str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic))
-            )
+            found.update(map(str, partitions(admin, TopicName.parse(topic))))
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
     if wanted:
         found = {topic for topic in found if table.of(topic) == table.named(wanted)}
@@ -51,9 +57,8 @@ async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str
         return await admin.topics.topics(namespace)
     found = admin.topics.volatile_topics(namespace)
     if not flag(request, "onlyHere"):
-        for record in admin.ownership.brokers():
-            if record.broker != admin.ownership.record.broker:
-                found += await admin.call(record, "GET", f"/admin/v2/non-persistent/{namespace}?onlyHere=true")
+        for more in await of_other_brokers(admin, "GET", f"/admin/v2/non-persistent/{namespace}?onlyHere=true"):
+            found += more
     return found
 
 
@@ -91,8 +96,7 @@ async def delete(admin: Admin, request: web.Request) -> None:
 
 
 async def get_partitions(admin: Admin, request: web.Request) -> dict[str, Any]:
-    name = admin.topic(request)
-    admin.policies(name.namespace)
+    name = topic_of(admin, request)
     count = admin.view.partitions(str(name))
     if not count and not flag(request, "checkAllowAutoCreation") and not await admin.topics.exists(str(name)):
         raise NotFound(f"Topic {name} not found")
@@ -106,8 +110,7 @@ class Partitions(Given):
 
 async def create_partitioned(admin: Admin, request: web.Request, given: int | Partitions) -> None:
     """Partitions come into being when they are first used; their number is in the global configuration at once."""
-    name = admin.topic(request)
-    admin.policies(name.namespace)
+    name = topic_of(admin, request)
     count = _count(given)
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
@@ -138,7 +141,7 @@ async def _is_there(admin: Admin, name: TopicName) -> bool:
 
 async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> None:
     name = admin.topic(request)
-    present, count = partitions_of(admin, name), _count(given)
+    present, count = len(partitions_of(admin, name)), _count(given)
     if count < present:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
     if source := admin.topics.shadow_source(str(name)):
@@ -155,30 +158,19 @@ async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> N
 
 async def delete_partitioned(admin: Admin, request: web.Request) -> None:
     name = admin.topic(request)
-    for index in range(partitions_of(admin, name)):
-        await admin.at_owner(
-            name.with_partition(index),
-            "DELETE",
-            "?force=true" if flag(request, "force") else "",
-            _delete_here(admin, request),
-        )
+    force = flag(request, "force")
+    await at_owners(
+        admin,
+        partitions_of(admin, name),
+        "DELETE",
+        "?force=true" if force else "",
+        lambda part: admin.topics.delete_topic(str(part), force=force),
+    )
     await admin.config.delete_partitioned(str(name))
     await admin.topics.policies.forget(str(name))
     await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
     await permissions.forget(admin, name)
     await admin.seen(lambda: not admin.view.partitions(str(name)))
-
-
-def _delete_here(admin: Admin, request: web.Request) -> Callable[[str], Any]:
-    return lambda topic: admin.topics.delete_topic(topic, force=flag(request, "force"))
-
-
-def partitions_of(admin: Admin, name: TopicName) -> int:
-    admin.policies(name.namespace)
-    count = admin.view.partitions(str(name))
-    if not count:
-        raise NotFound(f"Partitioned topic {name} does not exist")
-    return count
 
 
 def _count(given: int | Partitions) -> int:
@@ -211,9 +203,9 @@ async def message_id_at(admin: Admin, request: web.Request) -> Any:
 
 async def unload(admin: Admin, request: web.Request) -> None:
     name = admin.topic(request)
-    for part in [name.with_partition(i) for i in range(admin.view.partitions(str(name)))]:
-        await admin.at_owner(part, "PUT", "/unload", admin.topics.unload)
-    if not admin.view.partitions(str(name)):
+    if parts := partitions(admin, name):
+        await at_owners(admin, parts, "PUT", "/unload", lambda part: admin.topics.unload(str(part)))
+    else:
         text = await admin.here(name)
         if not await admin.topics.exists(text):
             raise NotFound(f"Topic {name} not found")
@@ -237,17 +229,10 @@ async def _terminate(admin: Admin, name: TopicName) -> dict[str, int]:
 
 async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
-    found: dict[str, Any] = {}
-    for index in range(partitions_of(admin, name)):
-        part = name.with_partition(index)
-        ended = await admin.at_owner(
-            part,
-            "POST",
-            "/terminate",
-            lambda _, part=part: _terminate(admin, part),  # type: ignore[misc]
-        )
-        if ended is not None:
-            found[str(index)] = ended
+    ended = await at_owners(
+        admin, partitions_of(admin, name), "POST", "/terminate", lambda part: _terminate(admin, part)
+    )
+    found = {str(part.partition): position for part, position in ended.items()}
     admin.changed(request, None, {"terminated": found})
     return found
 
@@ -279,7 +264,7 @@ async def _trim(admin: Admin, name: TopicName) -> None:
 async def create_missed(admin: Admin, request: web.Request) -> None:
     """Makes the partitions that were never used."""
     name = admin.topic(request)
-    await _make_partitions(admin, name, partitions_of(admin, name))
+    await _make_partitions(admin, name, len(partitions_of(admin, name)))
 
 
 async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
@@ -300,12 +285,12 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
 
 
 async def get_properties(admin: Admin, request: web.Request) -> Any:
-    return admin.topics.policies.topic(str(await _existing(admin, request))).properties
+    return admin.topics.policies.topic(str(await existing_topic(admin, admin.topic(request).partitioned))).properties
 
 
 async def set_properties(admin: Admin, request: web.Request, given: dict[str, str] | None) -> None:
     """Those given are set, the others stay."""
-    await _set_properties(admin, request, await _existing(admin, request), given or {})
+    await _set_properties(admin, request, await existing_topic(admin, admin.topic(request).partitioned), given or {})
 
 
 async def _set_properties(
@@ -316,7 +301,7 @@ async def _set_properties(
 
 
 async def delete_property(admin: Admin, request: web.Request) -> None:
-    name, gone = await _existing(admin, request), request.query.get("key", "")
+    name, gone = await existing_topic(admin, admin.topic(request).partitioned), request.query.get("key", "")
     await _change_properties(
         admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone}
     )
@@ -341,14 +326,6 @@ async def _change_properties(
     before, after = await book.change_topic(str(name), changed)
     await admin.seen(lambda: book.topic(str(name)) == after)
     admin.changed(request, before.properties, after.properties)
-
-
-async def _existing(admin: Admin, request: web.Request) -> TopicName:
-    name = admin.topic(request).partitioned
-    admin.policies(name.namespace)
-    if not await admin.exists(name):
-        raise NotFound(f"Topic {name} not found")
-    return name
 
 
 _DOMAIN = "{domain:persistent|non-persistent}"

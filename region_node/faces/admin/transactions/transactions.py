@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from heliograph.model.errors import NotAllowed, NotFound, NotOwner, SubscriptionNotFound
+from heliograph.model.errors import NotAllowed, NotFound, NotOwner
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
@@ -28,6 +28,7 @@ from region_node.faces.admin.calls.admin_context import (
 )
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import subscription_of
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
@@ -237,9 +238,7 @@ async def in_buffer(admin: Admin, request: web.Request) -> Any:
 
 
 def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
-    found = topic.subscriptions.get(name)
-    if found is None:
-        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    found = subscription_of(topic, name)
     held = None if found.transactional is None else found.transactional.pending.held.get(txn)
     if held is None:
         return {}
@@ -299,10 +298,7 @@ async def buffer_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
 
 async def pending_ack_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     topic = await _loaded(admin, request)
-    found = topic.subscriptions.get(request.match_info["sub"])
-    if found is None:
-        raise SubscriptionNotFound(f"Subscription {request.match_info['sub']} does not exist on {topic.text}")
-    told = found.transactional
+    told = subscription_of(topic, request.match_info["sub"]).transactional
     return {
         "state": "Ready" if told is not None else "None",
         "lowWaterMarks": {} if told is None else {str(tc): low for tc, low in told.pending.low_watermarks.items()},
@@ -315,9 +311,7 @@ async def pending_ack_stats(admin: Admin, request: web.Request) -> dict[str, Any
 async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     """It is kept with the subscription's cursor: there is no log of its own."""
     topic = await _loaded(admin, request)
-    name = request.match_info["sub"]
-    if name not in topic.subscriptions:
-        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    name = subscription_of(topic, request.match_info["sub"]).name
     return {
         "pendingAckLogStats": {
             "managedLedgerName": f"{topic.text} {name}",

@@ -1,0 +1,94 @@
+"""What a path names, once it is sure that it is there: a tenant, a namespace, a topic, a subscription; and what each
+partition of a topic, or each other broker, answers.
+
+Is: looking, and Pulsar's words where there is nothing. Isn't: what a handler does then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotAllowed, NotFound, SubscriptionNotFound
+from heliograph.model.topic_names import TopicName
+from region_node.dr.leadership.write_leases import WriteLeases
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.subscriptions.subscription import Subscription
+from region_node.topics.topic import Topic
+
+
+def existing_tenant(admin: Admin, request: web.Request) -> str:
+    """Raises NotFound where there is no such tenant."""
+    tenant = admin.tenant(request)
+    if admin.view.tenant(tenant) is None:
+        raise NotFound(f"Tenant {tenant} does not exist")
+    return tenant
+
+
+def existing_namespace(admin: Admin, request: web.Request) -> str:
+    """Raises NotFound where there is no such namespace."""
+    namespace = admin.namespace(request)
+    admin.policies(namespace)
+    return namespace
+
+
+def topic_of(admin: Admin, request: web.Request) -> TopicName:
+    """Raises NotFound where there is no such namespace; the topic may be yet to come."""
+    name = admin.topic(request)
+    admin.policies(name.namespace)
+    return name
+
+
+async def existing_topic(admin: Admin, name: TopicName) -> TopicName:
+    """Raises NotFound where there is no such topic in this region, plain or partitioned."""
+    admin.policies(name.namespace)
+    if not await admin.exists(name):
+        raise NotFound(f"Topic {name} not found")
+    return name
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    """Raises SubscriptionNotFound where the topic has none of that name."""
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    return found
+
+
+def leases_of(admin: Admin) -> WriteLeases:
+    """Raises NotAllowed where this broker has none."""
+    if admin.leases is None:
+        raise NotAllowed("this broker takes no part in disaster recovery")
+    return admin.leases
+
+
+def partitions_of(admin: Admin, name: TopicName) -> list[TopicName]:
+    """Raises NotFound where the topic is not partitioned."""
+    admin.policies(name.namespace)
+    found = partitions(admin, name)
+    if not found:
+        raise NotFound(f"Partitioned topic {name} does not exist")
+    return found
+
+
+def partitions(admin: Admin, name: TopicName) -> list[TopicName]:
+    """None for a plain topic."""
+    return [name.with_partition(index) for index in range(admin.view.partitions(str(name)))]
+
+
+async def at_owners(
+    admin: Admin, parts: list[TopicName], method: str, path: str, here: Callable[[TopicName], Awaitable[Any]]
+) -> dict[TopicName, Any]:
+    """What each of the topics answers where it is owned, by `here`, or by `path` behind its own; without those that
+    were never used.
+    """
+    found = {part: await admin.at_owner(part, method, path, lambda _, part=part: here(part)) for part in parts}  # type: ignore[misc]
+    return {part: answer for part, answer in found.items() if answer is not None}
+
+
+async def of_other_brokers(admin: Admin, method: str, path: str) -> list[Any]:
+    """What each other broker of the region answers. Raises what a call to one raises."""
+    own = admin.ownership.record.broker
+    return [await admin.call(record, method, path) for record in admin.ownership.brokers() if record.broker != own]
