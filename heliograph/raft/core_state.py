@@ -123,13 +123,13 @@ class CoreState:
         """Those that say nothing are of nobody: they are filled again, since who asks until there are none would make
         as many that are empty as others.
         """
-        out = self._out
+        out, last = self._out, self.log.last_index
         out.term = self.term
-        if self._unsaved <= self.log.last_index:
+        if self._unsaved <= last:
             out.first_index = self._unsaved
-            out.entries = self.log.slice(self._unsaved, self.log.last_index + 1)
-            self._unsaved = self.log.last_index + 1
-        out.durable_mark = (self.log.last_index, self.log.last_term)
+            out.entries = self.log.slice(self._unsaved, last + 1)
+            self._unsaved = last + 1
+        out.durable_mark = (last, self.log.last_term)
         out.commit = self._commit_to_note()
         if out.stores:
             out.note_commit, self._note_at = False, FOREVER
