@@ -4,11 +4,12 @@ wrong.
 
 from __future__ import annotations
 
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
 
-from heliograph.model.configuration.replication_routes import check_members, checked_topology, tree
+from heliograph.model.configuration.replication_routes import check_members, checked_topology, relays, tree
 from heliograph.model.errors import NotAllowed
 
 REGIONS = ("a", "b", "c", "d", "e")
@@ -50,6 +51,29 @@ def test_who_has_left_is_passed_over_and_who_is_not_named_gets_it_directly() -> 
     assert tree(chain, "a", ("a", "c", "d", "new")) == {"c": "a", "d": "c", "new": "a"}
     assert tree(chain, "new", ("a", "b", "new")) == {"a": "new", "b": "new"}
     assert tree(checked_topology("x", {"kind": "star", "center": "b"}), "a", ("a", "c", "d")) == {"c": "a", "d": "a"}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        None,
+        {"kind": "mesh"},
+        {"kind": "star", "center": "c"},
+        {"kind": "chain", "regions": list(REGIONS)},
+        {"kind": "ring", "regions": list(REGIONS)},
+        {"kind": "trees", "trees": {"a": {"b": "a", "c": "b", "d": "b", "e": "d"}}},
+    ],
+)
+def test_whoever_delivers_is_on_the_way_whoever_has_left(topology: Any) -> None:
+    checked = None if topology is None else checked_topology("replicationTopology", topology)
+    for origin, target in permutations(REGIONS, 2):
+        way = relays(checked, origin, target)
+        assert origin not in way and target not in way and len(set(way)) == len(way)
+        others = sorted(set(REGIONS) - {origin, target})
+        for left in (gone for count in range(len(REGIONS)) for gone in combinations(others, count)):
+            parent = tree(checked, origin, [region for region in REGIONS if region not in left])[target]
+            assert parent in (origin, *way)
+    assert relays(checked, "new", "a") == (["c"] if topology is not None and topology["kind"] == "star" else [])
 
 
 @pytest.mark.parametrize(
