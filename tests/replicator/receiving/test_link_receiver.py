@@ -162,7 +162,14 @@ def test_a_stream_that_is_open_stands_for_its_region_whatever_came_and_went_afte
 
         numbers = {"us": 1, "eu": 2}.get
         return LinkReceiver(
-            write, open_log, sim.clock(), region="us", region_number=numbers, peer="eu", auditor=auditor
+            write,
+            open_log,
+            sim.clock(),
+            region="us",
+            region_number=numbers,
+            relays=Believed(("us", "eu")),
+            peer="eu",
+            auditor=auditor,
         )
 
     def feed(one: LinkReceiver, buffers: Sequence[Buffer]) -> None:

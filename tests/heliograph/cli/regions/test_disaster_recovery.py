@@ -248,7 +248,7 @@ def test_a_leadership_that_asks_for_its_region_says_so_and_names_the_command(
 
 
 def test_what_is_not_known_to_be_at_risk_is_shown_as_unknown_by_status_and_plan(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """us was heard last 40 s ago; then 105 messages of it were not in eu."""
     risk = at_risk("us", "eu", None, namespace_facts.lacking(SILENT, "us"))
@@ -264,10 +264,9 @@ def test_what_is_not_known_to_be_at_risk_is_shown_as_unknown_by_status_and_plan(
         get=lambda path: {**shown, "targets": targets},
         post=lambda path, given: {**plan, "cost": {**cost, "active": "us", "epoch": 7, "steps": {}}},
     )
-    monkeypatch.setattr(disaster_recovery, "Rest", lambda admin, token: rest)
-    disaster_recovery.status(NS)
+    disaster_recovery.status(cast(Any, rest), Output(), NS)
     assert "? (105)" in capsys.readouterr().out
-    disaster_recovery.failover(NS, "eu", dry_run=True)
+    disaster_recovery.failover(cast(Any, rest), Output(), NS, "eu", dry_run=True)
     said = capsys.readouterr().out
     assert f"at risk: {risk['text']}" in said and "105 messages" in risk["text"] and "40.0 s ago" in risk["text"]
 
