@@ -37,8 +37,9 @@ class DryRun(Given):
     dry_run: bool = False
 
 
-class Decision(DryRun, kw_only=True):
+class Decision(Given):
     choice: Choice
+    dry_run: bool = False
 
 
 async def decide(admin: Admin, request: web.Request, given: Decision) -> dict[str, Any]:

@@ -41,6 +41,7 @@ sentence follows; what comes next of it is lost, "ledger first last" follow.
 Names = Annotated[list[str], Meta(max_length=_TOPICS_MAX)]
 Number = Annotated[int, Meta(ge=0)]
 At = Annotated[str, Meta(pattern=r"^-?\d+:-?\d+$", description="ledger:entry")]
+ByTopic = Annotated[dict[str, At], Meta(max_length=_TOPICS_MAX)]
 
 
 class Topics(Given):
@@ -49,17 +50,19 @@ class Topics(Given):
     topics: Names
 
 
-class HeldTopics(Topics):
+class HeldTopics(Given):
+    topics: Names
     subscription: Annotated[str, Meta(min_length=1)]
 
 
 class Positions(Given):
     """positions: ledger:entry of each topic, by its full name."""
 
-    positions: Annotated[dict[str, At], Meta(max_length=_TOPICS_MAX)]
+    positions: ByTopic
 
 
-class HeldPositions(Positions):
+class HeldPositions(Given):
+    positions: ByTopic
     subscription: Annotated[str, Meta(min_length=1)]
 
 
