@@ -40,7 +40,7 @@ ALL = ["meta", "config", "bookie", "broker"]
 ENVIRONMENT = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_CLI_ARGS": "-no-color"}
 PLACES = {
     "--http 10.1.0.13:8000": "--http 10.66.0.13:8000 --http 10.66.0.15:8000",  # here eu has another bookie
-    "git clone … heliograph && cd heliograph/terraform/": "cd ",
+    "cd terraform/": "cd ",
     "tofu init": "tofu init -input=false",
     "tofu apply": "tofu apply -auto-approve -input=false",
     "10.1.0.": "10.66.0.",
@@ -132,6 +132,7 @@ def test_three_regions_on_this_machine(copied: Path, tmp_path: Path) -> None:
             {"regions": {"eu": {"number": 1, "hosts": {"a": {"address": "10.0.0.1", "roles": ALL}}}}},
             "Each region wants at least two bookies",
         ),
+        ({}, "Say where heliograph-server comes from"),
     ],
 )
 def test_a_wrong_variable_is_told_in_a_sentence(copied: Path, wrong: dict[str, Any], sentence: str) -> None:

@@ -60,6 +60,13 @@ locals {
 resource "terraform_data" "rendered" {
   triggers_replace = [sha256(local.description), var.renew]
 
+  lifecycle {
+    precondition {
+      condition     = var.wheels != "" || can(regex("(^|\\s)(--index-url|-i)[= ]", var.pip_options))
+      error_message = "Say where heliograph-server comes from: wheels, a folder with all that is installed, or pip_options with --index-url of an index of your own. Whatever a public index has by that name is somebody else's, and the hosts would install it as root."
+    }
+  }
+
   provisioner "local-exec" {
     command     = "set -eu; umask 077; mkdir -p \"$WORK\"; printf '%s' \"$DESCRIPTION\" > \"$WORK/instance.json\"; \"$HELIOGRAPH\" hosts render \"$WORK/instance.json\" --ca \"$WORK/ca\" --out \"$WORK/hosts\""
     interpreter = ["/bin/sh", "-c"]

@@ -176,7 +176,7 @@ variable "ssh" {
 }
 
 variable "wheels" {
-  description = "Folder of wheels on this machine that is copied to each host, of all that is installed: hosts then ask no package index. Empty: pip on the host asks its index."
+  description = "Folder of wheels on this machine that is copied to each host, of all that is installed: hosts then ask no package index. Empty: pip on the host asks the index that pip_options name."
   type        = string
   default     = ""
 }

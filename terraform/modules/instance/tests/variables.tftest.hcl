@@ -3,6 +3,8 @@
 variables {
   name = "orders"
   work = "work"
+  # Wheels would be hashed.
+  pip_options = "--index-url https://pip.example/simple"
   regions = {
     eu = {
       number = 1
@@ -35,7 +37,7 @@ run "a_good_description" {
   }
 
   assert {
-    condition     = output.release == substr(sha256("heliograph-server\n\npython3"), 0, 12)
+    condition     = output.release == substr(sha256("heliograph-server\n--index-url https://pip.example/simple\npython3"), 0, 12)
     error_message = "A release is named by all that decides what is installed."
   }
 }
@@ -61,9 +63,19 @@ run "another_version_is_another_release" {
   }
 
   assert {
-    condition     = output.release == substr(sha256("heliograph-server==9.9.9\n\npython3"), 0, 12)
+    condition     = output.release == substr(sha256("heliograph-server==9.9.9\n--index-url https://pip.example/simple\npython3"), 0, 12)
     error_message = "Another version must be another release, or nothing would roll."
   }
+}
+
+run "nobody_says_where_ours_comes_from" {
+  command = plan
+
+  variables {
+    pip_options = "--no-compile"
+  }
+
+  expect_failures = [terraform_data.rendered]
 }
 
 run "two_regions_of_one_number" {
