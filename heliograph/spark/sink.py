@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -219,12 +220,10 @@ def deduplicates(http: Http, topic: str) -> bool:
     not know, MetadataUnavailable.
     """
     name = TopicName.parse(topic)
-    local = (
-        f"/admin/v2/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/"
-        "deduplicationEnabled?applied=true"
-    )
+    local = quote(name.partitioned.local, safe="")
+    own = f"/admin/v2/persistent/{name.tenant}/{name.namespace_local}/{local}/deduplicationEnabled?applied=true"
     try:
-        for path in (local, f"/admin/v2/namespaces/{name.namespace}/deduplication"):
+        for path in (own, f"/admin/v2/namespaces/{name.namespace}/deduplication"):
             try:
                 return bool(http.json("GET", path))
             except NotFound:  # the topic comes with its first message: then its namespace says it

@@ -457,3 +457,16 @@ def test_small_rows_are_stored_where_a_topic_refuses_their_batch(region: Any, re
     rows = pa.record_batch({"value": [f"{n:06}" + "-" * 994 for n in range(500)]})
     assert [write_rows(given, "query", 0, iter([rows])).skipped for _ in range(2)] == [0, 500]
     until(lambda: rest("GET", f"{TOPICS}/{topic}/stats")[1]["msgInCounter"] == 500)
+
+
+def test_a_topic_is_asked_for_its_own_policy_whatever_it_is_called() -> None:
+    asked: list[str] = []
+
+    class Asked:
+        def json(self, method: str, path: str) -> bool:
+            asked.append(path)
+            return True
+
+    http: Any = Asked()
+    assert sink_module.deduplicates(http, "persistent://a/b/c?d#e/f%g-partition-3")
+    assert asked == ["/admin/v2/persistent/a/b/c%3Fd%23e%2Ff%25g/deduplicationEnabled?applied=true"]
