@@ -83,7 +83,7 @@ class Reports:
                     lacks = self._above(confirmed, max(there, gone[region, topic]))
                     self._compare(topic, region, "its target", target, link["messages"], lacks)
             for source, told in lack_facts(log, node.machine.clock.wall_ms()).items():
-                if (source, topic) in owners and told["messages"] is not None:
+                if (source, topic) in owners and told["told"]:  # else it is said to be of an earlier connection
                     has = max(log.vector.prefix(owners[source, topic][1].origin), gone[source, topic])
                     lacks = self._above(self._of(topic, source).told, has)
                     silent = log.incoming[source].untold_s(log.incoming[source].heard.now())
