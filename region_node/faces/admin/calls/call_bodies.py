@@ -65,11 +65,15 @@ def answer_type(handler: Callable[..., Any]) -> Any:
 
 
 async def decoded(request: web.Request, kind: Any) -> Any:
-    """The body as a value of the type; no body is null. Raises MalformedRequest."""
+    """The body as a value of the type; no body is null, and so is "" or 0 where it could be nothing else: clients in Go
+    send these where they have nothing to say. Raises MalformedRequest.
+    """
     value = await body(request)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
+        if value in ("", 0) and is_optional(kind):
+            return None
         raise MalformedRequest(refusal(str(error), kind)) from error
 
 

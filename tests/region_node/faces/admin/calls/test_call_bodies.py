@@ -76,6 +76,16 @@ def test_what_fits_is_the_type_and_what_pulsar_has_beside_it_is_passed_over() ->
     assert read(None, Wanted | None) is None and read(3, int | Wanted) == 3
 
 
+@pytest.mark.parametrize("value", ["", 0])
+def test_what_clients_send_that_have_nothing_to_say_is_nothing_where_it_can_be_nothing_else(value: Any) -> None:
+    assert read(value, Wanted | None) is None
+    assert read(0, int | None) == 0 and read(False, bool | None) is False and read("", str | None) == ""
+    with pytest.raises(MalformedRequest):
+        read(value, Wanted)
+    with pytest.raises(MalformedRequest):
+        read("a", Wanted | None)
+
+
 def test_the_handler_does_not_run_where_the_body_is_wrong() -> None:
     ran: list[Any] = []
 
