@@ -51,7 +51,7 @@ class ConfiguredRelays:
         """Those of topics that have one of the two."""
         self._confirmed: dict[tuple[str, Origin], _Record] = {}
         """The record that the origin's own region has told, of those that the policies here do not explain."""
-        self._asking: dict[tuple[str, Origin], None] = {}
+        self._asking = set[tuple[str, Origin]]()
 
     def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
         """values: the policies that hold for the topic here."""
@@ -93,7 +93,7 @@ class ConfiguredRelays:
 
     def _ask(self, log: ReplicatedLog, name: str, origin: Origin, found: _Record) -> None:
         if (log.topic, origin) not in self._asking and len(self._asking) < _ASKING_MAX:
-            self._asking[log.topic, origin] = None
+            self._asking.add((log.topic, origin))
             self._spawn(self._asked(log, name, origin, found))
 
     async def _asked(self, log: ReplicatedLog, name: str, origin: Origin, found: _Record) -> None:
@@ -108,4 +108,4 @@ class ConfiguredRelays:
         except HeliographError as error:  # the source comes again, and then it is asked again
             events.info("link.origin_not_asked", extra={"topic": log.topic, "source": name, "error": str(error)})
         finally:
-            del self._asking[log.topic, origin]
+            self._asking.discard((log.topic, origin))

@@ -492,13 +492,8 @@ def subscription_move(
     """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command
     goes on.
     """
-    rest, path, begun, waiting, pause = (
-        rest,
-        _subscription_path(topic, subscription),
-        time.monotonic(),
-        "",
-        threading.Event(),
-    )
+    path, begun = _subscription_path(topic, subscription), time.monotonic()
+    waiting, pause = "", threading.Event()
     while True:
         late = time.monotonic() - begun
         found = rest.post(f"{path}/move", {"to": to, "fence": late >= drain_s, "force": force})

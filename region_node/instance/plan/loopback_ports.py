@@ -12,7 +12,6 @@ Source: bind(2), tcp(7), ip(7).
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import secrets
@@ -43,8 +42,8 @@ class LoopbackPorts:
         self.close()
 
     def free(self) -> int:
-        """Returns a port that nobody has, and that no connection is given, and keeps it. Raises OSError where there is
-        none, ConfigError where HELIOGRAPH_PORTS is no range.
+        """Returns a port that nobody has, and that no connection is given, and keeps it. Raises ConfigError where there
+        is none, or HELIOGRAPH_PORTS is no range.
         """
         lowest, above = _chosen_range() or (_LOWEST, _connections_from())
         for _ in range(_TRIES):
@@ -55,7 +54,10 @@ class LoopbackPorts:
             except OSError:
                 continue
             return port
-        raise OSError(errno.EADDRINUSE, f"no port between {lowest} and {above} is free")
+        raise ConfigError(
+            f"no free port was found from {lowest} to {above - 1}: name others with {RANGE_VARIABLE}=FROM-TO, or more "
+            "of them; a region of one broker and three bookies wants some 15"
+        )
 
     def claim(self, port: int, what: str, option: str) -> int:
         """This one. Raises ConfigError where somebody listens there, or it is kept here already. option: by which

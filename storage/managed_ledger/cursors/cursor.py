@@ -345,13 +345,7 @@ class Cursor:
     @staticmethod
     def begins_at(blob: bytes) -> int:
         """The ledger of the mark-delete position of what was stored. Raises CorruptData."""
-        return Cursor.mark_delete_in(blob)[0]
-
-    @staticmethod
-    def mark_delete_in(blob: bytes) -> Position:
-        """The mark-delete position of what was stored. Raises CorruptData."""
-        ledger, entry, *_ = unpack("cursor", blob, _VERSION_BITS)
-        return int(ledger), int(entry)
+        return int(unpack("cursor", blob, _VERSION_BITS)[0])
 
     @staticmethod
     def acked_in(blob: bytes, chunk_entries: int = CURSOR_SETTINGS.intervals.CHUNK) -> list[Position]:
