@@ -16,8 +16,9 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
-from heliograph.model.errors import NotAllowed, NotOwner
+from heliograph.model.errors import NotAllowed, NotOwner, Unauthorized
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_namespace, existing_tenant
 from region_node.faces.admin.tenancy.policy_routes import check_value
@@ -117,6 +118,11 @@ async def unload(admin: Admin, request: web.Request) -> None:
 async def unload_bundle(admin: Admin, request: web.Request) -> None:
     (namespace, index), wanted = admin.bundle(request), request.match_info["bundle"]
     if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
+        if not admin.security.rights.is_super(principal := request[PRINCIPAL]):
+            raise Unauthorized(
+                f"the role {principal.role!r} may not say where a bundle comes to: leave destinationBroker away, or "
+                "ask a super user"
+            )
         names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
         if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
             raise NotOwner(

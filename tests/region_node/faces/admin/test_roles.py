@@ -159,6 +159,16 @@ def test_what_is_passed_on_is_asked_in_the_callers_name(guarded: Guarded) -> Non
 
 @pytest.mark.wan
 @pytest.mark.slow
+def test_only_a_super_user_says_which_broker_a_bundle_comes_to(guarded: Guarded) -> None:
+    _, said = guarded.ask("s", "GET", "/admin/v2/namespaces/shop/live/bundles")
+    unload = "/admin/v2/namespaces/shop/live/{}_{}/unload?destinationBroker=absent".format(*said["boundaries"][:2])
+    told = {letter: guarded.ask(letter, "PUT", unload) for letter in "ts"}
+    assert told["t"][0] == 403 and "destinationBroker" in str(told["t"][1])
+    assert told["s"][0] == 404 and "absent" in str(told["s"][1])
+
+
+@pytest.mark.wan
+@pytest.mark.slow
 def test_no_name_leads_out_of_its_place(guarded: Guarded) -> None:
     """Also not for who may do everything: a path that was checked is the path that is done."""
     before, wrong, names = guarded.state(), [], cycle(("x%2F..%2F..%2Fshop", "..", "%2e%2e", ".%2E"))
