@@ -57,13 +57,14 @@ class Authorization:
         self._view = view
         self.changes = 0
         """How often the rules may have changed: an answer holds as long as this is the same."""
-        self._named: frozenset[str] | None = None
+        self._named: dict[Action, frozenset[str]] = {}
+        """Action -> the roles that some rule lets do it somewhere; empty where that has to be looked up again."""
         if self.enabled and view is not None:
             view.on_change(self._changed)
 
     def _changed(self, key: str) -> None:
         self.changes += 1
-        self._named = None
+        self._named = {}
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -102,13 +103,17 @@ class Authorization:
             return True
         return all(self._role_may_list(role, namespace) for role in principal.roles)
 
-    def has_a_grant(self, principal: Principal) -> bool:
-        """Whether it may produce, consume, or administer anything at all, in whatever tenant."""
+    def has_a_grant(self, principal: Principal, *actions: Action) -> bool:
+        """Whether it may do one of these (none said: produce, or consume) with anything at all, in whatever tenant, or
+        administers one.
+        """
         if not self.enabled or principal.internal:
             return True
-        if self._named is None:
-            self._named = frozenset(self._roles_with_grants())
-        return all(role in self._supers or role in self._named for role in principal.roles)
+        wanted = actions or (Action.PRODUCE, Action.CONSUME)
+        if not self._named:
+            self._named = {action: frozenset(self._roles_with(action)) for action in (Action.PRODUCE, Action.CONSUME)}
+        named = self._named
+        return all(role in self._supers or any(role in named[each] for each in wanted) for role in principal.roles)
 
     # -- the same, as an error ----------------------------------------------------------------------------------------
 
@@ -127,6 +132,14 @@ class Authorization:
         if not self.may_look_up(principal, topic):
             raise refusal(principal, "produce to or consume", str(topic))
 
+    def check_transactions(self, principal: Principal) -> None:
+        """Who has any grant may begin transactions, and find their coordinators. Raises Unauthorized."""
+        if not self.has_a_grant(principal):
+            raise Unauthorized(
+                f"the role {principal.role!r} may not begin transactions, as it has no grant anywhere: an admin of a "
+                "tenant can grant it produce or consume"
+            )
+
     def check_list(self, principal: Principal, namespace: str) -> None:
         """Raises Unauthorized where `may_list` says no."""
         if not self.may_list(principal, namespace):
@@ -141,7 +154,7 @@ class Authorization:
         info = self._view.tenant(tenant)
         return info is not None and role in info.admin_roles
 
-    def _roles_with_grants(self) -> Iterator[str]:
+    def _roles_with(self, action: Action) -> Iterator[str]:
         assert self._view is not None
         for tenant in self._view.tenants():
             if (info := self._view.tenant(tenant)) is not None:
@@ -150,11 +163,7 @@ class Authorization:
                 if (policies := self._view.namespace(namespace)) is None:
                     continue
                 for grants in (policies.permissions, *policies.topic_permissions.values()):
-                    yield from (
-                        role
-                        for role, actions in grants.items()
-                        if Action.PRODUCE in actions or Action.CONSUME in actions
-                    )
+                    yield from (role for role, actions in grants.items() if action in actions)
 
     def _role_may(self, role: str, action: Action, topic: TopicName) -> bool:
         if self._role_administers(role, topic.tenant):

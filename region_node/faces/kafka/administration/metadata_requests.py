@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.kafka")
 
 _GROUP, _TRANSACTION = 0, 1
+_NOT_ALLOWED = {
+    _GROUP: Code.GROUP_AUTHORIZATION_FAILED,
+    _TRANSACTION: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 _IDS_SINCE = 10
 _NO_ELR: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
 """They may be null, and Java's tools fail on that."""
@@ -188,18 +192,19 @@ async def find_coordinator(connection: KafkaConnection, request: Request) -> Fie
     if request.version >= 4:
         return {
             "coordinators": [
-                {"key": key, **await _coordinator(connection, key, kind)} for key in fields["coordinator_keys"]
+                {"key": key, **await _coordinator(connection, request, key, kind)} for key in fields["coordinator_keys"]
             ]
         }
-    return await _coordinator(connection, fields["key"], kind)
+    return await _coordinator(connection, request, fields["key"], kind)
 
 
-async def _coordinator(connection: KafkaConnection, key: str, kind: int) -> Fields:
+async def _coordinator(connection: KafkaConnection, request: Request, key: str, kind: int) -> Fields:
     broker = connection.broker
     row: Fields = {"error_code": 0, "error_message": None, "node_id": -1, "host": "", "port": -1}
     try:
-        if kind not in (_GROUP, _TRANSACTION):
+        if kind not in _NOT_ALLOWED:
             raise Refused(Code.INVALID_REQUEST, f"coordinators of type {kind} are not known")
+        connection.gate.somewhere(request, _NOT_ALLOWED[kind])
         if kind == _GROUP:
             leader = await broker.cluster.leader(broker.coordinator.place(key), connection.tls)
         else:

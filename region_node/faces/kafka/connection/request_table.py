@@ -26,7 +26,7 @@ SERVED = checked(
         ApiRow("metadata", (R.DESCRIBE_TOPIC,), metadata_requests.metadata),
         ApiRow("offset_commit", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_commit),
         ApiRow("offset_fetch", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_fetch),
-        ApiRow("find_coordinator", (R.ANY_ROLE,), metadata_requests.find_coordinator),
+        ApiRow("find_coordinator", (R.ANY_GRANT,), metadata_requests.find_coordinator),
         ApiRow("join_group", (R.READ_GROUP, R.READ_TOPIC), group_requests.join_group),
         ApiRow("heartbeat", (R.READ_GROUP,), group_requests.heartbeat),
         ApiRow("leave_group", (R.READ_GROUP,), group_requests.leave_group),
@@ -66,7 +66,7 @@ SERVED = checked(
         ApiRow("create_partitions", (R.ALTER_TOPIC,), admin_requests.create_partitions, changes=True),
         ApiRow("sasl_authenticate", (R.NONE,), sasl.sasl_authenticate),
         ApiRow("delete_groups", (R.DELETE_GROUP,), group_requests.delete_groups, changes=True),
-        ApiRow("offset_delete", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_delete, changes=True),
+        ApiRow("offset_delete", (R.DELETE_GROUP, R.READ_TOPIC), group_requests.offset_delete, changes=True),
         ApiRow("describe_cluster", (R.ANY_ROLE,), metadata_requests.describe_cluster),
         ApiRow("describe_topic_partitions", (R.DESCRIBE_TOPIC,), metadata_requests.describe_topic_partitions),
     )

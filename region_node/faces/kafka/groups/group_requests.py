@@ -280,7 +280,8 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
     fields = request.fields
     codes: dict[str, Code] = {}
     try:
-        held = await _group(connection, fields["group_id"])
+        held = await connection.broker.coordinator.held(fields["group_id"])
+        connection.broker.group_rights.check_deletes(_principal(connection), held)
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
         used = subscribed(held.group)

@@ -85,8 +85,8 @@ class GroupRights:
         return answer
 
     def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
-        """Whether the role may delete it whole: it administers the listener's tenant, or those of all its topics.
-        Raises Refused.
+        """Whether the role may delete it, or offsets of it: it administers the listener's tenant, or those of all its
+        topics. Raises Refused.
         """
         topics = self._known(held).topics
         if self._rights.administers(principal, self._tenant) or (

@@ -36,7 +36,8 @@ class ApiRight(Enum):
     DESCRIBE_GROUP = "use of each group, to see it"
     DELETE_GROUP = "an admin of the listener's tenant, or of the tenants of all the group's topics"
     WRITE_TRANSACTIONAL_ID = "the transactional id: the role that it belongs to, or an admin of the listener's tenant"
-    IDEMPOTENT_WRITE = "a grant to produce, to consume, or to administer somewhere"
+    ANY_GRANT = "a grant to produce, to consume, or to administer somewhere"
+    IDEMPOTENT_WRITE = "a grant to produce, or to administer somewhere"
     TENANT = "an admin of the listener's tenant, or of the topic's where one is named"
     SUPER = "a super user"
 
@@ -45,7 +46,8 @@ _ACTIONS = {ApiRight.READ_TOPIC: Action.CONSUME, ApiRight.WRITE_TOPIC: Action.PR
 _OF_ADMINS = frozenset((ApiRight.CREATE_TOPIC, ApiRight.ALTER_TOPIC, ApiRight.DELETE_TOPIC))
 _OF_TOPICS = frozenset((*_ACTIONS, ApiRight.DESCRIBE_TOPIC, *_OF_ADMINS))
 _OF_ALL = frozenset((ApiRight.TENANT, ApiRight.SUPER))
-_ALONE = frozenset((ApiRight.NONE, ApiRight.ANY_ROLE, ApiRight.SUPER))
+_SOMEWHERE = {ApiRight.ANY_GRANT: (Action.PRODUCE, Action.CONSUME), ApiRight.IDEMPOTENT_WRITE: (Action.PRODUCE,)}
+_ALONE = frozenset((ApiRight.NONE, ApiRight.ANY_ROLE, ApiRight.ANY_GRANT, ApiRight.SUPER))
 
 
 class ApiRow(NamedTuple):
@@ -63,6 +65,10 @@ class ApiRow(NamedTuple):
     @property
     def of_all(self) -> ApiRight | None:
         return next((right for right in self.rights if right in _OF_ALL), None)
+
+    @property
+    def somewhere(self) -> ApiRight | None:
+        return next((right for right in self.rights if right in _SOMEWHERE), None)
 
 
 def checked(rows: Iterable[ApiRow]) -> dict[str, ApiRow]:
@@ -141,12 +147,16 @@ class RequestGate:
         if not allowed:
             raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} {what}")
 
-    def idempotent(self) -> None:
-        """Whether the client may be given a producer id. Raises Refused."""
-        principal = self._login.principal
+    def somewhere(self, request: Request, code: Code) -> None:
+        """What names nothing that anybody grants, and wants a grant somewhere, as the row says. Raises Refused with
+        that code.
+        """
+        right, principal = self._rows[request.api.name].somewhere, self._login.principal
         assert principal is not None
-        if not self._rights.has_a_grant(principal):
+        if right is None:
+            raise LookupError(f"{request.api.name} asks for a grant somewhere, and its row says no such right")
+        if not self._rights.has_a_grant(principal, *_SOMEWHERE[right]):
+            wanted = " or ".join(_SOMEWHERE[right])
             raise Refused(
-                Code.CLUSTER_AUTHORIZATION_FAILED,
-                f"the role {principal.role!r} has no grant anywhere: an admin of a tenant can grant it produce",
+                code, f"the role {principal.role!r} may {wanted} nowhere: an admin of a tenant can grant it {wanted}"
             )

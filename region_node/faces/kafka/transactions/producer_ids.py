@@ -56,7 +56,7 @@ async def init_producer_id(connection: KafkaConnection, request: Request) -> Fie
                 connection.login.principal,
             )
             return {"error_code": 0, "producer_id": given[0], "producer_epoch": given[1]}
-        connection.gate.idempotent()
+        connection.gate.somewhere(request, Code.CLUSTER_AUTHORIZATION_FAILED)
         number, epoch = fields.get("producer_id", -1), fields.get("producer_epoch", -1)
         if number >= 0 and 0 <= epoch < _EPOCH_MAX - 1:  # it begins its sequences anew, and is still itself
             return {"error_code": 0, "producer_id": number, "producer_epoch": epoch + 1}

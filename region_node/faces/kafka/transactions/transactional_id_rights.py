@@ -21,7 +21,7 @@ from heliograph.model.errors import CorruptData
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.transactions.transactional_id_expiration import owner_key
 from region_node.security.authentication.principal import Principal
-from region_node.security.authorization.authorization_service import Authorization
+from region_node.security.authorization.authorization_service import Action, Authorization
 
 FORMAT = 1
 PRODUCERS_MAX = 10_000
@@ -74,8 +74,8 @@ class TransactionalIdRights:
 
     def check_new(self, principal: Principal) -> None:
         """Whether the role may make a transactional id that nobody has. Raises Refused."""
-        if not self._rights.has_a_grant(principal):
-            raise _refusal(principal, "because it has no grant anywhere: an admin of a tenant can grant it produce")
+        if not self._rights.has_a_grant(principal, Action.PRODUCE):
+            raise _refusal(principal, "because it may produce nowhere: an admin of a tenant can grant it produce")
 
     async def claim(self, principal: Principal | None, before: int, producer: int) -> list[Op]:
         """What is to be written with a record that gets this producer, which was `before` until now; -1: none.

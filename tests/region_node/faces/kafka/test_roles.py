@@ -64,7 +64,8 @@ LET_THROUGH = {
     R.DESCRIBE_GROUP: "ctls",
     R.DELETE_GROUP: "tls",
     R.WRITE_TRANSACTIONAL_ID: "pls",
-    R.IDEMPOTENT_WRITE: "ocptls",
+    R.ANY_GRANT: "ocptls",
+    R.IDEMPOTENT_WRITE: "optls",
     R.TENANT: "ls",
     R.SUPER: "s",
 }

@@ -196,6 +196,8 @@ def test_a_role_has_a_grant_where_any_rule_lets_it_do_something() -> None:
     )
     found = authorization(view)
     assert [name for name in ROLES if found.has_a_grant(role(name))] == ["a", "b", "boss", "root"]
+    assert [name for name in ROLES if found.has_a_grant(role(name), Action.PRODUCE)] == ["a", "boss", "root"]
+    assert [name for name in ROLES if found.has_a_grant(role(name), Action.CONSUME)] == ["b", "boss", "root"]
     assert not found.has_a_grant(role("a", proxy="stranger")) and found.has_a_grant(role("a", proxy="b"))
     view.policies, before = NamespacePolicies(permissions={"stranger": ["consume"]}), found.changes
     for callback in view.callbacks:

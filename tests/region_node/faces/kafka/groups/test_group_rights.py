@@ -172,7 +172,7 @@ def test_a_member_names_only_topics_that_it_may_consume() -> None:
     asyncio.run(run())
 
 
-def test_offsets_are_committed_seen_and_deleted_where_their_topics_may_be_consumed() -> None:
+def test_offsets_are_committed_and_seen_by_who_consumes_their_topics_and_deleted_by_admins() -> None:
     async def run() -> None:
         face = await opened()
         assert await commit(face, "sue", "alone", PAID, SENT) == [0, TOPIC]
@@ -195,8 +195,12 @@ def test_offsets_are_committed_seen_and_deleted_where_their_topics_may_be_consum
         gone = [{"name": topic, "partitions": [{"partition_index": 0}]} for topic in (PAID, SENT)]
         left = {"group_id": "hers", "members": [{"member_id": own["member_id"], "group_instance_id": None}]}
         await ann.ask("leave_group", 3, left)
-        assert codes(await ann.ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == [0, 0, TOPIC]
-        assert list((await face.broker.coordinator.held("hers")).offsets.rows) == [(SENT, 0)]
+        for role, told in (("ann", [GROUP]), ("pub-admin", [0, TOPIC, TOPIC])):
+            assert codes(await client(face, role).ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == told
+        assert len((await face.broker.coordinator.held("hers")).offsets.rows) == 2, "who uses it deletes nothing of it"
+        victor = client(face, "victor")
+        assert codes(await victor.ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == [0, 0, 0]
+        assert not (await face.broker.coordinator.held("hers")).offsets.rows
         await face.close()
 
     asyncio.run(run())

@@ -34,6 +34,7 @@ async def _handler(connection: Any, request: Request) -> Fields | None:
         (ApiRow("fetsch", (R.READ_TOPIC,), _handler), ValueError),
         (ApiRow("fetch", (R.NONE, R.READ_TOPIC), _handler), ValueError),
         (ApiRow("fetch", (R.ANY_ROLE, R.READ_TOPIC), _handler), ValueError),
+        (ApiRow("fetch", (R.ANY_GRANT, R.READ_TOPIC), _handler), ValueError),
         (ApiRow("fetch", (R.READ_TOPIC, R.WRITE_TOPIC), _handler), ValueError),
         (ApiRow("fetch", (R.TENANT, R.SUPER), _handler), ValueError),
     ],
@@ -77,40 +78,55 @@ def test_the_gate_goes_by_the_row_and_by_the_topics_own_tenant() -> None:
             R.DELETE_TOPIC: {"boss", "root"},
             R.TENANT: {"keeper", "root"},
             R.SUPER: {"root"},
+            R.ANY_GRANT: {"reader", "writer", "boss", "keeper", "root"},
+            R.IDEMPOTENT_WRITE: {"writer", "boss", "keeper", "root"},
         }
         request = Request(BY_NAME["fetch"], 0, 1, "", {}, b"")
         login = Client(face.listener).protocol.login
         for right, allowed in expected.items():
             rows = checked([ApiRow("fetch", (right,), _handler)])
             gate = RequestGate(rows, login, face.broker.security.rights, "public/default", face.broker.name)
-            of_all = right in (R.TENANT, R.SUPER)
+            of_all, somewhere = right in (R.TENANT, R.SUPER), right in (R.ANY_GRANT, R.IDEMPOTENT_WRITE)
+            code = Code.CLUSTER_AUTHORIZATION_FAILED if of_all or somewhere else Code.TOPIC_AUTHORIZATION_FAILED
+
+            def ask(gate: RequestGate = gate, of_all: bool = of_all, somewhere: bool = somewhere) -> None:
+                if somewhere:
+                    gate.somewhere(request, Code.CLUSTER_AUTHORIZATION_FAILED)
+                elif of_all:
+                    gate.of_all(request)
+                else:
+                    gate.topic(request, "shop/live/orders")
+
             found = set()
             for role in ("guest", "reader", "writer", "boss", "keeper", "root"):
                 login.principal = Principal(role=role)
                 try:
-                    gate.of_all(request) if of_all else gate.topic(request, "shop/live/orders")
+                    ask()
                     found.add(role)
                 except Refused as error:
-                    assert error.code == (
-                        Code.CLUSTER_AUTHORIZATION_FAILED if of_all else Code.TOPIC_AUTHORIZATION_FAILED
-                    )
+                    assert error.code == code
             assert found == allowed, right
-            with pytest.raises(LookupError):
-                gate.topic(request, "shop/live/orders") if of_all else gate.of_all(request)
+            for other in ((True, False), (False, True), (False, False)):
+                if other != (of_all, somewhere):
+                    with pytest.raises(LookupError):
+                        ask(gate, *other)
 
     with_face(test, security=SECURITY)
 
 
-def test_a_role_without_a_grant_is_given_no_producer_id() -> None:
+def test_a_role_that_may_produce_nowhere_is_given_no_producer_id() -> None:
     async def test(face: Face) -> None:
         client = Client(face.listener)
         client.protocol.login.principal = Principal(role="ann")
         asked = {"transactional_id": None, "transaction_timeout": 1000}
-        refused = await client.ask("init_producer_id", 4, asked)
-        assert (refused["error_code"], refused["producer_id"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, -1)
-        granted = {"ann": ["produce"]}
-        await face.admin.update_namespace("public/default", lambda before: replace(before, permissions=granted))
-        await settle()
+        for granted in ({}, {"ann": ["consume"]}, {"ann": ["produce"]}):
+            await face.admin.update_namespace(
+                "public/default", lambda before, granted=granted: replace(before, permissions=granted)
+            )
+            await settle()
+            if "produce" not in granted.get("ann", ()):
+                refused = await client.ask("init_producer_id", 4, asked)
+                assert (refused["error_code"], refused["producer_id"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, -1)
         given = await client.ask("init_producer_id", 4, asked)
         assert given["error_code"] == 0 and given["producer_id"] >= 0
 

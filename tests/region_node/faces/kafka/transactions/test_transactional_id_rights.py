@@ -30,11 +30,11 @@ DAY_S = 86_400
 
 
 async def prepare(face: Face, transactions: KafkaTransactions) -> None:
-    """ "ann" and "bob" may produce and consume all of the listener's namespace, "nil" nothing."""
+    """ "ann" and "bob" may produce and consume all of the listener's namespace, "cora" consume it, "nil" nothing."""
     face.broker.transactions = transactions
     await face.admin.update_tenant("public", TenantInfo(allowed_regions=("us",), admin_roles=("pub-admin",)))
     both = ["produce", "consume"]
-    policies = NamespacePolicies(regions=("us",), permissions={"ann": both, "bob": both})
+    policies = NamespacePolicies(regions=("us",), permissions={"ann": both, "bob": both, "cora": ["consume"]})
     await face.admin.update_namespace("public/default", lambda _: policies)
     new = {"name": TOPIC, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     await client(face, "root").ask("create_topics", 7, {"topics": [new], "timeout": 1000})
@@ -119,10 +119,11 @@ def test_only_its_owner_writes_as_a_transactional_producer() -> None:
     with_transactions(run, security=SECURITY)
 
 
-def test_who_has_no_grant_makes_no_transactional_id_and_admins_use_every_one() -> None:
+def test_who_may_produce_nowhere_makes_no_transactional_id_and_admins_use_every_one() -> None:
     async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
         await prepare(face, transactions)
-        assert (await begin(face, "nil"))["error_code"] == REFUSED
+        for role in ("nil", "cora"):
+            assert (await begin(face, role))["error_code"] == REFUSED
         first = await begin(face, "ann")
         for role in ("pub-admin", "root"):
             assert (await begin(face, role))["error_code"] == 0
