@@ -20,7 +20,7 @@ ASSIGN = f"persistent://{NAMESPACE}/transaction_coordinator_assign"
 
 
 def is_assign(topic: str) -> bool:
-    """Whether a topic's full name names coordinators: every client may look it up."""
+    """Whether a topic's full name names coordinators: whoever has a grant somewhere may look it up."""
     return topic == ASSIGN or topic.startswith(f"{ASSIGN}-partition-")
 
 

@@ -21,7 +21,7 @@ Kind = pb.BaseCommand
 class CommandRight(Enum):
     NONE = "anybody: a client signs in by it"
     ANY_ROLE = "any role: it names nothing that anybody has"
-    LOOK_UP = "produce to or consume the topic"
+    LOOK_UP = "produce to or consume the topic; of the topic that coordinators are found by, a grant somewhere"
     PRODUCE = "produce to the topic; with an initial subscription consume it, too"
     CONSUME = "consume the topic, by the subscription"
     LIST = "produce to or consume all topics of the namespace"

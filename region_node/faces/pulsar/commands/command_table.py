@@ -56,12 +56,19 @@ def _on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     connection.answer(command.lookupTopic.request_id, _lookup(connection, command.lookupTopic))
 
 
+def _check_found(connection: PulsarConnection, name: TopicName) -> None:
+    """Coordinators are found by whoever may begin transactions. Raises Unauthorized."""
+    if is_assign(str(name)):
+        connection.identity.check_transactions()
+    else:
+        connection.identity.check_look_up(name)
+
+
 async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) -> None:
     response = pb.CommandLookupTopicResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        if not is_assign(str(name)):
-            connection.identity.check_look_up(name)
+        _check_found(connection, name)
         with connection.listener.lookups.one() as counts:
             found = await connection.listener.lookup.lookup(
                 str(name), command.advertised_listener_name, command.authoritative
@@ -88,8 +95,7 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
     response = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        if not is_assign(str(name)):
-            connection.identity.check_look_up(name)
+        _check_found(connection, name)
         response.partitions = await connection.listener.lookup.partitions(
             str(name), command.metadata_auto_creation_enabled
         )

@@ -79,12 +79,7 @@ async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:
 def _check_rights(connection: PulsarConnection, kind: Any, asked: Any) -> None:
     """What joins a transaction is written to when it ends. Raises Unauthorized."""
     if kind == Kind.NEW_TXN:
-        rights, principal = connection.listener.security.rights, connection.identity.principal
-        if principal is not None and not rights.has_a_grant(principal):
-            raise Unauthorized(
-                f"the role {principal.role!r} may not begin transactions, as it has no grant anywhere: an admin of a "
-                "tenant can grant it produce or consume"
-            )
+        connection.identity.check_transactions()
     elif kind == Kind.ADD_PARTITION_TO_TXN:
         for topic in asked.partitions:
             connection.identity.check(Action.PRODUCE, TopicName.parse(topic))

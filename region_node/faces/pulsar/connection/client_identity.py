@@ -163,6 +163,11 @@ class Identity:
         assert self.principal is not None
         self._connection.listener.security.rights.check_look_up(self.principal, topic)
 
+    def check_transactions(self) -> None:
+        """Raises Unauthorized where the client may begin no transactions."""
+        assert self.principal is not None
+        self._connection.listener.security.rights.check_transactions(self.principal)
+
     def check_list(self, namespace: str) -> None:
         """Raises Unauthorized where the client may not list the namespace's topics."""
         assert self.principal is not None

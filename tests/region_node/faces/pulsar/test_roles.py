@@ -24,6 +24,7 @@ TABLE = Path(__file__).with_name("rights_table.txt")
 LETTERS = "ngocpts"
 AUTH = "AuthorizationError"
 TOPIC, NAMESPACE, OPENED = "persistent://shop/live/orders", "shop/live", 7
+ASSIGN = "persistent://pulsar/system/transaction_coordinator_assign"
 _NEW = count()
 
 
@@ -144,8 +145,7 @@ def outcome(command: pb.BaseCommand | None) -> str:
 @pytest.fixture(scope="module")
 def clients(guarded: Guarded) -> Iterator[dict[str, SocketClient]]:
     made = {letter: SocketClient(guarded, letter) for letter in ROLES if letter in LETTERS}
-    assign = "persistent://pulsar/system/transaction_coordinator_assign"
-    for kind, asked in ((K.LOOKUP, TOPIC), (K.LOOKUP, f"{assign}-partition-0")):
+    for kind, asked in ((K.LOOKUP, TOPIC), (K.LOOKUP, f"{ASSIGN}-partition-0")):
         until(lambda kind=kind, asked=asked: outcome(made["s"].ask(kind, topic=asked, request_id=1)) == "ok")
     until(lambda: outcome(made["s"].ask(K.TC_CLIENT_CONNECT_REQUEST, tc_id=0, request_id=1)) == "ok")
     yield made
@@ -176,6 +176,10 @@ def fields(clients: dict[str, SocketClient], name: str, letter: str, topic: str,
             return {"response": {"auth_method_name": "token", "auth_data": b"x"}}
         case "LOOKUP" | "PARTITIONED_METADATA" | "GET_SCHEMA":
             return named
+        case "LOOKUP:coordinators":
+            return {**named, "topic": f"{ASSIGN}-partition-0"}
+        case "PARTITIONED_METADATA:coordinators":
+            return {**named, "topic": ASSIGN}
         case "GET_OR_CREATE_SCHEMA":
             schema = {"name": "x", "schema_data": b"", "type": pb.Schema.String}
             return {**named, "topic": f"{topic}-typed" if topic == TOPIC else topic, "schema": schema}
@@ -332,7 +336,7 @@ def test_no_name_leads_out_of_its_tenant(guarded: Guarded, clients: dict[str, So
     before, wrong = guarded.state(), []
     for name in WANTED:
         right = SERVED[K.Type.Value(name.partition(":")[0])].right
-        if right not in NAMED or name.endswith(":other"):
+        if right not in NAMED or name.endswith((":other", ":coordinators")):
             continue
         for letter in "os":
             topics = [*OUTSIDE, *(ALIKE if letter == "o" else ())]
