@@ -13,6 +13,7 @@ as many of changes behind a listing (then the connection is closed), WATCHES_MAX
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as tls
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import cast
 
 from heliograph.kv.engine.table_image import Image, parts
 from heliograph.kv.machine_commands import CommandStatus, answer_of, ok, refusal
+from heliograph.kv.server.metadata_calls import CALLS
 from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import Change
 from heliograph.model.errors import CorruptData, MetadataUnavailable, PeerError
@@ -33,6 +35,8 @@ from heliograph.wire.metadata_frames import (
     fields,
     frame,
 )
+
+log = logging.getLogger("heliograph.kv")
 
 REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
@@ -226,6 +230,7 @@ class _Connection(asyncio.Protocol):
         self._watches: dict[int, str] = {}
         self._writable = asyncio.Event()
         self._writable.set()
+        self._calls = CALLS.every
         self.greeted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -235,6 +240,8 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         server.connections[self] = None
+        certificate = transport.get_extra_info("peercert")
+        self._calls = CALLS.of(certificate, tls=transport.get_extra_info("ssl_object") is not None)
         self._deadline = asyncio.get_running_loop().call_later(server.settings.handshake_timeout_s, self.close)
 
     async def writable(self) -> None:
@@ -292,6 +299,9 @@ class _Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _on_frame(self, kind: int, request: int, payload: bytes) -> None:
+        if kind not in self._calls and kind in CALLS.every:
+            log.warning("metadata.call_refused", extra={"call": Frame(kind).name, "node": self._server.node})
+            raise PeerError(f"metadata: {Frame(kind).name} is not for the role of this certificate: show a broker's")
         if not self.greeted:
             self._on_hello(kind, payload)
             return

@@ -13,7 +13,7 @@ log has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData, PeerError
@@ -29,6 +29,7 @@ from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.block_reads import Piece, choose, held
 from storage.bookie.journal.journal import is_transient
+from storage.bookie.serving.bookie_calls import CALLS
 from storage.bookie.serving.lac_waits import LacWaits
 
 __all__ = ["Bookie", "BookieSettings", "DirectoryPlace", "Peer"]
@@ -83,15 +84,21 @@ class Bookie(Directories):
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
-    def on_frames(self, view: memoryview, ends: Sequence[int], peer: Peer) -> None:
-        """Whole frames one behind another. Raises PeerError, which is the end of that connection. `commit` must follow
-        in this loop pass.
+    def on_frames(
+        self, view: memoryview, ends: Sequence[int], peer: Peer, calls: Collection[int] = CALLS.every
+    ) -> None:
+        """Whole frames one behind another. calls: those that this peer may make. Raises PeerError, which is the end of
+        that connection. `commit` must follow in this loop pass.
         """
         start = kept = 0  # [kept, start) goes to one journal as one piece
         into = self.journals[0]
         try:
             for end in ends:
                 _, _, kind, number, ledger, entry, value, request = HEAD.unpack_from(view, start)
+                if kind not in calls:
+                    raise PeerError(
+                        f"a frame of kind {kind} is no request to a bookie, or not for the role of this certificate"
+                    )
                 home = self.home(ledger)
                 if home.journal is not into:
                     into.keep(view[kept:start])

@@ -10,6 +10,7 @@ is not read while the bookie is full, or while its own answers are not taken.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as tls
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -18,6 +19,9 @@ from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie_frames import BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
 from storage.bookie.serving.bookie import Bookie
+from storage.bookie.serving.bookie_calls import CALLS
+
+log = logging.getLogger("storage.bookie")
 
 _TICK_S = 1.0
 _WRITE_HIGH_BYTES = 8 << 20
@@ -98,6 +102,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._flushing = False
         self._blocked = self._slow = self._gone = False
+        self._calls = CALLS.every
         self.transport: asyncio.Transport
 
     # -- from the socket ----------------------------------------------------------------------------------------------
@@ -105,6 +110,8 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        certificate = transport.get_extra_info("peercert")
+        self._calls = CALLS.of(certificate, tls=transport.get_extra_info("ssl_object") is not None)
         self._server.joined(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -114,8 +121,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         try:
             view, ends = self._frames.received(nbytes)
             if ends:
-                self._bookie.on_frames(view, ends, self)
+                self._bookie.on_frames(view, ends, self, self._calls)
         except PeerError as error:
+            log.warning("bookie.bad_peer", extra={"error": str(error), "bookie": self._bookie.bookie_id})
             self._server.left(self, str(error))
             self.transport.abort()
             self._gone = True

@@ -24,6 +24,7 @@ from geo_tests.wan.instance import PROGRAM, eventually
 from region_node.security.certificate_authority import ensure_certificates
 from tests.region_node.live import until
 from tests.region_node.region_processes import Process, Region
+from tests.region_node.security import inside_calls
 from tests.region_node.security.authentication.issuer import SECRET, secret_token
 from tests.region_node.security.authentication.issuer_server import Issuer
 from tests.region_node.security.authentication.password_lines import line
@@ -517,6 +518,19 @@ def test_inside_another_role_is_shut_out_by_the_handshake(region: Secured) -> No
     assert not any(_lets_in(port, region.tls, "replicator.us") for port in ports)
     assert all(_lets_in(port, region.tls, "bookie.us", wait_s=0.5) for port in ports[:2])
     assert not any(_lets_in(port, region.tls, "bookie.us") for port in ports[2:])
+
+
+def test_each_call_inside_is_answered_to_whom_the_table_says(region: Secured) -> None:
+    processes, folder = region.processes, inside_calls.certificates(region.tls)
+    ports = {name: processes["us-meta-0"].ports[name] for name in ("meta", "config")}
+    ports |= {"bookie": processes["us-bookie-0"].ports["bookie"], "link": processes["us-broker-0"].ports["link"]}
+    wrong = []
+    for (listener, call), wanted in inside_calls.WANTED.items():
+        for letter, answer in wanted.items() if listener in ports else ():
+            found = inside_calls.answered(ports[listener], folder, letter, listener, call)
+            if found != answer:
+                wrong.append(f"{listener} {call} {letter}: {found}, wanted {answer}")
+    assert not wrong, "\n".join(wrong)
 
 
 def _lets_in(port: int, folder: Path, name: str, *, wait_s: float = 60.0) -> bool:
