@@ -278,7 +278,7 @@ class BrokerFaces:
         broker.canary.ask_owner = lambda topic: health_of_owner(admin, topic)
         broker.promises.told = admin.audit.note
         own_name = OwnCredentials(own.drill_token_file)
-        broker.known_ends.elsewhere = lambda metadata: end_elsewhere(admin, own_name, metadata)
+        broker.known_ends.elsewhere = lambda metadata, most: end_elsewhere(admin, own_name, metadata, most)
         if broker.kafka is not None:
             topics = broker.topics
             broker.kafka.delete_part = lambda part: admin.at_owner(

@@ -40,6 +40,7 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
+from storage.ledger.reading.lost_entries import lost_entries
 from storage.ledger.repair.ledger_repair import READ_BYTES
 from storage.ledger.underreplicated_marks import look_again, mark_lost
 
@@ -97,8 +98,8 @@ class Refilled:
 async def unreadable(
     context: LedgerContext, metadata: LedgerMetadata, throttle: Throttle, first: int = 0, last: int | None = None
 ) -> list[tuple[int, int]]:
-    """[first, last] of the entries in that range of a closed ledger of which no copy can be read. Reads all of it;
-    BookieUnavailable counts as well.
+    """[first, last] of the entries in that range of a closed ledger of which no copy can be read. Reads all of it, but
+    for what its bookies say is lost, which is passed over at once; BookieUnavailable counts as well.
     """
     at, end, found = (
         first,
@@ -115,8 +116,10 @@ async def unreadable(
             _note(found, at, after - 1)
             at = after
         except HeliographError:
-            _note(found, at, at)
-            at += 1
+            lost = await lost_entries(context, metadata.ledger, at, end)
+            after = at + 1 if lost is None else lost.last + 1
+            _note(found, at, after - 1)
+            at = after
         else:
             await throttle.take(sum(run.size_bytes for _, run in runs))
             at = runs[-1][0] + runs[-1][1].count

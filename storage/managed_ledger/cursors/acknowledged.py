@@ -20,23 +20,23 @@ from storage.managed_ledger.metadata.ledger_pages import stored_topic
 log = logging.getLogger("storage.managed_ledger")
 
 
-Elsewhere = Callable[[LedgerMetadata], Awaitable[int]]
-"""The last entry of the ledger that another region holds; -1: none is known."""
+Elsewhere = Callable[[LedgerMetadata, int], Awaitable[int]]
+"""Given a ledger and the highest entry that it may have: the last one that another region holds; -1: none is known."""
 
 
 class KnownEnds:
     """How far a ledger is known to be confirmed by whatever is not a bookie. elsewhere: set where other regions can be
-    asked.
+    asked. last_entry_max: of a ledger here; whoever names a higher one is not believed.
     """
 
-    def __init__(self, meta: MetadataStore) -> None:
-        self._meta = meta
+    def __init__(self, meta: MetadataStore, last_entry_max: int) -> None:
+        self._meta, self._last_entry_max = meta, last_entry_max
         self.elsewhere: Elsewhere | None = None
 
     async def __call__(self, metadata: LedgerMetadata) -> int:
         """-1: nothing is known. Raises what the metadata raises."""
         here = await confirmed_through(self._meta, metadata)
-        there = -1 if self.elsewhere is None else await self.elsewhere(metadata)
+        there = -1 if self.elsewhere is None else await self.elsewhere(metadata, self._last_entry_max)
         log.warning(
             "ledger.forgotten",
             extra={"topic": metadata.topic, "ledger": metadata.ledger, "known_here": here, "known_elsewhere": there},

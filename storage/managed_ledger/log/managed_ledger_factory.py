@@ -44,6 +44,7 @@ from storage.managed_ledger.log import damaged_ledgers
 from storage.managed_ledger.log.log_reader import ColdReads
 from storage.managed_ledger.log.log_replay import replayed
 from storage.managed_ledger.log.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.log.rollover_rule import last_entry_max
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE, NoState, ShadowLedger
 from storage.managed_ledger.log.shared_parts import SharedParts
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
@@ -101,7 +102,7 @@ class ManagedLedgerFactory:
         """
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
-        self.known_ends = KnownEnds(meta)
+        self.known_ends = KnownEnds(meta, last_entry_max(self.settings))
         self.context = LedgerContext(
             meta=meta,
             pool=pool,

@@ -8,6 +8,7 @@ Source: docs/protocols/ledger.md, "Managed ledgers".
 
 from __future__ import annotations
 
+from heliograph.wire.run import COUNT_MAX
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 
 _LEDGERS_LATER = 8
@@ -23,6 +24,11 @@ def is_full(settings: ManagedLedgerSettings, entries: int, size_bytes: int, age_
         or size_bytes >= settings.ledger_bytes_max
         or age_s > settings.ledger_age_max_s
     )
+
+
+def last_entry_max(settings: ManagedLedgerSettings) -> int:
+    """The highest entry that a ledger written under these settings may have: the run that fills it is taken whole."""
+    return settings.ledger_entries_max + COUNT_MAX - 2
 
 
 def idle_limit_s(settings: ManagedLedgerSettings, ledgers: int) -> float:

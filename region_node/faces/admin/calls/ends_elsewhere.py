@@ -3,7 +3,8 @@
 Is: a question to each region of the topic, for the one case that no bookie here knows any more. Isn't: what follows
 (`storage.ledger.recovery`).
 Invariants: what another region holds was confirmed here before; one that does not answer soon is named in the log,
-since then there may be more.
+since then there may be more. So is one that names an entry which no ledger here can have: it is not believed, and
+takes nothing from what the others say.
 Source: docs/protocols/ledger.md, "Fencing and recovery".
 """
 
@@ -24,9 +25,9 @@ from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 log = logging.getLogger("region_node.admin")
 
 
-async def end_elsewhere(admin: Admin, caller: Caller, metadata: LedgerMetadata) -> int:
+async def end_elsewhere(admin: Admin, caller: Caller, metadata: LedgerMetadata, last_entry_max: int) -> int:
     """The last entry of the ledger that a region holds a copy of; -1: none, as far as regions have answered within
-    `region_patience_s`.
+    `region_patience_s`. last_entry_max: the highest that a ledger of this region may have.
     """
     own = admin.view.region(admin.region)
     if own is None or not metadata.topic:
@@ -41,7 +42,14 @@ async def end_elsewhere(admin: Admin, caller: Caller, metadata: LedgerMetadata) 
         try:
             async with asyncio.timeout(admin.region_patience_s):
                 told = await elsewhere(admin, caller, region, "GET", f"/heliograph/v1/topics/{path}/vectors")
-                return _end(told["regions"][region]["origins"], own.number, metadata.ledger)
+                end = _end(told["regions"][region]["origins"], own.number, metadata.ledger)
+                if end > last_entry_max:
+                    raise ValueError(
+                        f"entry {end} is beyond the {last_entry_max + 1} that ledger_entries_max lets a ledger hold: "
+                        f"what region {region} says of it is left out. Find out why it says so, or whether "
+                        "ledger_entries_max was lowered since"
+                    )
+                return end
         except (HeliographError, TimeoutError, LookupError, TypeError, ValueError) as error:
             log.warning(
                 "ledger.end_not_told",

@@ -22,9 +22,10 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerSettings
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
-from storage.ledger.repair.in_place_repair import Refilled, refill
+from storage.ledger.repair.in_place_repair import Refilled, refill, unreadable
 from storage.ledger.repair.ledger_repair import LedgerRepair
 from storage.ledger.underreplicated_marks import Mark, mark_lacking
+from tests.storage.ledger.fake_bookies import FakeBookie
 from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of
 
@@ -73,6 +74,31 @@ async def read_back(writer: Writer, ledger: int) -> list[str]:
             found += names_of(run)
             at = first + run.count
     return found
+
+
+def test_what_is_lost_is_found_without_a_read_for_each_entry() -> None:
+    """However many entries a ledger is said to have that nobody has."""
+
+    async def work(region: Region, writer: Writer) -> None:
+        metadata = await written(region, writer, 2)
+        reads: list[int] = []
+
+        def counted(bookie: FakeBookie) -> None:
+            read = bookie.read
+
+            def counting(ledger: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+                reads.append(first)
+                return read(ledger, first, last, max_bytes)
+
+            bookie.read = counting  # type: ignore[method-assign]
+
+        for name in metadata.fragments[0][1]:
+            region.bookies[name].begin_anew(metadata.ledger + 1)
+            counted(region.bookies[name])
+        assert await unreadable(writer.context, metadata, Throttle(1 << 30)) == [(0, COUNT - 1)]
+        assert set(reads) == {0}
+
+    scenario(work)
 
 
 async def gone(region: Region, writer: Writer, *names: str) -> None:

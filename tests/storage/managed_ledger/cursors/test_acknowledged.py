@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from geo_tests.sim.ledgers import SMALL_LEDGERS
 from geo_tests.sim.premises import Premises, on_premises
 from heliograph.model.errors import EntriesLost
 from heliograph.model.ledger_metadata import LedgerMetadata
+from heliograph.wire.run import COUNT_MAX
 from storage.managed_ledger.cursors.acknowledged import KnownEnds
 from tests.storage.managed_ledger.emptied_bookies import emptied
 
@@ -25,7 +27,8 @@ def test_what_another_region_holds_is_named_as_lost_here() -> None:
         owner = await premises.owner("second")
         await emptied(premises, owner)
 
-        async def elsewhere(metadata: LedgerMetadata) -> int:
+        async def elsewhere(metadata: LedgerMetadata, last_entry_max: int) -> int:
+            assert last_entry_max == SMALL_LEDGERS.ledger_entries_max + COUNT_MAX - 2
             return 4 if metadata.ledger == number else -1
 
         ends = owner.context.confirmed

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from storage.managed_ledger.log.rollover_rule import idle_left_s, idle_limit_s, is_full
+from heliograph.wire.run import COUNT_MAX
+from storage.managed_ledger.log.rollover_rule import idle_left_s, idle_limit_s, is_full, last_entry_max
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 
 SETTINGS = ManagedLedgerSettings(
@@ -43,6 +44,14 @@ def test_no_ledger_takes_more_than_one_run_beyond_its_bounds(seed: int) -> None:
             age_s + 20 * rng.random(),
         )
     assert is_full(SETTINGS, entries + 1, size_bytes + 1, age_s + 1.0), "full stays full"
+
+
+@pytest.mark.parametrize("entries_max", (1, 10, 50_000))
+def test_the_last_entry_that_a_ledger_may_have_is_that_of_the_largest_run_that_fills_it(entries_max: int) -> None:
+    settings = ManagedLedgerSettings(ledger_entries_max=entries_max)
+    before = entries_max - 1
+    assert not is_full(settings, before, 0, 0.0) and is_full(settings, before + 1, 0, 0.0)
+    assert last_entry_max(settings) == before + COUNT_MAX - 1
 
 
 def test_with_more_ledgers_an_idle_one_is_left_open_for_longer_but_not_above_the_age() -> None:

@@ -16,6 +16,7 @@ from region_node.faces.admin.calls import ends_elsewhere
 from region_node.faces.admin.dr.drill_schedules import OwnCredentials
 
 LEDGER = 1_700_000_000_051
+LAST_MAX = 1000
 
 
 def told(region: str, *rows: tuple[str, list[int] | None]) -> dict[str, Any]:
@@ -27,17 +28,30 @@ ANSWERS: dict[str, Any] = {
     "ap": told("ap", ("1.1.a", [LEDGER, 57])),
     "sa": MetadataUnavailable("region sa does not answer"),
     "af": told("somebody else"),
+    "one too many": told("one too many", ("1.1.a", [LEDGER, LAST_MAX + 1])),
+    "endless": told("endless", ("1.1.a", [LEDGER, 10**17]), ("1.1.a", [LEDGER, 40])),
+    "last": told("last", ("1.1.a", [LEDGER, LAST_MAX])),
 }
 
 
 @pytest.mark.parametrize(
     ("regions", "end"),
-    ((("us",), -1), (("us", "eu"), 41), (("us", "eu", "ap", "sa", "af"), 57), (("us", "sa", "silent"), -1)),
+    (
+        (("us",), -1),
+        (("us", "eu"), 41),
+        (("us", "eu", "ap", "sa", "af"), 57),
+        (("us", "sa", "silent"), -1),
+        (("us", "endless"), -1),
+        (("us", "one too many", "eu", "endless"), 41),
+        (("us", "eu", "last"), LAST_MAX),
+    ),
 )
 def test_the_farthest_region_says_where_it_ended(
     regions: tuple[str, ...], end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of its own origin alone; whoever does not answer, soon, or with sense, is no reason to wait."""
+    """Of its own origin alone; whoever does not answer, soon, or with sense, is no reason to wait. Whoever names an
+    entry that no ledger here can have is not believed.
+    """
     asked: list[str] = []
 
     async def elsewhere(admin: Any, caller: Any, region: str, method: str, path: str) -> Any:
@@ -58,7 +72,7 @@ def test_the_farthest_region_says_where_it_ended(
     found: list[int] = []
 
     async def main() -> None:
-        found.append(await ends_elsewhere.end_elsewhere(admin, OwnCredentials(""), metadata))
+        found.append(await ends_elsewhere.end_elsewhere(admin, OwnCredentials(""), metadata, LAST_MAX))
 
     run_alone(main())
     assert found == [end] and set(asked) <= {"/heliograph/v1/topics/t/n/a%20b/vectors"}
