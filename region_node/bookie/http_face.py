@@ -231,6 +231,8 @@ class BookieHttp:
             ("bookie_entry_logs_count", "gauge", sum(len(one.table.logs) for one in dirs)),
             ("bookie_entry_log_bytes", "gauge", sum(one.log_bytes for one in dirs)),
             ("bookie_live_bytes", "gauge", sum(one.live_bytes for one in dirs)),
+            ("bookie_index_bytes", "gauge", sum(one.pages.held_bytes for one in bookie.dirs)),
+            ("bookie_index_page_reads_total", "counter", sum(one.pages.loads for one in bookie.dirs)),
             (
                 "bookie_journal_segments",
                 "gauge",

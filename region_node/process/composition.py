@@ -247,6 +247,7 @@ class BookieRole:
                 free_bytes_min=own.free_mb_min << 20,
                 free_bytes_again=own.free_mb_again << 20,
                 open_logs_max=own.open_logs_max,
+                index_bytes_max=own.index_mb_max << 20,
             )
         self.bookie = Bookie(
             [DirectoryPlace(disk(path), disk(path), path if len(journals) > 1 else "") for path in journals],

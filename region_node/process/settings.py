@@ -269,6 +269,8 @@ class BookieRoleSettings:
     """With so much it takes them again."""
     open_logs_max: int = 512
     """Entry logs that are kept open to be read, of all ledger directories together; one or two open files each."""
+    index_mb_max: int = 256
+    """What is kept in memory of the indexes of the entry logs, of all ledger directories together."""
     gc_interval_s: float = 900.0
     """Between two looks for ledgers that the metadata does not know any more; 0 is never."""
 
@@ -290,6 +292,8 @@ class BookieRoleSettings:
             raise ConfigError(f"bookie: want 0 <= free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
         if not 1 <= self.open_logs_max <= 1_000_000:
             raise ConfigError(f"bookie.open_logs_max must be 1 to 1000000, not {self.open_logs_max}")
+        if not 1 <= self.index_mb_max <= 1 << 20:
+            raise ConfigError(f"bookie.index_mb_max must be 1 to 1048576 (MiB), not {self.index_mb_max}")
         if not 0 <= self.gc_interval_s <= 86400:
             raise ConfigError(f"bookie.gc_interval_s must be 0 (never) to 86400, not {self.gc_interval_s}")
 

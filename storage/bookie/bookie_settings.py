@@ -31,6 +31,10 @@ class BookieSettings:
     """Reads from disk under way; beyond it connections are not read."""
     open_logs_max: int = 512
     """Entry logs that are kept open to be read, of all ledger directories together: one descriptor each, or two."""
+    index_bytes_max: int = 256 << 20
+    """What is kept of the indexes of the entry logs, of all ledger directories together; the rest is read again where
+    it is needed.
+    """
     lac_waits_max: int = 4096
     """Readers that wait for a ledger to be confirmed further; one more, and the oldest is answered at once."""
     held_looks_max: int = 500
@@ -62,6 +66,7 @@ class BookieSettings:
             self.read_bytes_max,
             self.reads_max,
             self.open_logs_max,
+            self.index_bytes_max,
             self.spare_segments,
             self.lac_waits_max,
             self.held_looks_max,

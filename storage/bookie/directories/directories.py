@@ -72,15 +72,12 @@ class Directories(ABC):
             JournalDir(place, settings, who, self.counts, self._now, changed=self._on_state, room=self._unblock)
             for place in journals
         ]
-        share = max(1, settings.write_cache_bytes // len(ledgers))
-        open_logs = max(1, settings.open_logs_max // len(ledgers))
         self.dirs = [
             LedgerDir(
                 place,
                 self.journals[at % len(journals)],
                 settings,
-                share,
-                open_logs,
+                len(ledgers),
                 changed=self._on_state,
                 room=self._on_room,
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from heliograph.wire.bookie_frames import Kind
 from storage.bookie.bookie_settings import BookieSettings
@@ -17,16 +18,19 @@ from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.disk_space import none_now, on, why_full
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.entry_log import scrub
+from storage.bookie.entry_log.block_reads import Steps, block_at, longest_at
 from storage.bookie.entry_log.compaction import EntryLogCompactor
 from storage.bookie.entry_log.disk_reads import CatchUp
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
 from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.entry_log.index_pages import IndexPages, LookUps
 from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.scrub import Scrubber
 from storage.bookie.entry_log.write_cache import CacheGeneration
 from storage.bookie.journal.journal import is_transient
 
+T = TypeVar("T")
 _CONTROL_BYTES = 64
 """What a fence or a deletion counts in the write cache, so that they too are flushed in the end."""
 
@@ -39,13 +43,14 @@ class LedgerDir:
         place: DirectoryPlace,
         journal: JournalDir,
         settings: BookieSettings,
-        cache_bytes_max: int,
-        open_logs_max: int,
+        share: int,
         *,
         changed: Callable[[], None],
         room: Callable[[], None],
     ) -> None:
-        self.place, self.journal, self._settings, self._cache_bytes_max = place, journal, settings, cache_bytes_max
+        """share: how many directories share what the settings bound."""
+        self.place, self.journal, self._settings = place, journal, settings
+        self._cache_bytes_max = max(1, settings.write_cache_bytes // share)
         self._changed, self._room = changed, room
         journal.serve(self)
         self.failure = ""
@@ -54,9 +59,11 @@ class LedgerDir:
         """Whether the next start knows that, too: until it does, the journal keeps what is not in the logs here."""
         self.full = ""
         """Why nothing is stored here at the moment."""
-        files = OpenLogs(place.background, open_logs_max)
+        files = OpenLogs(place.background, max(1, settings.open_logs_max // share))
         self.catch_up = CatchUp(files, lambda: journal.syncing)
-        self.logs = EntryLogs(place.disk, files, self.catch_up.behind)
+        self.pages = IndexPages(max(1, settings.index_bytes_max // share))
+        self.logs = EntryLogs(place.disk, files, self.pages, self.catch_up.behind)
+        self._look_ups = LookUps(self.pages, files, self.catch_up)
         self.compactor = EntryLogCompactor(self.logs, settings, failed=self.fail, changed=room)
         self.scrubber = Scrubber(self.logs, settings)
         self.active = CacheGeneration()
@@ -170,10 +177,27 @@ class LedgerDir:
 
     def met_bad(self, log: EntryLog, ledger: int, offset: int) -> None:
         """A reader did, there: it is looked at again, and named if it is bad."""
-        if log.number in self.table.logs and not self.failure and (group := log.group_of(ledger)) >= 0:
-            for at, size, first, count in log.runs(group):
-                if at == offset:
-                    self.scrubber.look_at(log, (at, size, ledger, first, count))
+
+        def found(run: tuple[int, int, int, int] | None, _error: BaseException | None) -> None:
+            if run is not None:
+                at, size, first, count = run
+                self.scrubber.look_at(log, (at, size, ledger, first, count))
+
+        if log.number in self.table.logs and not self.failure:
+            self.look_up(block_at(log, ledger, offset), found)
+
+    def look_up(self, steps: Steps[T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Looks into the indexes, as `LookUps.run` does."""
+        self._look_ups.run(steps, done)
+
+    def count_at(self, place: scrub.Spot, done: Callable[[int | None, BaseException | None], None]) -> None:
+        """Entries of the longest block in that log that begins with that one; 0 where none does, or none is wanted."""
+        number, ledger, first = place
+        log = self.table.logs.get(number)
+        if log is None or not self.logs.wants(number, ledger, first):
+            done(0, None)
+        else:
+            self.look_up(longest_at(log, ledger, first), done)
 
     def refilled(self, place: scrub.Spot) -> None:
         """The entries of that bad block are durable here again."""

@@ -12,24 +12,40 @@ a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import heapq
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from heliograph.model.errors import CorruptData
 from heliograph.wire.block import peek_block, verify_block
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.entry_log.block_cutting import Covered, cut_block
-from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, LogWriter, NewLog
 from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.entry_log.index_pages import load_page
+from storage.bookie.entry_log.log_index import IndexPage
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.journal.journal import is_transient
 
 _JOB_BYTES = 1 << 20
 """Copied at once; reads of clients come between."""
+_SOURCES_MAX = 256
+"""Of each a page of its index is in memory."""
 
 _Block = tuple[EntryLog, int, int, int, int, int, int]
 """(log, offset, size, first entry, count, and of it what is copied: from entry, behind entry)."""
 _Step = LedgerMark | _Block
+
+
+class _Need(NamedTuple):
+    """A page of that log's index."""
+
+    log: EntryLog
+    page: int
+
+
+_Plan = Generator[_Step | _Need, IndexPage | None, None]
 
 
 class _BadSource(Exception):
@@ -66,8 +82,11 @@ class EntryLogCompactor:
         self._sources: list[int] = []
         self._source_bytes = 0
         self._writer: LogWriter | None = None
-        self._steps: Iterator[_Step] = iter(())
-        self._ready: EntryLog | None = None
+        self._plan: _Plan = _nothing()
+        self._page: IndexPage | None = None
+        self._steps: list[_Step] = []  # on their way to the disk's thread
+        self._steps_bytes = 0
+        self._ready: NewLog | None = None
         self._working = False
 
     @property
@@ -127,7 +146,7 @@ class EntryLogCompactor:
             if (
                 number in table.logs and number not in self.bad and not table.is_empty(number)
             ):  # an empty one goes by itself, perhaps just now
-                return self._take([number])
+                return self._take([number], table.ledgers_in(number))
         if not self._live_max:
             return False
         shares = sorted(
@@ -139,7 +158,7 @@ class EntryLogCompactor:
         chosen: list[int] = []
         for _, number in shares:
             size += table.live_bytes(number)
-            if chosen and size > self._settings.compacted_log_bytes:
+            if chosen and (size > self._settings.compacted_log_bytes or len(chosen) >= _SOURCES_MAX):
                 break
             chosen.append(number)
         if not chosen:
@@ -147,12 +166,13 @@ class EntryLogCompactor:
             return False
         return self._take(chosen)
 
-    def _take(self, sources: list[int]) -> bool:
+    def _take(self, sources: list[int], known: Sequence[int] = ()) -> bool:
+        """known: ledgers that a source holds something of, where its index may be bad."""
         table, self._sources = self._logs.table, sources
         self._logs.held = dict.fromkeys(self._sources)
         self._source_bytes = sum(table.logs[number].block_bytes for number in self._sources)
         self._writer = LogWriter(self._logs.reads, self._logs.take_number())
-        self._steps = self._plan([table.logs[number] for number in self._sources])
+        self._plan = self._planned([table.logs[number] for number in self._sources], known)
         return True
 
     def _share(self, number: int) -> float:
@@ -162,39 +182,72 @@ class EntryLogCompactor:
             return -1.0
         return table.live_bytes(number) / log.block_bytes if log.block_bytes else 1.0
 
-    def _plan(self, sources: Sequence[EntryLog]) -> Iterator[_Step]:
+    def _planned(self, sources: Sequence[EntryLog], known: Sequence[int]) -> _Plan:
         """What the new log holds, in order; asked for piece by piece, so a ledger that dies meanwhile is left out."""
         table = self._logs.table
-        for ledger in sorted({ledger for log in sources for ledger in log.ledgers}):
+        at: list[tuple[int, int, int, int]] = []  # ledger, source, page, group: the next one of each source
+        pages: dict[int, IndexPage] = {}
+        for source, log in enumerate(sources):
+            if log.pages:
+                pages[source] = yield from self._whole_page(log, 0, known)
+                at += [(pages[source].ledgers[0], source, 0, 0)] if pages[source].ledgers else []
+        heapq.heapify(at)
+        rest = list(reversed(known))
+        while at or rest:
+            ledger = min(at[0][0] if at else rest[-1], rest[-1] if rest else at[0][0])
+            while rest and rest[-1] == ledger:
+                rest.pop()
+            here: list[tuple[EntryLog, IndexPage, int]] = []
+            while at and at[0][0] == ledger:
+                _, source, number, group = heapq.heappop(at)
+                log, page = sources[source], pages[source]
+                here.append((log, page, group))
+                group += 1
+                while group == len(page.ledgers) and number + 1 < log.pages:
+                    number, group = number + 1, 0
+                    page = pages[source] = yield from self._whole_page(log, number, known)
+                if group < len(page.ledgers):
+                    heapq.heappush(at, (page.ledgers[group], source, number, group))
             if ledger in table.dead:
                 continue
-            groups = [(log, group) for log in sources if (group := log.group_of(ledger)) >= 0]
-            mark = LedgerMark(
-                ledger, max(log.lacs[group] for log, group in groups), any(log.fenced[group] for log, group in groups)
-            )
-            wanted = [(log, group) for log, group in groups if table.wants(ledger, log.number)]
-            if not wanted and not mark.fenced:
+            wanted = [one for one in here if table.wants(ledger, one[0].number)]
+            if (
+                not wanted
+                and ledger not in table.fenced
+                and not any(table.wants_mark(ledger, log.number) for log in sources)
+            ):
                 continue
-            yield mark
+            yield LedgerMark(ledger, table.lac.get(ledger, -1), ledger in table.fenced)
             if ledger in table.mixed:
                 yield from self._newest(ledger, {log.number for log in sources})
                 continue
             runs = sorted(
                 (first, offset, size, count, log.number, log)
-                for log, group in wanted
-                for offset, size, first, count in log.runs(group)
+                for log, page, group in wanted
+                for offset, size, first, count in page.runs(group)
             )
             for first, offset, size, count, _, log in runs:
                 yield log, offset, size, first, count, first, first + count
 
-    def _newest(self, ledger: int, sources: set[int]) -> Iterator[_Block]:
+    def _whole_page(
+        self, log: EntryLog, number: int, known: Sequence[int]
+    ) -> Generator[_Need, IndexPage | None, IndexPage]:
+        page = yield _Need(log, number)
+        assert page is not None
+        if page.rebuilt and not known:
+            raise _BadSource(log.number, f"entry log {log.number}: its index cannot be read")
+        return page
+
+    def _newest(self, ledger: int, sources: set[int]) -> _Plan:
         """Yields, for a ledger of which something came again, what the sources have and no younger log has, be that a
         source or not. (What is in memory will be in a younger one.)
         """
         covered = Covered()
         blocks: list[tuple[int, int, int, int, int, int, EntryLog]] = []
-        for log in self._logs.table.logs_of(ledger):
-            for offset, size, first, count in reversed(list(log.runs(log.group_of(ledger)))):
+        for log, _ in self._logs.table.logs_of(ledger):
+            page = yield _Need(log, log.page_of(ledger))
+            assert page is not None
+            for offset, size, first, count in reversed(list(page.runs(page.group_of(ledger)))):
                 if (log.number, ledger, first) in self._logs.refilled:
                     continue
                 for low, high in covered.take(first, count):
@@ -205,20 +258,42 @@ class EntryLogCompactor:
 
     def _copy(self) -> None:
         assert self._writer is not None
-        steps: list[_Step] = []
-        size = 0
-        for step in self._steps:
-            steps.append(step)
-            size += 0 if isinstance(step, LedgerMark) else step[2]
-            if size >= min(_JOB_BYTES, self._budget):
+        reads, files, ended = self._logs.reads, self._logs.files, False
+        while self._steps_bytes < min(_JOB_BYTES, self._budget):
+            try:
+                step = self._plan.send(self._page)
+            except StopIteration:
+                ended = True
                 break
-        self._budget -= size
+            except _BadSource as error:
+                self._abandon(error)
+                return
+            self._page = None
+            if isinstance(step, _Need):
+                self._working = True
+                reads.submit(partial(load_page, files, *step), partial(self._paged, step.log))
+                return
+            self._steps.append(step)
+            self._steps_bytes += 0 if isinstance(step, LedgerMark) else step[2]
+        steps, self._steps = self._steps, []
+        self._budget -= self._steps_bytes
+        self._steps_bytes = 0
         self._working = True
-        reads = self._logs.reads
         if steps:
-            reads.submit(partial(_copy_steps, self._logs.files, self._writer, steps), self._copied)
+            reads.submit(partial(_copy_steps, files, self._writer, steps), self._copied)
         else:
+            assert ended
             reads.submit(self._writer.finish, self._finished)
+
+    def _paged(self, log: EntryLog, page: IndexPage | None, error: BaseException | None) -> None:
+        self._working = False
+        if page is not None:
+            self._page = page
+            self._go_on()
+        elif error is not None and is_transient(error):
+            self._abandon(error)
+        else:
+            self._abandon(_BadSource(log.number, f"entry log {log.number}: {error}"))
 
     def _copied(self, _result: None, error: BaseException | None) -> None:
         self._working = False
@@ -227,10 +302,10 @@ class EntryLogCompactor:
         else:
             self._abandon(error)
 
-    def _finished(self, log: EntryLog | None, error: BaseException | None) -> None:
+    def _finished(self, new: NewLog | None, error: BaseException | None) -> None:
         self._working = False
         if error is None:
-            self._ready = log
+            self._ready = new
             self._go_on()
         else:
             self._abandon(error)
@@ -240,7 +315,7 @@ class EntryLogCompactor:
         if error is None:
             assert self._ready is not None
             self.compacted_logs += len(self._sources)
-            self.reclaimed_bytes += self._source_bytes - self._ready.block_bytes
+            self.reclaimed_bytes += self._source_bytes - self._ready[0].block_bytes
             self._end()
         elif not is_transient(error):  # on a full disk the next tick tries again: which checkpoint is there is not sure
             self._failed(error)
@@ -259,8 +334,13 @@ class EntryLogCompactor:
         self._end()
 
     def _end(self) -> None:
-        self._sources, self._writer, self._ready, self._steps = [], None, None, iter(())
+        self._sources, self._writer, self._ready, self._steps, self._steps_bytes = [], None, None, [], 0
+        self._plan, self._page = _nothing(), None
         self._logs.held = {}
+
+
+def _nothing() -> _Plan:
+    yield from ()
 
 
 def _copy_steps(files: OpenLogs, writer: LogWriter, steps: Sequence[_Step]) -> None:

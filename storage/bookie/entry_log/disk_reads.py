@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from heliograph.runtime.disk import Buffer
 from storage.bookie.entry_log.block_reads import Piece, fetch
@@ -33,6 +34,7 @@ one that was larger would be moved to memory of its own each second time.
 _QUIET_SLICES = 8
 """After so many slices without a record nobody publishes."""
 
+T = TypeVar("T")
 Done = Callable[[int, list[Buffer], BaseException | None], None]
 Part = Callable[[list[Buffer]], None]
 
@@ -48,16 +50,27 @@ class _Read:
         self.blocks: list[Buffer] = []
 
 
+class _Load:
+    """Something small that is read by a job of its own."""
+
+    __slots__ = ("job", "loaded", "number")
+
+    def __init__(self, number: int, job: Callable[[], T], loaded: Callable[[T | None, BaseException | None], None]):
+        self.number = number
+        self.job: Callable[[], object] = job
+        self.loaded: Callable[[Any, BaseException | None], None] = loaded
+
+
 class CatchUp:
     """pending: whether a record is on its way to the journal. Only the event loop calls this."""
 
     def __init__(self, files: OpenLogs, pending: Callable[[], bool], *, slice_bytes: int = SLICE_BYTES) -> None:
         self._files, self._disk, self._pending, self._slice_bytes = files, files.disk, pending, slice_bytes
-        self._waiting: deque[_Read] = deque()  # with nothing under way
+        self._waiting: deque[_Read | _Load] = deque()  # with nothing under way
         self._begun: deque[_Read] = deque()  # with a slice under way, and more to read
         self._open: dict[int, None] = {}  # numbers of reads that are not answered, ascending
         self._behind: deque[tuple[int, Callable[[], None]]] = deque()
-        self._last = 0
+        self._last = self._handed = 0
         self._under_way = 0
         self._held = self._may = self._stuck = self._closed = False
         self._since_record = _QUIET_SLICES
@@ -69,10 +82,29 @@ class CatchUp:
 
         part: takes the blocks of each slice but the last while the next one is read; `done` gets what is left then.
         """
+        number, self._handed = self._handed or self.hold(), 0
+        self._waiting.append(_Read(number, pieces, done, part))
+        self._next()
+
+    def load(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Reads something small by `job`, in its turn."""
+        self._waiting.append(_Load(self.hold(), job, done))
+        self._next()
+
+    def hold(self) -> int:
+        """Until this is given to `release`, what is `behind` waits."""
         self._last += 1
         self._open[self._last] = None
-        self._waiting.append(_Read(self._last, pieces, done, part))
-        self._next()
+        return self._last
+
+    def release(self, hold: int, last: Callable[[], None]) -> None:
+        """Calls `last`; where that starts a read, what is behind waits for this one, too."""
+        self._handed = hold
+        last()
+        if self._handed == hold and not self._closed:
+            del self._open[hold]
+            self._release()
+        self._handed = 0
 
     def behind(self, job: Callable[[], None]) -> None:
         """Runs `job` on the thread that reads, once no read is left that was begun before; never after `close`."""
@@ -116,8 +148,13 @@ class CatchUp:
             self._may = False
             self._begin((self._waiting or self._begun).popleft())
 
-    def _begin(self, read: _Read) -> None:
+    def _begin(self, read: _Read | _Load) -> None:
         """The next slice of that one."""
+        if isinstance(read, _Load):
+            self._since_record += 1
+            self._under_way += 1
+            self._disk.submit(read.job, partial(self._loaded, read))
+            return
         at = end = read.asked
         size = 0
         quiet = self._since_record >= _QUIET_SLICES
@@ -165,6 +202,15 @@ class CatchUp:
             self._release()
             self._next()
             read.done(read.at, read.blocks, error)
+
+    def _loaded(self, read: _Load, result: object, error: BaseException | None) -> None:
+        self._under_way -= 1
+        if self._closed:
+            return
+        del self._open[read.number]
+        self._release()
+        self._next()
+        read.loaded(result, error)
 
     def _release(self) -> None:
         oldest = next(iter(self._open), self._last + 1)

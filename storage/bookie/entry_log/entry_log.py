@@ -1,7 +1,7 @@
 """Entry logs: blocks sorted by (ledger, first entry), sealed by a footer that is their index.
 
-Is: the writing of one log in one go, its columns in memory, look-up. Isn't: which logs exist (the checkpoint says),
-reading ahead, compaction.
+Is: the writing of one log in one go, its footer, and the pages that the index in it is read by. Isn't: look-up
+(`log_index`), which logs exist (the checkpoint says), reading ahead, compaction.
 Invariants: a log is written once, synced, and never changed; a footer holds nothing per entry but what a block of one
 entry needs.
 
@@ -20,17 +20,17 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import crc32c
 
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk, File
-from heliograph.wire.run import COUNT_MAX
-from storage.bookie.entry_log.write_cache import NEVER, CacheGeneration
+from heliograph.wire.block import peek_block, verify_block
+from storage.bookie.entry_log.log_index import IndexPage, LogIndex
+from storage.bookie.entry_log.write_cache import CacheGeneration
 
 VERSION = 1
 _HEAD = struct.Struct("<4sB3xQ")
@@ -38,6 +38,8 @@ _TRAILER = struct.Struct("<QIIQ3sBI")
 _MAGIC, _END_MAGIC = b"HLOG", b"HLF"
 _PAGE = 4096
 _WRITE_BYTES = 1 << 20
+_PAGE_ROWS = 1024
+"""Groups and blocks in a page of the index: some 14 KB. To read one again costs little more than to read a block."""
 _AROUND_BYTES = 768 << 10
 """A piece of a long read that is so large needs nobody to read ahead, and a cache of it costs more than the read."""
 
@@ -52,109 +54,94 @@ class LedgerMark:
 
 
 class EntryLog:
-    """One sealed log: its index in columns, and its file once something is read."""
+    """One sealed log: where the pages of its index begin, and its file once something is read. A few bytes for each
+    page.
+    """
 
-    __slots__ = (
-        "_counts",
-        "_file",
-        "_firsts",
-        "_group_ends",
-        "_in_sequence",
-        "_ledgers",
-        "_offsets",
-        "entries",
-        "fenced",
-        "lacs",
-        "number",
-    )
+    __slots__ = ("_file", "_in_sequence", "_page_ledgers", "_page_starts", "block_bytes", "entries", "number")
 
-    def __init__(
-        self,
-        number: int,
-        marks: Sequence[LedgerMark],
-        run_counts: Sequence[int],
-        firsts: array[int],
-        sizes: array[int],
-        counts: array[int],
-    ):
+    def __init__(self, number: int, index: LogIndex) -> None:
         self.number = number
-        self._ledgers = array("Q", [m.ledger for m in marks])
-        self.lacs = array("q", [m.lac for m in marks])
-        self.fenced = bytes(m.fenced for m in marks)
-        self._group_ends = array("Q", accumulate(run_counts))
-        self._firsts, self._counts = firsts, counts
-        self.entries = sum(counts)
+        self.entries = index.entries
         """In all blocks; one that lies in two of them is counted twice."""
-        self._offsets = array("Q", accumulate(sizes, initial=_HEAD.size))
+        self.block_bytes = index.block_bytes
+        """The bytes of all blocks in this log, without its head and footer."""
+        self._page_ledgers = array("Q")
+        self._page_starts = array("Q")  # group, run, offset, checksum of each page, and behind the last one
         self._file: File | None = None
         self._in_sequence = False
+        for groups in _page_groups(index.run_counts):
+            runs = slice(index.run_start(groups.start), index.run_start(groups.stop))
+            self._page_ledgers.append(index.all.ledgers[groups.start])
+            checksum = _checksum(index.columns_of(groups, runs))
+            self._page_starts.extend((groups.start, runs.start, index.offset_at(runs.start), checksum))
+        self._page_starts.extend((len(index.run_counts), index.all.blocks, index.offset_at(index.all.blocks), 0))
 
     @property
-    def ledgers(self) -> Sequence[int]:
-        """Ascending; also those of which the log holds only a mark."""
-        return self._ledgers
+    def pages(self) -> int:
+        return len(self._page_ledgers)
 
-    def last_entry(self, group: int) -> int:
-        """The last entry of the ledger at `group`, or -1. Runs of other cuts that begin earlier may end later."""
-        low, high = self._range(group)
-        last = -1
-        for at in range(high - 1, low - 1, -1):
-            if self._firsts[at] + COUNT_MAX <= last:
-                break
-            last = max(last, self._firsts[at] + self._counts[at] - 1)
-        return last
+    def page_of(self, ledger: int) -> int:
+        """The one that holds the ledger, if any does."""
+        return max(0, bisect_right(self._page_ledgers, ledger) - 1)
 
-    def group_bytes(self, group: int) -> int:
-        """The bytes of the blocks that the ledger at `group` has in this log."""
-        low, high = self._range(group)
-        return self._offsets[high] - self._offsets[low]
+    def pages_of(self, index: LogIndex) -> Iterator[IndexPage]:
+        """All of them, of the index that it was made with."""
+        for at in range(self.pages):
+            group, run, begin, _, after, behind = self._page_starts[4 * at : 4 * at + 6]
+            yield IndexPage(index.columns_of(slice(group, after), slice(run, behind)), begin)
 
-    def bytes_of(self, ledger: int) -> int:
-        group = self.group_of(ledger)
-        return 0 if group < 0 else self.group_bytes(group)
+    def read_page(self, read: Callable[[int, int], Buffer], at: int) -> IndexPage:
+        """read(offset, size): of this log. Blocking; raises OSError, CorruptData."""
+        group, run, begin, checksum, after, behind = self._page_starts[4 * at : 4 * at + 6]
+        groups, runs = self._page_starts[-4:-2]
+        footer = _HEAD.size + self.block_bytes
+        beyond = footer + 24 * groups
+        columns: list[array[int]] = []
+        for code, start, low, high in (
+            ("Q", footer, group, after),
+            ("I", footer + 20 * groups, group, after),
+            ("q", beyond, run, behind),
+            ("I", beyond + 8 * runs, run, behind),
+            ("H", beyond + 12 * runs, run, behind),
+        ):
+            column = array(code)
+            if high > low:
+                column.frombytes(read(start + low * column.itemsize, (high - low) * column.itemsize))
+            if sys.byteorder == "big":
+                column.byteswap()
+            columns.append(column)
+        if _checksum(columns) != checksum:
+            raise CorruptData(f"{name_of(self.number)}: checksum mismatch in page {at} of the index")
+        ledgers, run_counts, firsts, sizes, counts = columns
+        return IndexPage((ledgers, run_counts, firsts, sizes, counts), begin)
 
-    @property
-    def block_bytes(self) -> int:
-        """The bytes of all blocks in this log, without its head and footer."""
-        return self._offsets[-1] - self._offsets[0]
-
-    def runs(self, group: int) -> Iterator[tuple[int, int, int, int]]:
-        """(offset, size, first entry, count) of each block of the ledger at `group`, in file order."""
-        for at in range(*self._range(group)):
-            yield self._offsets[at], self._offsets[at + 1] - self._offsets[at], self._firsts[at], self._counts[at]
-
-    def group_of(self, ledger: int) -> int:
-        """-1 where the log knows nothing of the ledger."""
-        group = bisect_left(self._ledgers, ledger)
-        return group if group < len(self._ledgers) and self._ledgers[group] == ledger else -1
-
-    def find(self, ledger: int, entry: int) -> tuple[int, int, int] | None:
-        """(offset, size, entry behind it) of a block that holds `entry`."""
-        group = self.group_of(ledger)
-        if group < 0:
-            return None
-        low, high = self._range(group)
-        at = bisect_right(self._firsts, entry, low, high) - 1
-        while at >= low and self._firsts[at] > entry - COUNT_MAX:
-            behind = self._firsts[at] + self._counts[at]
-            if behind > entry:
-                return self._offsets[at], self._offsets[at + 1] - self._offsets[at], behind
-            at -= 1
-        return None
-
-    def next_start(self, ledger: int, entry: int) -> int:
-        """The first entry of the first block behind `entry`; NEVER where there is none."""
-        group = self.group_of(ledger)
-        if group < 0:
-            return NEVER
-        low, high = self._range(group)
-        at = bisect_right(self._firsts, entry, low, high)
-        return self._firsts[at] if at < high else NEVER
-
-    def first_entry(self, group: int) -> int:
-        """The first entry of the ledger at `group`; NEVER where there is none."""
-        low, high = self._range(group)
-        return self._firsts[low] if low < high else NEVER
+    def rebuild_page(self, read: Callable[[int, int], Buffer], at: int) -> IndexPage:
+        """The same, where the footer cannot be read, of the blocks themselves: without the ledgers that have none.
+        Blocking; raises OSError, CorruptData.
+        """
+        _, _, begin, _, _, _, end, _ = self._page_starts[4 * at : 4 * at + 8]
+        ledgers, run_counts = array("Q"), array("I")
+        firsts, sizes, counts = array("q"), array("I"), array("H")
+        offset = begin
+        while offset < end:
+            size = int.from_bytes(memoryview(read(offset, 8))[4:8], "big")
+            if not size or offset + size > end:
+                raise CorruptData(f"{name_of(self.number)}: the footer cannot be read, nor the block at {offset}")
+            block = read(offset, size)
+            verify_block(block)
+            ledger, first, count = peek_block(block)
+            if not ledgers or ledgers[-1] != ledger:
+                ledgers.append(ledger)
+                run_counts.append(0)
+            run_counts[-1] += 1
+            firsts.append(first)
+            sizes.append(len(block))
+            counts.append(count)
+            offset += len(block)
+        page = IndexPage((ledgers, run_counts, firsts, sizes, counts), begin)
+        page.rebuilt = True
+        return page
 
     def read(self, disk: Disk, offset: int, size_bytes: int, goes_on: bool = False) -> Buffer:
         """Blocking; raises OSError. goes_on: the system may bring what lies behind it too, or need not keep it."""
@@ -182,15 +169,35 @@ class EntryLog:
             self._file.close()
             self._file = None
 
-    def _range(self, group: int) -> tuple[int, int]:
-        return self._group_ends[group - 1] if group else 0, self._group_ends[group]
+
+NewLog = tuple[EntryLog, LogIndex]
+"""A log that was just written or loaded, and its whole index."""
+
+
+def _page_groups(run_counts: Sequence[int]) -> Iterator[slice]:
+    """The groups of each page: about `_PAGE_ROWS` of them and their blocks, or a single one."""
+    start = rows = 0
+    for group, runs in enumerate(run_counts):
+        if rows and rows + runs + 1 > _PAGE_ROWS:
+            yield slice(start, group)
+            start, rows = group, 0
+        rows += runs + 1
+    if rows:
+        yield slice(start, len(run_counts))
+
+
+def _checksum(columns: Sequence[array[int]]) -> int:
+    checksum = 0
+    for column in columns:
+        checksum = crc32c.crc32c(_little(column), checksum)
+    return checksum
 
 
 def name_of(number: int) -> str:
     return f"log-{number:012d}"
 
 
-def write(disk: Disk, number: int, generation: CacheGeneration, marks: Sequence[LedgerMark]) -> EntryLog:
+def write(disk: Disk, number: int, generation: CacheGeneration, marks: Sequence[LedgerMark]) -> NewLog:
     """Writes one log and syncs it and its directory. Blocking; raises OSError. `marks`: ascending by ledger, every
     ledger of the generation.
     """
@@ -238,7 +245,7 @@ class LogWriter:
             self._sizes.append(len(block))
             out.put(block)
 
-    def finish(self) -> EntryLog:
+    def finish(self) -> NewLog:
         """Durable when it returns, directory included."""
         out, marks = self._open(), self._marks
         footer_at = out.end
@@ -262,7 +269,7 @@ class LogWriter:
         self._file.datasync()
         self.close()
         self._disk.sync_directory()
-        return EntryLog(self.number, marks, self._run_counts, self._firsts, self._sizes, self._counts)
+        return _indexed(self.number, columns)
 
     def close(self) -> None:
         if self._file is not None:
@@ -285,7 +292,7 @@ class LogWriter:
         return self._out
 
 
-def load(disk: Disk, number: int) -> EntryLog:
+def load(disk: Disk, number: int) -> NewLog:
     """Reads a footer. Blocking; raises OSError, CorruptData."""
     file = disk.open(name_of(number))
     try:
@@ -319,9 +326,13 @@ def load(disk: Disk, number: int) -> EntryLog:
         if sys.byteorder == "big":
             column.byteswap()
         columns.append(column)
+    return _indexed(number, columns)
+
+
+def _indexed(number: int, columns: Sequence[array[int]]) -> NewLog:
     ledgers, lacs, fenced, run_counts, firsts, sizes, counts = columns
-    marks = [LedgerMark(ledger, lac, bool(flag)) for ledger, lac, flag in zip(ledgers, lacs, fenced, strict=True)]
-    return EntryLog(number, marks, run_counts, firsts, sizes, counts)
+    index = LogIndex((ledgers, run_counts, firsts, sizes, counts), lacs, fenced, _HEAD.size)
+    return EntryLog(number, index), index
 
 
 class _PageWriter:

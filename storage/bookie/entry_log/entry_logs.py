@@ -17,7 +17,8 @@ from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
-from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
+from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, NewLog
+from storage.bookie.entry_log.index_pages import IndexPages
 from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.write_cache import CacheGeneration
@@ -32,8 +33,10 @@ class EntryLogs:
     were begun.
     """
 
-    def __init__(self, disk: Disk, files: OpenLogs, behind: Callable[[Callable[[], None]], None]) -> None:
-        self.disk, self.files, self.reads = disk, files, files.disk
+    def __init__(
+        self, disk: Disk, files: OpenLogs, pages: IndexPages, behind: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.disk, self.files, self.reads, self.pages = disk, files, files.disk, pages
         self._behind = behind
         self.point = Checkpoint()
         self.table = LedgerTable()
@@ -45,7 +48,7 @@ class EntryLogs:
         """(log, ledger, first entry) of bad blocks whose entries came from another copy since: not wanted any more."""
         self._next = 0
         self._closed = False
-        self._written: EntryLog | None = None
+        self._written: NewLog | None = None
         """The last log that a flush wrote, until its checkpoint is durable."""
 
     def load_point(self) -> str:
@@ -69,11 +72,14 @@ class EntryLogs:
         self.table = LedgerTable(dead)
         for number in self.point.logs:
             try:
-                self.table.load(entry_log.load(self.disk, number))
+                new = entry_log.load(self.disk, number)
             except (CorruptData, OSError) as error:
                 if is_transient(error):
                     raise
                 trouble = trouble or f"entry log {number} cannot be read: {error}"
+            else:
+                self.table.load(*new)
+                self.pages.fill(new)
         return trouble
 
     def begin(self, start: int, flushed_through: int, forks: tuple[Fork, ...]) -> None:
@@ -104,9 +110,9 @@ class EntryLogs:
         """
         gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
 
-        def make() -> EntryLog:
+        def make() -> NewLog:
             # one that is whole may be named already, by a checkpoint of which it is not known whether it is durable
-            if self._written is None or self._written.number != number:
+            if self._written is None or self._written[0].number != number:
                 self._written = entry_log.write(self.disk, number, generation, marks)
             return self._written
 
@@ -116,13 +122,6 @@ class EntryLogs:
         """Whether the block in that log that begins with that entry is wanted."""
         return self.table.wants(ledger, number) and (number, ledger, first) not in self.refilled
 
-    def count_at(self, number: int, ledger: int, first: int) -> int:
-        """Entries of the longest block in that log that begins with that one; 0 where none does, or none is wanted."""
-        log = self.table.logs.get(number)
-        if log is None or not self.wants(number, ledger, first):
-            return 0
-        return max((count for _, _, begins, count in log.runs(log.group_of(ledger)) if begins == first), default=0)
-
     def drop_empty(self, done: Done) -> bool:
         """Removes logs of which nothing is wanted, without writing any: for a full disk. False where there are none."""
         gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
@@ -130,16 +129,16 @@ class EntryLogs:
             self._save(self.point.flushed_through, gone, None, _no_log, done)
         return bool(gone)
 
-    def swap(self, sources: Sequence[int], log: EntryLog, done: Done) -> None:
-        """Puts `log`, synced already, in the place of `sources`. May be tried again after a failure."""
-        self._save(self.point.flushed_through, sources, log.number, lambda: log, done, made_of=sources)
+    def swap(self, sources: Sequence[int], new: NewLog, done: Done) -> None:
+        """Puts that log, synced already, in the place of `sources`. May be tried again after a failure."""
+        self._save(self.point.flushed_through, sources, new[0].number, lambda: new, done, made_of=sources)
 
     def _save(
         self,
         through: int,
         gone: Sequence[int],
         number: int | None,
-        make: Callable[[], EntryLog | None],
+        make: Callable[[], NewLog | None],
         done: Done,
         made_of: Sequence[int] = (),
     ) -> None:
@@ -160,10 +159,10 @@ class EntryLogs:
             forks=tuple(fork for fork in self.point.forks if fork[2] > through),
         )
 
-        def job() -> EntryLog | None:
-            log = make()
+        def job() -> NewLog | None:
+            made = make()
             save_checkpoint(disk, new)
-            return log
+            return made
 
         disk.submit(job, partial(self._saved, new, gone, made_of, done))
 
@@ -173,7 +172,7 @@ class EntryLogs:
         gone: Sequence[int],
         made_of: Sequence[int],
         done: Done,
-        log: EntryLog | None,
+        made: NewLog | None,
         error: BaseException | None,
     ) -> None:
         if self._closed:
@@ -181,12 +180,15 @@ class EntryLogs:
         self.busy = False
         if error is None:
             self.point, self._written = point, None
-            if log is not None:
-                self.table.install(log, made_of)
+            if made is not None:
+                self.table.install(*made, made_of)
+                self.pages.fill(made)
             if self.refilled:
                 self.refilled = {place: None for place in self.refilled if place[0] not in gone}
             for number in gone:
-                self._behind(partial(_remove, self.disk, self.files, self.table.uninstall(number)))
+                log = self.table.uninstall(number, made[1] if made and made_of else None)
+                self.pages.drop(log)
+                self._behind(partial(_remove, self.disk, self.files, log))
         done(error)
 
 

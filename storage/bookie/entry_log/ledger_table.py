@@ -2,7 +2,8 @@
 
 Is: per ledger the last entry, LAC, and fence; which entry logs hold some of it; which ledgers are dead; how much of
 each log is still wanted.
-Isn't: blocks that are in no log yet (`storage.bookie.entry_log.write_cache`), or I/O.
+Isn't: blocks that are in no log yet (`storage.bookie.entry_log.write_cache`), where in a log a block lies
+(`log_index`), or I/O.
 Invariants: a dead ledger is held no more and never again; a log counts as empty only when nothing in it is wanted, a
 fence included; nothing is kept per entry. Logs have an age: what the younger one holds of an entry is what was stored
 last. A log that compaction wrote is as old as the youngest of those it was made of, and leaves out what a younger one
@@ -11,11 +12,17 @@ has.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog
+from storage.bookie.entry_log.log_index import LogIndex
+from storage.bookie.entry_log.write_cache import NEVER
+
+_BYTES_BITS = 32
+_BYTES = (1 << _BYTES_BITS) - 1
 
 
 class LedgerTable:
@@ -35,8 +42,9 @@ class LedgerTable:
         self._age: dict[int, int] = {}  # log -> the greater, the younger
         self._live: dict[int, int] = {}  # log -> ledgers in it that are not dead
         self._live_bytes: dict[int, int] = {}
-        self._logs_of: dict[int, list[int]] = {}  # ledger -> its logs, ascending
-        self._marks_of: dict[int, list[int]] = {}  # ledger whose blocks are not wanted -> logs that hold its fence
+        self._rows: dict[int, array[int]] = {}  # ledger -> (log, bytes of its blocks there), the oldest log first
+        self._begins: dict[int, array[int]] = {}  # ledger -> its first entry in each of these
+        self._marks_of: dict[int, list[int]] = {}  # ledger -> logs that hold only a mark of it, or only that is wanted
 
     def by_age(self) -> list[int]:
         """The logs, the oldest first."""
@@ -73,9 +81,10 @@ class LedgerTable:
         self.lac.pop(ledger, None)
         self.fenced.pop(ledger, None)
         self.mixed.pop(ledger, None)
-        for number in self._logs_of.pop(ledger, ()):
-            self._live[number] -= 1
-            self._live_bytes[number] -= self.logs[number].bytes_of(ledger)
+        self._begins.pop(ledger, None)
+        for row in self._rows.pop(ledger, ()):
+            self._live[row >> _BYTES_BITS] -= 1
+            self._live_bytes[row >> _BYTES_BITS] -= row & _BYTES
         for number in self._marks_of.pop(ledger, ()):
             self._live[number] -= 1
         return True
@@ -86,11 +95,13 @@ class LedgerTable:
         """
         fenced = ledger in self.fenced
         self.mixed.pop(ledger, None)
-        for number in self._logs_of.pop(ledger, ()):
-            self._live_bytes[number] -= self.logs[number].bytes_of(ledger)
-            if fenced:
-                self._marks_of.setdefault(ledger, []).append(number)
-            else:
+        self._begins.pop(ledger, None)
+        marks = self._marks_of.setdefault(ledger, [])
+        for row in self._rows.pop(ledger, ()):
+            self._live_bytes[row >> _BYTES_BITS] -= row & _BYTES
+            marks.append(row >> _BYTES_BITS)
+        if not fenced or not marks:
+            for number in self._marks_of.pop(ledger):
                 self._live[number] -= 1
         if fenced:
             self.last[ledger] = -1
@@ -100,21 +111,29 @@ class LedgerTable:
 
     def wants(self, ledger: int, number: int) -> bool:
         """Whether the blocks of a ledger in that log are wanted."""
-        return number in self._logs_of.get(ledger, ())
+        return any(row >> _BYTES_BITS == number for row in self._rows.get(ledger, ()))
+
+    def wants_mark(self, ledger: int, number: int) -> bool:
+        """Whether that log holds a mark of a ledger, and nothing else of it that is wanted."""
+        return number in self._marks_of.get(ledger, ())
+
+    def ledgers_in(self, number: int) -> list[int]:
+        """Those of which that log holds something that is wanted, ascending. Looks at all ledgers."""
+        return sorted(ledger for ledger in self.last if self.wants(ledger, number) or self.wants_mark(ledger, number))
 
     def ids(self, above: int = -1) -> list[int]:
         return sorted(known for known in self.last if known > above)
 
     # -- entry logs ---------------------------------------------------------------------------------------------------
 
-    def load(self, log: EntryLog) -> None:
+    def load(self, log: EntryLog, index: LogIndex) -> None:
         """At the start: the next one by age."""
-        for group, ledger in enumerate(log.ledgers):
-            if ledger not in self.dead and log.first_entry(group) <= self.last.get(ledger, -1):
+        for group, ledger in enumerate(index.all.ledgers):
+            if ledger not in self.dead and index.all.first_entry(group) <= self.last.get(ledger, -1):
                 self.mixed[ledger] = None
-        self.install(log)
+        self.install(log, index)
 
-    def install(self, log: EntryLog, made_of: Sequence[int] = ()) -> None:
+    def install(self, log: EntryLog, index: LogIndex, made_of: Sequence[int] = ()) -> None:
         """From now on its blocks are found in it. It is the youngest, or as old as the youngest of those that it was
         made of.
         """
@@ -122,41 +141,62 @@ class LedgerTable:
         self._age[log.number] = max(
             (self._age[number] for number in made_of), default=max(self._age.values(), default=-1) + 1
         )
-        live = size = 0
-        for group, ledger in enumerate(log.ledgers):
+        live = live_bytes = 0
+        for group, ledger in enumerate(index.all.ledgers):
             if ledger in self.dead:
                 continue
             live += 1
-            size += log.group_bytes(group)
-            insort(self._logs_of.setdefault(ledger, []), log.number, key=self._age.__getitem__)
-            self._known(ledger, log.last_entry(group), log.lacs[group])
+            if (size := min(index.all.group_bytes(group), _BYTES)) > 0:
+                live_bytes += size
+                self._insert(ledger, log.number, size, index.all.first_entry(group))
+            else:
+                self._marks_of.setdefault(ledger, []).append(log.number)
+            self._known(ledger, index.all.last_entry(group), index.lacs[group])
             self.lac.setdefault(ledger, -1)
-            if log.fenced[group]:
+            if index.fenced[group]:
                 self.fenced[ledger] = None
-        self._live[log.number], self._live_bytes[log.number] = live, size
+        self._live[log.number], self._live_bytes[log.number] = live, live_bytes
 
-    def uninstall(self, number: int) -> EntryLog:
-        """Its blocks are not wanted any more, or lie in another log too."""
+    def _insert(self, ledger: int, number: int, size: int, first: int) -> None:
+        rows = self._rows.get(ledger)
+        if rows is None:
+            self._rows[ledger], self._begins[ledger] = array("Q", (number << _BYTES_BITS | size,)), array("q", (first,))
+            return
+        begins, age = self._begins[ledger], self._age
+        at = bisect_right(rows, age[number], key=lambda row: age[row >> _BYTES_BITS])
+        if (at and begins[at - 1] >= first) or (at < len(begins) and begins[at] <= first):
+            self.mixed[ledger] = None  # what compaction put together lies on both sides of what it left alone
+        rows.insert(at, number << _BYTES_BITS | size)
+        begins.insert(at, first)
+
+    def uninstall(self, number: int, made: LogIndex | None = None) -> EntryLog:
+        """Its blocks are not wanted any more, or lie in another log too: `made` of it."""
         log = self.logs.pop(number)
         del self._live[number], self._live_bytes[number], self._age[number]
-        for ledger in log.ledgers:
-            for places in (self._logs_of, self._marks_of):
-                logs = places.get(ledger, [])
-                if number in logs:
-                    logs.remove(number)
+        for ledger in () if made is None else made.all.ledgers:
+            rows = self._rows.get(ledger, ())
+            for at, row in enumerate(rows):
+                if row >> _BYTES_BITS == number:
+                    del self._rows[ledger][at], self._begins[ledger][at]
+                    break
+            marks = self._marks_of.get(ledger, [])
+            if number in marks:
+                marks.remove(number)
         return log
 
-    def find(self, ledger: int, entry: int) -> tuple[EntryLog, int, int, int] | None:
-        """(log, offset, size, entry behind it) of the block that holds what was stored last of `entry`."""
-        for log in self.logs_of(ledger):
-            run = log.find(ledger, entry)
-            if run is not None:
-                return log, *run
-        return None
+    def log_at(self, ledger: int, entry: int) -> EntryLog | None:
+        """The only one that may hold that entry, of a ledger that is not mixed."""
+        at = bisect_right(self._begins.get(ledger, ()), entry) - 1
+        return self.logs[self._rows[ledger][at] >> _BYTES_BITS] if at >= 0 else None
 
-    def logs_of(self, ledger: int) -> Iterator[EntryLog]:
-        """Those whose blocks of the ledger are wanted, the youngest first."""
-        return (self.logs[number] for number in reversed(self._logs_of.get(ledger, ())))
+    def first_above(self, ledger: int, entry: int) -> int:
+        """Where the next log begins that has something of the ledger behind that entry; NEVER where none does."""
+        return min((first for first in self._begins.get(ledger, ()) if first > entry), default=NEVER)
+
+    def logs_of(self, ledger: int) -> list[tuple[EntryLog, int]]:
+        """Those whose blocks of the ledger are wanted, the youngest first, and its first entry in each."""
+        rows = zip(self._rows.get(ledger, ()), self._begins.get(ledger, ()), strict=True)
+        return [(self.logs[row >> _BYTES_BITS], first) for row, first in reversed(list(rows))]
 
     def empty_logs(self) -> list[int]:
         """Logs of which nothing is wanted."""

@@ -17,6 +17,8 @@ from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.entry_logs import EntryLogs
+from storage.bookie.entry_log.index_pages import load_page
+from storage.bookie.entry_log.log_index import IndexPage
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.journal.journal import is_transient
 
@@ -47,6 +49,8 @@ class Scrubber:
         self._now, self._next_at = 0.0, min(_FIRST_ROUND_S, settings.scrub_interval_s)
         self._todo: list[int] = []
         self._log: EntryLog | None = None
+        self._page = 0
+        """The next one of its index."""
         self._blocks: Iterator[Block] = iter(())
         self._held: Block | None = None
         self._budget = 0
@@ -104,8 +108,12 @@ class Scrubber:
                 return
             self._log = table.logs.get(self._todo.pop())
             if self._log is not None:
-                self._blocks, self._held = self._wanted(self._log), None
+                self._page, self._blocks, self._held = 0, iter(()), None
         log, blocks = self._log, self._take()
+        if not blocks and self._page < log.pages:
+            self._working = True
+            self._logs.reads.submit(partial(load_page, self._logs.files, log, self._page), partial(self._paged, log))
+            return
         if not blocks:
             self._log = None
         self._budget -= sum(block[1] for block in blocks)
@@ -114,10 +122,18 @@ class Scrubber:
             partial(verify, self._logs.files, log, blocks), partial(self._verified, log.number, blocks)
         )
 
-    def _wanted(self, log: EntryLog) -> Iterator[Block]:
-        for group, ledger in enumerate(log.ledgers):
+    def _paged(self, log: EntryLog, page: IndexPage | None, error: BaseException | None) -> None:
+        self._working = False
+        if page is None and error is not None and is_transient(error):
+            return  # the next tick tries again
+        self._page += 1
+        self._blocks = iter(()) if page is None else self._wanted(log, page)  # without one, its footer is found bad
+        self._go_on()
+
+    def _wanted(self, log: EntryLog, page: IndexPage) -> Iterator[Block]:
+        for group, ledger in enumerate(page.ledgers):
             if self._logs.table.wants(ledger, log.number):
-                for offset, size, first, count in log.runs(group):
+                for offset, size, first, count in page.runs(group):
                     if (log.number, ledger, first) not in self._logs.refilled:
                         yield offset, size, ledger, first, count
 

@@ -71,10 +71,10 @@ class Refill:
 
     async def _bring(self, one: LedgerDir, place: Spot) -> None:
         number, ledger, first = place
-        if ledger < 0:  # the index of a log, which is whole in memory
+        if ledger < 0:  # the index of a log: what is not in memory of it is made again of its blocks
             one.compactor.rewrite(number)
             return
-        count = one.logs.count_at(number, ledger, first)
+        count = await _count_at(one, place)
         if not count:
             return
         if self._context is None:
@@ -129,3 +129,15 @@ class _Store:
             self.finished.set_exception(DiskFailed(b"".join(body).decode(errors="replace")))
 
     def resume(self) -> None: ...
+
+
+async def _count_at(one: LedgerDir, place: Spot) -> int:
+    """0 also where nobody can tell now: it is tried again."""
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(count: int | None, _error: BaseException | None) -> None:
+        if not told.done():
+            told.set_result(count or 0)
+
+    one.count_at(place, done)
+    return await told

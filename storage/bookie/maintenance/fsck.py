@@ -20,6 +20,7 @@ from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog
 from storage.bookie.entry_log.ledger_table import LedgerTable
+from storage.bookie.entry_log.log_index import IndexPage
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.scrub import Block, verify
 from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint
@@ -95,6 +96,7 @@ class _Dir:
         self.disk, self.name = disk, name
         self.point = Checkpoint()
         self.table = LedgerTable()
+        self.indexes: dict[int, IndexPage] = {}
 
     def logs(self) -> list[EntryLog]:
         return [self.table.logs[number] for number in sorted(self.table.logs)]
@@ -125,10 +127,15 @@ class _Examiner:
                     self._verify(one, log, lambda: progress(found.verified_bytes, total))
         for at, one in enumerate(self._dirs):
             for log in one.logs():
-                blocks = sum(sum(1 for _ in log.runs(group)) for group in range(len(log.ledgers)))
+                index = one.indexes[log.number]
                 found.logs.append(
                     LogSummary(
-                        log.number, len(log.ledgers), blocks, log.block_bytes, one.table.live_bytes(log.number), at
+                        log.number,
+                        len(index.ledgers),
+                        index.blocks,
+                        log.block_bytes,
+                        one.table.live_bytes(log.number),
+                        at,
                     )
                 )
                 log.close()
@@ -211,7 +218,9 @@ class _Examiner:
             )
         for number in one.point.logs:
             try:
-                one.table.install(entry_log.load(one.disk, number))
+                log, index = entry_log.load(one.disk, number)
+                one.table.install(log, index)
+                one.indexes[number] = index.all
             except FileNotFoundError:
                 self._problem(f"{entry_log.name_of(number)}{one.name} is gone, and the checkpoint names it")
             except (CorruptData, OSError) as error:
@@ -260,8 +269,9 @@ class _Examiner:
         """
         batch: list[Block] = []
         size = 0
-        for group, ledger in enumerate(log.ledgers):
-            for offset, block_bytes, first, count in log.runs(group):
+        index = one.indexes[log.number]
+        for group, ledger in enumerate(index.ledgers):
+            for offset, block_bytes, first, count in index.runs(group):
                 batch.append((offset, block_bytes, ledger, first, count))
                 size += block_bytes
                 if size >= _JOB_BYTES:
@@ -282,10 +292,10 @@ class _Examiner:
                 self.found.notes.append(f"{sentence} (the ledger was deleted)")
 
     def _summary(self, one: _Dir, ledger: int) -> LedgerSummary:
-        logs = [log for log in one.logs() if log.group_of(ledger) >= 0]
+        logs = {log.number: index for log in one.logs() if (index := one.indexes[log.number]).group_of(ledger) >= 0}
         runs = list(self._tails.get(ledger, ()))
-        for log in logs:
-            runs += [(first, count, size) for _, size, first, count in log.runs(log.group_of(ledger))]
+        for index in logs.values():
+            runs += [(first, count, size) for _, size, first, count in index.runs(index.group_of(ledger))]
         ranges: list[tuple[int, int]] = []
         for first, count, _ in sorted(runs):
             if ranges and first <= ranges[-1][1] + 1:
@@ -299,6 +309,6 @@ class _Examiner:
             sum(size for _, _, size in runs),
             one.table.lac.get(ledger, -1),
             ledger in one.table.fenced,
-            tuple(log.number for log in logs),
+            tuple(logs),
             ledger in self._tails,
         )

@@ -27,7 +27,7 @@ from storage.bookie.directories.cookie import DirectoryPlace
 from storage.bookie.directories.directories import Directories
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
-from storage.bookie.entry_log.block_reads import Piece, choose, held
+from storage.bookie.entry_log.block_reads import Piece, Steps, bytes_of, choose, choose_ranges, held
 from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.bookie_calls import CALLS
 from storage.bookie.serving.lac_waits import LacWaits
@@ -244,8 +244,26 @@ class Bookie(Directories):
         elif ledger not in home.table.last and ledger >= self.floor:
             peer.answer(request, *self._absent(home, ledger))
         else:
-            looks_max = self.settings.held_looks_max
-            ranges, behind = held(home.generations(), home.table, ledger, first, last, looks_max)
+            steps = held(home.generations(), home.table, ledger, first, last, self.settings.held_looks_max)
+            home.look_up(steps, partial(self._held_told, home, ledger, request, peer))
+
+    def _held_told(
+        self,
+        home: LedgerDir,
+        ledger: int,
+        request: int,
+        peer: Peer,
+        found: tuple[list[tuple[int, int]], int] | None,
+        error: BaseException | None,
+    ) -> None:
+        refusal = self._refusal(home)
+        if found is None or refusal is not None:
+            text = refusal[1] if refusal is not None else f"ledger {ledger} on bookie {self.bookie_id}: {error}"
+            peer.answer(request, BookieCode.UNKNOWN, 0, 0, [text.encode()])
+        elif ledger not in home.table.last and ledger >= self.floor:  # it went while its index was read
+            peer.answer(request, *self._absent(home, ledger))
+        else:
+            ranges, behind = found
             peer.answer(request, BookieCode.OK, behind, home.table.lac.get(ledger, -1), [encode_ranges(ranges)])
 
     def _absent(
@@ -288,43 +306,51 @@ class Bookie(Directories):
         """As a read in parts of these [first, last], ascending and apart, of which `peer` gets the blocks without what
         lies between them; up to a hole.
         """
-        home = self.home(ledger)
-        pieces: list[Piece] = []
-        first, behind, left = -1, 0, max_bytes
-        for start, last in ranges if ledger in home.table.last else ():
-            first = start if first < 0 else first
-            found, behind = choose(home.generations(), home.table, ledger, start, last, left)
-            pieces += found
-            left -= _bytes(found)
-            if behind <= last or left <= 0:
-                break
-        self._deliver(home, ledger, max(first, 0), pieces, behind, True, 0, peer)
+        home, wanted = self.home(ledger), list(ranges)
+        steps = choose_ranges(home.generations(), home.table, ledger, wanted, max_bytes)
+        self._look_up(home, ledger, steps, max(wanted[0][0], 0) if wanted else 0, True, 0, peer)
 
     def _read(
         self, home: LedgerDir, ledger: int, first: int, last: int, max_bytes: int, parts: bool, request: int, peer: Peer
     ) -> None:
-        pieces: list[Piece] = []
-        behind = first
+        max_bytes = min(max_bytes, self.settings.read_bytes_max)
+        steps = choose(home.generations(), home.table, ledger, first, last, max_bytes)
+        self._look_up(home, ledger, steps, first, parts, request, peer)
+
+    def _look_up(
+        self,
+        home: LedgerDir,
+        ledger: int,
+        steps: Steps[tuple[list[Piece], int]],
+        first: int,
+        parts: bool,
+        request: int,
+        peer: Peer,
+    ) -> None:
         if ledger in home.table.last:
-            pieces, behind = choose(
-                home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max)
-            )
-        self._deliver(home, ledger, first, pieces, behind, parts, request, peer)
+            self._reading += 1
+            home.look_up(steps, partial(self._deliver, home, ledger, first, self._now(), parts, request, peer))
+        else:
+            peer.answer(request, *self._absent(home, ledger, first))
 
     def _deliver(
         self,
         home: LedgerDir,
         ledger: int,
         first: int,
-        pieces: list[Piece],
-        behind: int,
+        begun: float,
         parts: bool,
         request: int,
         peer: Peer,
+        found: tuple[list[Piece], int] | None,
+        error: BaseException | None,
     ) -> None:
-        begun = self._now()
+        self._reading -= 1
+        pieces, behind = found if found is not None else ([], first)
         held = [piece for piece in pieces if isinstance(piece, memoryview)]
-        if not pieces:
+        if found is None:
+            self._read_failed(ledger, begun, request, peer, error)
+        elif not pieces:
             peer.answer(request, *self._absent(home, ledger, first))
         elif len(held) == len(pieces):
             peer.answer(request, BookieCode.OK, 0, 0, held)
@@ -333,6 +359,7 @@ class Bookie(Directories):
             self._reading += 1
             part = partial(peer.answer, request, BookieCode.OK, behind, 1) if parts else None
             home.catch_up.start(pieces, partial(self._fetched, home, ledger, pieces, begun, request, peer), part)
+        self._unblock()
 
     def _fetched(
         self,
@@ -355,17 +382,20 @@ class Bookie(Directories):
             peer.answer(request, BookieCode.OK, 0, 0, blocks)
             self._note_read(pieces[:read], begun)
         else:
-            self.counts.failed_reads += 1
-            self.counts.failed_reads_ms.add(1000 * (self._now() - begun))
-            peer.answer(
-                request, BookieCode.UNKNOWN, 0, 0, [f"ledger {ledger} on bookie {self.bookie_id}: {error}".encode()]
-            )
+            self._read_failed(ledger, begun, request, peer, error)
         self._unblock()
+
+    def _read_failed(self, ledger: int, begun: float, request: int, peer: Peer, error: BaseException | None) -> None:
+        self.counts.failed_reads += 1
+        self.counts.failed_reads_ms.add(1000 * (self._now() - begun))
+        peer.answer(
+            request, BookieCode.UNKNOWN, 0, 0, [f"ledger {ledger} on bookie {self.bookie_id}: {error}".encode()]
+        )
 
     def _note_read(self, pieces: Sequence[Piece], begun: float) -> None:
         self.counts.reads += 1
         self.counts.reads_ms.add(1000 * (self._now() - begun))
-        self.counts.read_bytes += _bytes(pieces)
+        self.counts.read_bytes += bytes_of(pieces)
 
     # -- entry logs ---------------------------------------------------------------------------------------------------
 
@@ -383,10 +413,6 @@ class Bookie(Directories):
         if not self._closed:
             self.commit()
             self._unblock()
-
-
-def _bytes(pieces: Sequence[Piece]) -> int:
-    return sum(len(piece) if isinstance(piece, memoryview) else piece[2] for piece in pieces)
 
 
 def _answer_stored(

@@ -9,6 +9,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.bookie_frames import BookieCode, Kind
+from storage.bookie.entry_log import entry_log
 from tests.storage.bookie.boxes import Box, scenario
 from tests.storage.bookie.entry_log.compacting_lives import EAGER, CompactingLives, many_compacting_lives
 from tests.storage.bookie.history import add, content, send
@@ -60,8 +61,9 @@ def test_mostly_dead_logs_become_one_and_nothing_wanted_is_lost() -> None:
         assert len(logs(box)) == 1 and after < before / 2
         assert compactor.compacted_logs == 4 and compactor.reclaimed_bytes > before / 2 and not compactor.running
         await check(box, (1, 2))
-        (log,) = box.bookie.dirs[0].table.logs.values()
-        assert (list(log.ledgers), list(log.lacs), list(log.fenced)) == ([1, 2, 6], [-1, 29, -1], [1, 0, 1])
+        (number,) = box.bookie.dirs[0].table.logs
+        index = entry_log.load(box.ledgers.disk(), number)[1]
+        assert (list(index.all.ledgers), list(index.lacs), list(index.fenced)) == ([1, 2, 6], [-1, 29, -1], [1, 0, 1])
         box.restart()
         await check(box, (1, 2))
         assert (await box.ask(Kind.READ_LAC, 2))[2] == 29

@@ -248,3 +248,24 @@ def test_nothing_happens_after_the_end() -> None:
     world.catch_up.close()
     world.thread.run()
     assert not world.told and not world.thread.jobs
+
+
+def test_what_is_behind_a_look_up_waits_for_the_read_that_it_leads_to() -> None:
+    """A log may be removed between the two, and its file is needed still; one without a read lets go at once."""
+    world, order = World(), list[str]()
+    hold = world.catch_up.hold()
+    world.catch_up.load(lambda: 5, lambda found, error: order.append(f"index {found}"))
+    world.catch_up.behind(lambda: order.append("removed"))
+    world.thread.run()
+    assert order == ["index 5"] and not world.thread.jobs
+    world.catch_up.release(hold, lambda: world.start("a", 60))
+    while len(world.told) < 1:
+        assert order == ["index 5"]
+        world.thread.run()
+    world.thread.run()
+    assert order == ["index 5", "removed"] and world.told[0][1] == 60
+    hold = world.catch_up.hold()
+    world.catch_up.behind(lambda: order.append("removed too"))
+    world.catch_up.release(hold, lambda: None)
+    world.thread.run()
+    assert order[-1] == "removed too"

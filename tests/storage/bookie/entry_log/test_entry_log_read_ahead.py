@@ -4,10 +4,10 @@ soon as somebody publishes.
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
-from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark
+from storage.bookie.entry_log.entry_log import EntryLog
+from tests.storage.bookie.entry_log.indexes import index_of
 
 
 class Files:
@@ -38,7 +38,7 @@ class Files:
 
 
 def test_a_log_changes_how_it_is_read_only_where_its_reader_does() -> None:
-    log = EntryLog(1, [LedgerMark(3, -1, False)], [1], array("q", [0]), array("I", [100]), array("H", [1]))
+    log = EntryLog(1, index_of({3: [(0, 1, 100)]}))
     disk: Any = Files()
     for offset, goes_on in enumerate((False, True, True, False, False, True)):
         log.read(disk, offset, 1, goes_on)
@@ -60,7 +60,7 @@ def test_a_log_changes_how_it_is_read_only_where_its_reader_does() -> None:
 
 
 def test_a_large_piece_of_a_long_read_goes_around_the_cache() -> None:
-    log = EntryLog(1, [LedgerMark(3, -1, False)], [1], array("q", [0]), array("I", [100]), array("H", [1]))
+    log = EntryLog(1, index_of({3: [(0, 1, 100)]}))
     disk: Any = Files()
     for size, goes_on in ((1 << 20, True), (1 << 20, False), (512 << 10, True)):
         assert len(log.read(disk, 0, size, goes_on)) == size

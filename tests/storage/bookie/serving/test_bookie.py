@@ -13,6 +13,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
+from storage.bookie.entry_log import entry_log
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from tests.storage.bookie.boxes import Box, scenario
 from tests.storage.bookie.history import SMALL, NotingPeer, add, block, content, make_bookie, send
@@ -70,12 +71,12 @@ def test_what_is_flushed_is_found_by_footers_alone_and_held_in_memory_no_more() 
         for restarted in (False, True):
             home = box.bookie.dirs[0]
             assert home.entries == 3 * 16 + 4
-            logs = [home.table.logs[number] for number in home.logs.point.logs]
+            indexes = [entry_log.load(box.ledgers.disk(), number)[1].all for number in home.logs.point.logs]
             runs = [
                 (ledger, first, count)
-                for log in logs
-                for ledger in log.ledgers
-                for _, _, first, count in log.runs(log.group_of(ledger))
+                for index in indexes
+                for ledger in index.ledgers
+                for _, _, first, count in index.runs(index.group_of(ledger))
             ]
             assert runs == [(ledger, first, 8) for ledger in (1, 2, 5) for first in (0, 8)]  # nothing an entry, no tail
             assert all(not one.tails or list(one.tails) == [2] for one in home.generations())
