@@ -351,21 +351,24 @@ class Leading(CoreState):
             self._replicate(member)
 
     def _on_refused(self, member: str, progress: Progress, index: int, hint_index: int, hint_term: int) -> None:
-        if index <= progress.match and not hint_index and progress.match and progress.mode is not Mode.SNAPSHOT:
-            progress.match = progress.counted = (
-                0  # it has lost its log (or this is very late: then it costs one question)
-            )
+        if index <= progress.match and hint_index < progress.match and progress.mode is not Mode.SNAPSHOT:
+            # it has lost its log, or has an older copy of it (or this is very late: then it costs one question)
+            progress.match = progress.counted = 0
             progress.to_probe()
+            progress.next = self._asked_at(hint_index, hint_term) + 1
             self._replicate(member, empty=True)
         elif progress.mode is Mode.STREAM:
             if index > progress.match:
                 progress.to_probe()
                 self._replicate(member, empty=True)
         elif progress.mode is Mode.PROBE and index == progress.next - 1:
-            at = self.log.last_at_or_below(hint_index, hint_term) if hint_term else hint_index
-            progress.next = max(min(index, at + 1), progress.match + 1)
+            progress.next = max(min(index, self._asked_at(hint_index, hint_term) + 1), progress.match + 1)
             progress.waiting = False
             self._replicate(member, empty=True)
+
+    def _asked_at(self, hint_index: int, hint_term: int) -> int:
+        """Where a member that holds another log, or less of this one, is asked next."""
+        return self.log.last_at_or_below(hint_index, hint_term) if hint_term else hint_index
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
     def _send_snapshot(self, member: str, progress: Progress) -> None:

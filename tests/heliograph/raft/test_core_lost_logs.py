@@ -9,6 +9,8 @@ import pytest
 from geo_tests.sim.raft_losses import CountsOnWhatWasLost, LosingWorld, StandsWithNothing, VotesByWhatIsLeft
 from geo_tests.sim.raft_world import violations
 from heliograph.raft.core import RaftCore
+from heliograph.raft.messages import COMMAND, Append, AppendReply
+from tests.heliograph.raft.cores import elect, make, sent, settle
 
 
 def test_what_is_committed_stays_although_members_lose_their_logs() -> None:
@@ -29,3 +31,32 @@ def test_a_rule_without_which_a_loss_spreads_is_missed(mutant: type[RaftCore], f
     assert next(violations(mutant, range(first, first + 8), LosingWorld), None) is not None, (
         f"{mutant.__doc__} was not found"
     )
+
+
+def test_a_leader_feeds_a_member_that_holds_less_than_it_has_said() -> None:
+    """An older copy of its disk was put back: it is asked where it stands, and counts for nothing behind that."""
+    core = make(term=1, entries=[(1, COMMAND, b"%d" % index) for index in range(5)])
+    elect(core)
+    core.receive("b", AppendReply(2, 6, True), 2.1)
+    core.take_actions()
+    assert core.commit == 6
+    assert core.propose([b"more"]) == 7
+    assert [m.previous_index for m in sent(settle(core), "b") if isinstance(m, Append)] == [6]
+    core.receive("b", AppendReply(2, 6, False, 3, 1), 2.2)
+    asked = [m for m in sent(settle(core), "b") if isinstance(m, Append)]
+    assert [(m.previous_index, len(m.entries)) for m in asked] == [(3, 4)]
+    core.receive("b", AppendReply(2, 7, True), 2.3)
+    assert core.commit == 7 and core.progress["b"].match == 7
+
+
+def test_a_refusal_that_comes_late_costs_one_question() -> None:
+    core = make(term=1, entries=[(1, COMMAND, b"%d" % index) for index in range(5)])
+    elect(core)
+    core.receive("b", AppendReply(2, 5, False, 3, 1), 2.1)
+    core.receive("b", AppendReply(2, 6, True), 2.1)
+    settle(core)
+    core.receive("b", AppendReply(2, 5, False, 3, 1), 2.2)
+    asked = [m for m in sent(settle(core), "b") if isinstance(m, Append)]
+    assert [m.previous_index for m in asked] == [3]
+    core.receive("b", AppendReply(2, 6, True), 2.3)
+    assert core.progress["b"].match == 6 and core.commit == 6

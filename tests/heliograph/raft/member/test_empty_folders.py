@@ -79,6 +79,33 @@ def test_a_voter_comes_back_with_an_empty_folder_and_learns(seed: int) -> None:
         sim.run(main(), limit_s=600)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_older_copy_is_brought_up_by_a_leader_that_is_there(seed: int) -> None:
+    with Simulation(seed) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start()
+            leader = await group.leader()
+            await asyncio.gather(*(group.propose(leader, b"%d" % i) for i in range(20)))
+            await group.caught_up()
+            name = next(name for name in group.names if name != leader)
+            machine = sim.machine(name)
+            machine.power_cut()
+            older = machine.platter("raft").image()
+            group.start(name)
+            await asyncio.gather(*(group.propose(leader, b"%d" % i) for i in range(20, 50)))
+            await group.caught_up()
+            machine.power_cut()
+            machine.platter("raft").put_back(older)
+            group.start(name)
+            await group.propose(leader, b"50")
+            await group.caught_up()
+            assert group.leaders() == [leader] and len(group.machines[name].lines) == 51
+
+        sim.run(main())
+
+
 def test_a_lone_voter_that_is_emptied_begins_anew_at_once() -> None:
     with Simulation(32) as sim:
         group = Group(sim, 1)
