@@ -66,7 +66,7 @@ class DiskFaults:
         if (node := self._whole_bookie()) is None:
             return None
         self._down(node)
-        _put_back(node, {})
+        put_back(node, {})
         self._later(0.1, 2.0, node.revive)
         self._power_goes_again(node)
         return self._begins(node, "wiped"), lambda: self._operate(node)
@@ -76,17 +76,17 @@ class DiskFaults:
         if (node := self._whole_bookie()) is None:
             return None
         self._down(node)
-        own = _image(node)
-        _put_back(node, {})
+        own = image_of(node)
+        put_back(node, {})
         self._later(0.1, 1.0, node.revive)
         self._power_goes_again(node)
 
         def undo() -> None:
             doubted = node.is_ready() and node.roles[0].bookie.in_doubt  # type: ignore[attr-defined]
             self._down(node)
-            if doubted and any(_image(node).values()):
+            if doubted and any(image_of(node).values()):
                 self._fail(f"{node.name} wrote to folders that it doubts: {_names(node)}")
-            _put_back(node, own)
+            put_back(node, own)
             node.revive()
             self._operate(node)
 
@@ -97,13 +97,13 @@ class DiskFaults:
         if (node := self._whole_bookie()) is None:
             return None
         self._down(node)
-        old = _image(node)
+        old = image_of(node)
         node.revive()
 
         def undo() -> None:
             self._down(node)
-            own = _image(node)
-            _put_back(node, old)
+            own = image_of(node)
+            put_back(node, old)
             node.revive()
             self._power_goes_again(node)
             if self.rng.random() < 0.5:
@@ -121,7 +121,7 @@ class DiskFaults:
 
     def _put_newer_back(self, node: Node, own: Image) -> None:
         self._down(node)
-        _put_back(node, own)
+        put_back(node, own)
         node.revive()
         self._operate(node)
 
@@ -226,12 +226,12 @@ class DiskFaults:
         self.world.sim.loop.fail(text, Violation(text))
 
 
-def _image(node: Node) -> Image:
+def image_of(node: Node) -> Image:
     """What is on its disks, and synced."""
     return {path: platter.image() for path, platter in node.machine.platters().items()}
 
 
-def _put_back(node: Node, image: Image) -> None:
+def put_back(node: Node, image: Image) -> None:
     for path, platter in node.machine.platters().items():
         platter.put_back(image.get(path, {}))
 

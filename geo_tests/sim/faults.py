@@ -15,6 +15,7 @@ from geo_tests.sim.checkers import Violation
 from geo_tests.sim.disk_faults import DiskFaults
 from geo_tests.sim.life_faults import LifeFaults
 from geo_tests.sim.region import NAMESPACE
+from geo_tests.sim.voter_faults import VoterFaults
 from heliograph.model.errors import HeliographError
 
 if TYPE_CHECKING:
@@ -63,9 +64,13 @@ class Faults:
             (1, self._leave),
             *self.lives.kinds(),
         ]
-        self.disks = DiskFaults(world, self)
+        self.disks, self.voters = DiskFaults(world, self), VoterFaults(world, self)
         if wanted := world.settings.kinds:
-            all_kinds = [*self.kinds, *self.disks.kinds]  # disks are lost where that is named (docs/failures.md)
+            all_kinds = [
+                *self.kinds,
+                *self.disks.kinds,
+                *self.voters.kinds,
+            ]  # disks are lost where that is named (docs/failures.md)
             self.kinds = [(weight, kind) for weight, kind in all_kinds if kind.__name__.strip("_") in wanted]
 
     async def run(self, duration_s: float, count: int) -> None:
@@ -87,6 +92,7 @@ class Faults:
                 platter.cancel_cut()
             node.revive()
         await self.disks.made_good()
+        await self.voters.made_good()
 
     def served(self, region: str) -> None:
         """A producer of `region` got a receipt."""

@@ -53,6 +53,7 @@ class Premises:
         self.sim = sim
         self.region = Region(self, "here", 1, ("here",), bookies=bookies, brokers=0)  # type: ignore[arg-type]
         self.region.metadata = Node(self.region, "here-meta", ("meta",))
+        self.region.voters = [self.region.metadata]
 
     def trace(self, text: str) -> None: ...
 

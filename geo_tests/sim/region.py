@@ -6,6 +6,7 @@ Is: settings, starts, crashes, and the restarts that a supervisor would do. Isn'
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,8 @@ class Node:
         self.machine = region.world.sim.machine(name, zone=region.name)
         self.roles: list[Role] = []
         self.ready = False
+        self.on_started: Callable[[Node], None] = lambda node: None
+        """Called whenever all roles of a life have started."""
 
     def start(self) -> None:
         self.region.world.trace(f"start {self.name}")
@@ -103,6 +106,7 @@ class Node:
                 role = build(name, self.region.settings(self), runtime)
                 self.roles.append(role)
                 await role.start()
+            self.on_started(self)
             self.ready = True
             self.region.world.trace(f"{self.name} is ready")
             failed = [asyncio.ensure_future(role.failed()) for role in self.roles]
@@ -127,25 +131,37 @@ class Node:
 
 
 class Region:
-    """The machines of one region: metadata (with the region's voter of the global configuration), bookies, brokers."""
+    """The machines of one region: metadata (the first voter with the region's voter of the global configuration),
+    bookies, brokers.
+    """
 
     def __init__(
-        self, world: World, name: str, number: int, names: tuple[str, ...], *, bookies: int, brokers: int
+        self,
+        world: World,
+        name: str,
+        number: int,
+        names: tuple[str, ...],
+        *,
+        bookies: int,
+        brokers: int,
+        voters: int = 1,
     ) -> None:
         self.world, self.name, self.number, self.names = world, name, number, names
         self.metadata = Node(self, f"{name}-meta", ("meta", "config"))
+        self.voters = [self.metadata, *(Node(self, f"{name}-meta-{i}", ("meta",)) for i in range(1, voters))]
         self.bookies = [Node(self, f"{name}-bookie-{i}", ("bookie",)) for i in range(bookies)]
         self.brokers = [Node(self, f"{name}-broker-{i}", ("broker",)) for i in range(brokers)]
 
     @property
     def nodes(self) -> list[Node]:
-        return [self.metadata, *self.bookies, *self.brokers]
+        return [*self.voters, *self.bookies, *self.brokers]
 
     def addresses(self) -> list[Address]:
         return [(node.name, BROKER_PORT) for node in self.brokers]
 
     def start_metadata(self) -> None:
-        self.metadata.start()
+        for node in self.voters:
+            node.start()
 
     def start_data(self) -> None:
         for node in [*self.bookies, *self.brokers]:
@@ -195,7 +211,7 @@ class Region:
             data_dir="data",
             roles=node.role_names,
             bind=name,
-            meta=(f"{self.metadata.name}:{META_PORT}",),
+            meta=tuple(f"{voter.name}:{META_PORT}" for voter in self.voters),
             config=(f"{self.metadata.name}:{CONFIG_PORT}",),
             broker=BrokerSettings(
                 port=BROKER_PORT,
@@ -209,7 +225,11 @@ class Region:
                 },
             ),
             bookie=BookieRoleSettings(port=BOOKIE_PORT, bookie_id=name, advertised_host=name),
-            meta_node=MetaNodeSettings(node_id=name, port=META_PORT),
+            meta_node=MetaNodeSettings(
+                node_id=name,
+                port=META_PORT,
+                peers={voter.name: f"{voter.name}:{META_PORT}" for voter in self.voters},
+            ),
             config_node=ConfigRoleSettings(
                 node_id=self.name,
                 port=CONFIG_PORT,

@@ -28,6 +28,7 @@ from typing import Any
 from geo_tests.sim.auditing import Audits
 from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.faults import Faults
+from geo_tests.sim.group_checks import GroupChecks
 from geo_tests.sim.loop import collect
 from geo_tests.sim.probes import Probes
 from geo_tests.sim.pulsar_client import SHARED, Client, Consumer, Delivered, Producer, Reader
@@ -68,6 +69,8 @@ class WorldSettings:
     regions: tuple[str, ...] = ()
     """Empty: three to five, by the seed."""
     bookies: int = 3
+    voters: int = 1
+    """Of the metadata, per region."""
     brokers: int = 2
     topics: int = 2
     producers: int = 1
@@ -124,6 +127,7 @@ class World:
         self.regions: dict[str, Region] = {}
         self.producers: list[tuple[str, Producer]] = []
         self.consumers: list[tuple[str, Consumer]] = []
+        self.groups = GroupChecks(self)
         self.faults = Faults(self)
         self.probes = Probes(self)
         self.audits = Audits(self)
@@ -173,6 +177,7 @@ class World:
         probing.cancel()
         replicating.cancel()
         await self.probes.final()
+        await self.groups.final()
         for _, producer in self.producers:
             producer.close()
         for _, consumer in self.consumers:
@@ -188,8 +193,16 @@ class World:
             self.sim.network.latency(a, b, one_way * 0.95, one_way * 1.15)
         for number, name in enumerate(names, 1):
             self.regions[name] = Region(
-                self, name, number, names, bookies=self.settings.bookies, brokers=self.settings.brokers
+                self,
+                name,
+                number,
+                names,
+                bookies=self.settings.bookies,
+                brokers=self.settings.brokers,
+                voters=self.settings.voters,
             )
+            if self.settings.voters > 1:
+                self.groups.watch(self.regions[name])
         for region in self.regions.values():
             region.start_metadata()
         await self.regions[names[0]].provision(self.regions)

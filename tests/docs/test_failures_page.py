@@ -37,6 +37,8 @@ def test_it_says_how_many_worlds_there_are() -> None:
     assert (
         sum(worlds) >= 500 and f"runs {sum(worlds)} whole instances" in text and f"{links} seeds of links alone" in text
     )
+    lost = (f"In {seeds.LOST_DISK_WORLDS} further ones", f"In {seeds.VOTER_WORLDS} others each region has three")
+    assert all(words in text for words in lost)
     assert [
         int(count) for count in re.findall(r"^\| (\d+) \|", text.partition("## Simulated")[2], re.MULTILINE)
     ] == list(worlds)

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.tombstones import Tombstone
+from heliograph.raft.core import RaftCore
+from heliograph.raft.disk import life_file
+from heliograph.raft.leader import Leading
+from heliograph.raft.progress import Progress
 from heliograph.wire.links.link_commands import SkipRecord
 from region_node.dr.operations import operation_steps
 from region_node.dr.operations.operation import Operation
@@ -69,6 +73,34 @@ def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:
         return op.passed("all is in both", self._wall_ms())
 
     patch.setattr(operation_steps.Conductor, "_deliver", deliver)
+
+
+def a_founder_votes_before_it_has_learned(patch: pytest.MonkeyPatch) -> None:
+    """A voter takes its empty folder for that of the first hour."""
+
+    def begin(self: RaftCore, now: float) -> None:
+        if self.unproven:
+            self._found()
+        began(self, now)
+
+    began = RaftCore._begin
+    patch.setattr(RaftCore, "_begin", begin)
+
+
+def a_folder_is_proven_once_it_was_started_with(patch: pytest.MonkeyPatch) -> None:
+    """A voter with an empty folder that is started again counts."""
+    patch.setattr(life_file, "begin", lambda disk, life: life_file.prove(disk, life, ()))
+
+
+def a_voter_holds_for_ever_what_it_has_said(patch: pytest.MonkeyPatch) -> None:
+    """A leader does not ask a voter again that says it holds less than before."""
+
+    def on_refused(self: Leading, member: str, progress: Progress, index: int, *hint: int) -> None:
+        if index > progress.match:
+            refused(self, member, progress, index, *hint)
+
+    refused = Leading._on_refused
+    patch.setattr(Leading, "_on_refused", on_refused)
 
 
 def empty_disks_are_believed(patch: pytest.MonkeyPatch) -> None:

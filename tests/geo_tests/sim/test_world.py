@@ -26,13 +26,16 @@ from replicator.receiving import link_receiver
 from replicator.sending import link_sender
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import (
+    a_folder_is_proven_once_it_was_started_with,
+    a_founder_votes_before_it_has_learned,
     a_tombstone_goes_with_the_first_copy,
+    a_voter_holds_for_ever_what_it_has_said,
     empty_disks_are_believed,
     the_mark_delete_position_jumps_over_gaps,
     what_is_gone_is_not_named,
     what_was_sent_is_not_at_risk,
 )
-from tests.seeds import WORLDS
+from tests.seeds import LOST_DISK_WORLDS, VOTER_WORLDS, WORLDS
 
 BLOCKS = 50
 MUTANT_SEEDS = 40
@@ -43,6 +46,22 @@ CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
 """For those whose fault is named, or that are seen without any."""
 TRIMMED = replace(WILD, trims=True, kinds=("truncate", "leave", "cut_wan"))
 LOST_DISKS = replace(WILD, faults=5, messages=48, kinds=("wipe_bookie", "unmount_bookie", "roll_bookie_back"))
+VOTERS = replace(
+    WILD,
+    voters=3,
+    faults=8,
+    messages=30,
+    kinds=(
+        "kill_voter",
+        "power_cut_voter",
+        "stop_voter",
+        "cut_voter_off",
+        "wipe_voter",
+        "unmount_voter",
+        "roll_voter_back",
+    ),
+)
+"""Each region has three metadata voters; what befalls one of them, and its disk."""
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
@@ -60,7 +79,7 @@ def test_worlds_hold(block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(LOST_DISK_WORLDS // 4))
 def test_worlds_that_lose_disks_hold(block: int) -> None:
     for seed in range(4 * block, 4 * block + 4):
         verdict = run_seed(seed, LOST_DISKS)
@@ -68,12 +87,20 @@ def test_worlds_that_lose_disks_hold(block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", (153, 159))
-def test_worlds_with_every_kind_of_fault_hold(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(VOTER_WORLDS))
+def test_worlds_with_three_voters_a_region_hold(seed: int) -> None:
+    verdict = run_seed(seed, VOTERS)
+    assert verdict.audited == verdict.regions * VOTERS.topics
+    assert any(kind.endswith("voter") for kind in verdict.kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "voters"), ((153, 3), (159, 1)))
+def test_worlds_with_every_kind_of_fault_hold(seed: int, voters: int) -> None:
     """159: a broker that stood still opens a link of a topic that another one has taken."""
     faults = World(seed).faults
-    kinds = tuple(kind.__name__.strip("_") for _, kind in (*faults.kinds, *faults.disks.kinds))
-    verdict = run_seed(seed, WorldSettings(kinds=kinds))
+    kinds = tuple(kind.__name__.strip("_") for _, kind in (*faults.kinds, *faults.disks.kinds, *faults.voters.kinds))
+    verdict = run_seed(seed, WorldSettings(kinds=kinds, voters=voters))
     assert verdict.audited == verdict.regions * WorldSettings().topics
 
 
@@ -340,6 +367,9 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_tombstone_goes_with_the_first_copy: replace(CALM, faults=6, kinds=("delete_and_make_again", "cut_region_off")),
     what_was_sent_is_not_at_risk: replace(WILD, messages=120, kinds=("slow_wan", "cut_wan", "kill_two_bookies")),
     empty_disks_are_believed: replace(WILD, faults=4, kinds=("wipe_bookie",)),
+    a_founder_votes_before_it_has_learned: replace(VOTERS, kinds=("wipe_voter",)),
+    a_folder_is_proven_once_it_was_started_with: replace(VOTERS, kinds=("unmount_voter",)),
+    a_voter_holds_for_ever_what_it_has_said: replace(VOTERS, kinds=("roll_voter_back",)),
 }
 FOUND_BY: dict[Mutant, int] = {
     producers_are_not_deduplicated: 4,
@@ -347,6 +377,7 @@ FOUND_BY: dict[Mutant, int] = {
     links_need_the_whole_instance: 16,
     what_is_lost_is_not_appended: 2 * EVERY,
     silence_is_taken_for_health: 6,
+    a_voter_holds_for_ever_what_it_has_said: 2,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
