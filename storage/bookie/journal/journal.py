@@ -34,7 +34,7 @@ import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import crc32c
 
@@ -74,7 +74,10 @@ class JournalRecord:
     sequence: int
     synced_through: int
     frames: memoryview
+    begin: int
     end: int
+    whole: memoryview
+    """All of it, to the end of its last page."""
 
 
 @dataclass(slots=True)
@@ -93,6 +96,8 @@ class JournalReplay:
     """The last sequence found behind the end of the replay; below `next_sequence` where there is none."""
     made: set[str]
     """Segment files that the directory's list names."""
+    unproven: list[tuple[str, int, memoryview]] = field(default_factory=list)
+    """(segment file, offset, bytes) of the records that no later one says were synced: they may be in memory only."""
 
 
 class Journal:
@@ -106,6 +111,7 @@ class Journal:
         self, disk: Disk, zeroing: Disk, *, segment_bytes: int, spare: int, start: int, salt: int, replay: JournalReplay
     ) -> None:
         self._disk, self._zeroing, self._segment_bytes, self._spare = disk, zeroing, segment_bytes, spare
+        _write_again(disk, replay.unproven)
         self._start, self._salt, self._count = start, salt, 0
         self.next_sequence = replay.next_sequence
         self.synced_through = replay.next_sequence - 1
@@ -376,7 +382,24 @@ def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]
         corrupt = f"the journal lost record {expected}, which record {claim.sequence} says was synced"
         taken += sorted((r for r in stray if r.sequence > expected), key=lambda r: r.sequence)
     used = {name: needed[-1].sequence for _, name, needed in found}
-    return JournalReplay(taken, expected, lost or corrupt, used, free, stray_through, made)
+    proven = max((r.synced_through for r in taken), default=0)
+    unproven = [(name, r.begin, r.whole) for _, name, needed in found for r in needed if proven < r.sequence < expected]
+    return JournalReplay(taken, expected, lost or corrupt, used, free, stray_through, made, unproven)
+
+
+def _write_again(disk: Disk, unproven: Sequence[tuple[str, int, memoryview]]) -> None:
+    """Makes durable what later records will say was synced. Blocking; raises OSError.
+
+    Where a sync has failed, the kernel calls the pages clean that it could not write: another sync of them says that
+    all is well, and writes nothing. The same bytes in the same place harm nothing where they were durable.
+    """
+    for name in dict.fromkeys(name for name, _, _ in unproven):
+        file = disk.open(name)
+        for of, offset, whole in unproven:
+            if of == name:
+                file.pwritev([whole], offset)
+        file.datasync()
+        file.close()
 
 
 def _records(data: bytes, salt: int) -> tuple[list[JournalRecord], int]:
@@ -417,7 +440,8 @@ def _record_at(data: bytes, offset: int, salt: int, number: int) -> JournalRecor
     view = memoryview(data)[offset : offset + size]
     if crc32c.crc32c(view[_HEAD.size :], crc32c.crc32c(view[: _HEAD.size - 4], _seed(salt, segment, offset))) != crc:
         return None
-    return JournalRecord(segment, sequence, synced, view[_HEAD.size :], offset + -(-size // _ALIGN) * _ALIGN)
+    end = offset + -(-size // _ALIGN) * _ALIGN
+    return JournalRecord(segment, sequence, synced, view[_HEAD.size :], offset, end, memoryview(data)[offset:end])
 
 
 def _seed(salt: int, number: int, offset: int) -> int:

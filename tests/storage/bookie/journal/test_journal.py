@@ -296,3 +296,29 @@ def test_after_a_failure_nothing_is_done() -> None:
         assert journal.synced_through == 0
 
     scenario(body)
+
+
+def test_what_a_failed_sync_left_in_memory_is_written_before_later_records_count_on_it() -> None:
+    """The kernel calls pages clean that it could not write: another sync of them succeeds, and writes nothing."""
+
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        assert await synced(journal, b"zero")
+        platter.fail_syncs = True
+        assert not await synced(journal, b"one", b"two")
+        platter.fail_syncs = False
+        platter.unplug()
+        found = read_back(platter)
+        assert frames(found) == [b"zero", b"one", b"two"], "as far as anybody can tell they are there"
+        assert await synced(begin(platter, 2, found), b"three")
+        platter.power_cut()
+        again = read_back(platter)
+        assert not again.corrupt and frames(again) == [b"zero", b"one", b"two", b"three"]
+
+    scenario(body)
+
+
+async def synced(journal: Journal, *records: bytes) -> bool:
+    done = write(journal, *records)
+    await asyncio.sleep(0.5)
+    return done == [None] * len(records)
