@@ -8,6 +8,7 @@ Isn't: a decision about a topic (`replicator.sending.link_sender`), or the makin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from heliograph.client.pulsar_connection import Address, BrokerConnection
@@ -88,6 +89,7 @@ class LinkConnection:
         """Streams that may have something new to tell."""
         self._echo_ms = 0
         self._echo_at = 0.0
+        self._beat_at = -inf
         client.on_private, client.on_closed, client.on_writable = self._on_frame, self._on_closed, self._on_writable
 
     @property
@@ -146,11 +148,14 @@ class LinkConnection:
     def beat(self) -> None:
         """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`.
 
-        A target is heard also in the middle of a large frame: that is looked up here.
+        A target is heard also in the middle of a large frame: that is looked up here, where no frame came since the
+        last heartbeat. Otherwise it is known when it was heard, and a silence is not told shorter than it is.
         """
         if self._client.heard:
             self._client.heard = False
-            self.heard.bytes()
+            if self.heard.at <= self._beat_at:
+                self.heard.bytes()
+        self._beat_at = self._clock.monotonic()
         streams = []
         changed, self._changed = self._changed, {}
         for number in changed:

@@ -36,3 +36,18 @@ def test_a_target_is_heard_in_the_middle_of_a_frame() -> None:
     clock.now += 6
     connection.beat()
     assert connection.heard.silent_s == 6
+
+
+def test_a_silence_is_not_told_shorter_by_a_heartbeat_that_is_sent_into_it() -> None:
+    client, clock = Client(), FakeClock()
+    connection = LinkConnection(
+        ("eu", "a:1"), cast(BrokerConnection, client), clock, lambda _: None, lambda call: call()
+    )
+    connection.beat()
+    clock.now += 0.25
+    client.heard = True
+    connection.heard.bytes()  # as every frame does
+    for silent_s in (0.75, 1.75, 2.75):
+        clock.now = connection.heard.at + silent_s
+        connection.beat()
+        assert connection.heard.silent_s == silent_s
