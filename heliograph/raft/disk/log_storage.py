@@ -43,6 +43,7 @@ from heliograph.raft.disk.snapshot_file import (
     blob_start,
     is_full,
     snapshot_name,
+    why_full,
 )
 from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, Lives, SnapshotMeta, encode_entries
 from heliograph.runtime.disk import Disk
@@ -81,8 +82,11 @@ class LogStorage:
         self._receiving: SnapshotWriter | None = None
         self._life = 0
         self._covered = 0  # entries through it are needed for nothing that this member does itself
-        self.full = False
+        self.full = ""
+        """Why no segment can be made just now; "" where one can."""
         self.failed: BaseException | None = None
+        self.on_failed: Callable[[BaseException], None] = lambda error: None
+        """Called once, whatever it was that failed: no write may be waiting that would be told."""
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
@@ -150,7 +154,7 @@ class LogStorage:
         except OSError as error:
             if not is_full(error):
                 raise
-            segment, self.full = make_segment(self._disk, number, _SMALL_BYTES), True
+            segment, self.full = make_segment(self._disk, number, _SMALL_BYTES), why_full(error)
         bodies = [(KIND_HARD_STATE, self._hard_state)]
         if needs_reset:
             index, term = (state.base.index, state.base.term) if state.base is not None else (0, 0)
@@ -185,6 +189,9 @@ class LogStorage:
         commit: everything through this index is committed, and stands in this batch or in those before it. Nothing at
         all: only that is stored.
         """
+        if self.failed is not None:
+            done(self.failed)
+            return
         bodies: deque[tuple[int, bytes, int]] = deque()
         if hard_state is not None:
             bodies.append((KIND_HARD_STATE, hard_state_body(*hard_state), 0))
@@ -287,11 +294,11 @@ class LogStorage:
     def _prepared(self, segment: Segment | None, error: BaseException | None) -> None:
         self._preparing = False
         if segment is not None:
-            self.full = False
+            self.full = ""
             self._spare = segment
             self._drain()
-        elif error is not None and is_full(error):
-            self.full = True
+        elif isinstance(error, OSError) and is_full(error):
+            self.full = why_full(error)
         else:
             self._fail(error)
 
@@ -310,6 +317,7 @@ class LogStorage:
             for write in waiting:
                 if write.done is not None:
                     write.done(self.failed)
+            self.on_failed(self.failed)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,15 @@ def blob_start(meta: SnapshotMeta) -> int:
 
 
 def is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """No space or no descriptor for another file, or its next part: nothing was lost, and it may pass."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def why_full(error: OSError) -> str:
+    """Of such an error, what an operator has to do."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many open files for the metadata log: raise the limit (LimitNOFILE=, ulimit -n)"
+    return "the disk of the metadata log is full: free some space"
 
 
 def write_snapshot(disk: Disk, index: int, term: int, config: Config, pieces: Iterable[bytes]) -> SnapshotMeta:

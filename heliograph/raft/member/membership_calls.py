@@ -58,10 +58,7 @@ class GroupCalls(ABC):
         """
         core = self._check()
         if core.role is RaftRole.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
-            raise MetadataUnavailable(
-                "the disk of the leader's metadata log is full: free some space, or hand the leadership to another "
-                "voter"
-            )
+            raise MetadataUnavailable(f"on the leader, {self._storage.full}, or hand the leadership to another voter")
         index = core.change(change, self._clock.monotonic())
         if index is None:
             raise NotLeader(self.leader)

@@ -108,6 +108,7 @@ class RaftNode(GroupCalls):
         self._snapshotter = Snapshotter(
             machine, self._storage, settings, clock, later=self._later, failed=self._fail, changed=self._pump
         )
+        self._storage.on_failed = self._fail
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class RaftNode(GroupCalls):
         if self._waiting.writes >= self.settings.waiting_max or self._waiting_bytes >= self.settings.waiting_bytes_max:
             raise MetadataUnavailable("too many metadata writes wait already")
         if self._storage.full and self._storage.room_bytes() < len(command) + self._waiting_bytes + 1024:
-            raise MetadataUnavailable("the disk of the metadata log is full: free some space")
+            raise MetadataUnavailable(self._storage.full)
         if self._snapshotter.crowded:
             raise MetadataUnavailable(
                 "the disk of the metadata's table is full: free some space"

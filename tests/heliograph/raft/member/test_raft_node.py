@@ -215,6 +215,55 @@ def test_a_full_disk_refuses_writes_and_goes_on_reading() -> None:
         sim.run(main())
 
 
+def test_without_descriptors_it_refuses_writes_and_takes_them_again() -> None:
+    with Simulation(72) as sim:
+        group = Group(sim, 1)
+
+        async def main() -> None:
+            group.start()
+            await group.leader()
+            platter = sim.machine("n0").platter("raft")
+            platter.open_files_max = platter.open_files
+            with pytest.raises(MetadataUnavailable, match="too many open files for the metadata log: raise the limit"):
+                for _ in range(200):
+                    await group.propose("n0", bytes(1000))
+            await group.barrier("n0")
+            assert group.nodes["n0"].is_leader and group.nodes["n0"].failed is None
+            platter.open_files_max = 1 << 30
+            await asyncio.sleep(3)
+            await group.propose("n0", b"again")
+
+        sim.run(main())
+
+
+def test_a_failure_while_nothing_is_written_stops_the_member_too() -> None:
+    """Of the segment that is made ahead: without it a member would lead, and keep every write, for ever."""
+    with Simulation(73) as sim:
+        group = Group(sim, 1)
+
+        async def main() -> None:
+            group.start()
+            await group.leader()
+            platter = sim.machine("n0").platter("raft")
+
+            def fail(operation: str, name: str) -> None:
+                platter.fail_syncs = platter.fail_syncs or (operation == "create" and name.startswith("log-"))
+
+            platter.on_operation = fail
+            written = 0
+            while not platter.fail_syncs:
+                await group.propose("n0", bytes(1000))
+                written += 1
+                await asyncio.sleep(0.1)
+            assert written > 1
+            failed = group.nodes["n0"].failed
+            assert isinstance(failed, OSError) and not group.nodes["n0"].is_leader
+            with pytest.raises(MetadataUnavailable):
+                await group.propose("n0", b"y")
+
+        sim.run(main())
+
+
 def test_a_member_starts_on_a_full_disk_and_answers_reads() -> None:
     with Simulation(71) as sim:
         group = Group(sim, 1)
