@@ -148,6 +148,7 @@ class Platter:
     def put_back(self, image: dict[str, bytes]) -> None:
         """This, and nothing else, is there from now on; {}: an empty disk. Nobody may use the platter meanwhile."""
         self.unplug()
+        self.unreadable.clear()
         self._unsynced.clear()
         self._now = {name: self.new_inode() for name in image}
         for name, inode in self._now.items():

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 Undo = Callable[[], None]
 Image = dict[str, dict[str, bytes]]
 """Path of a directory -> its files."""
-MADE_GOOD_S = 60.0
-"""Once everything runs, so long may it take until every copy that was lost is made again."""
+MADE_GOOD_S = 90.0
+"""Once everything runs, so long may it take until every copy that was lost is made again; what could not be brought
+is tried again after a minute.
+"""
 _LOOK_S = 0.5
 
 
@@ -63,22 +65,22 @@ class DiskFaults:
         """Its disks are gone for good, and empty ones in their place; it is started, and some time later an operator
         grants a new life.
         """
-        if (node := self._whole_bookie()) is None:
+        if (node := self.whole_bookie()) is None:
             return None
         self._down(node)
         put_back(node, {})
-        self._later(0.1, 2.0, node.revive)
+        self.later(0.1, 2.0, node.revive)
         self._power_goes_again(node)
-        return self._begins(node, "wiped"), lambda: self._operate(node)
+        return self.begins(node, "wiped"), lambda: self.operate(node)
 
     def _unmount_bookie(self) -> tuple[str, Undo] | None:
         """Its disks do not mount, it is started over the empty folders beneath, and gets its own back."""
-        if (node := self._whole_bookie()) is None:
+        if (node := self.whole_bookie()) is None:
             return None
         self._down(node)
         own = image_of(node)
         put_back(node, {})
-        self._later(0.1, 1.0, node.revive)
+        self.later(0.1, 1.0, node.revive)
         self._power_goes_again(node)
 
         def undo() -> None:
@@ -88,13 +90,13 @@ class DiskFaults:
                 self._fail(f"{node.name} wrote to folders that it doubts: {_names(node)}")
             put_back(node, own)
             node.revive()
-            self._operate(node)
+            self.operate(node)
 
-        return self._begins(node, "not mounted"), undo
+        return self.begins(node, "not mounted"), undo
 
     def _roll_bookie_back(self) -> tuple[str, Undo] | None:
         """A copy of its volumes is put back that was made before its last start."""
-        if (node := self._whole_bookie()) is None:
+        if (node := self.whole_bookie()) is None:
             return None
         self._down(node)
         old = image_of(node)
@@ -107,28 +109,28 @@ class DiskFaults:
             node.revive()
             self._power_goes_again(node)
             if self.rng.random() < 0.5:
-                self._later(0.5, 4.0, self._operate, node)
+                self.later(0.5, 4.0, self.operate, node)
             else:
-                self._later(0.5, 4.0, self._put_newer_back, node, own)
+                self.later(0.5, 4.0, self._put_newer_back, node, own)
 
-        return self._begins(node, "rolled back"), undo
+        return self.begins(node, "rolled back"), undo
 
     # -- the operator ---------------------------------------------------------------------------------------------
 
-    def _operate(self, node: Node) -> None:
+    def operate(self, node: Node) -> None:
         """What may be lost by now is said to be, and waited for."""
-        self._later(0.3, 3.0, self._look, node)
+        self.later(0.3, 3.0, self._look, node)
 
     def _put_newer_back(self, node: Node, own: Image) -> None:
         self._down(node)
         put_back(node, own)
         node.revive()
-        self._operate(node)
+        self.operate(node)
 
     def _look(self, node: Node) -> None:
         asked = next((n for n in self._shuffled(node.region.brokers) if n.is_ready()), None)
         if asked is None:
-            self._later(_LOOK_S, _LOOK_S, self._look, node)
+            self.later(_LOOK_S, _LOOK_S, self._look, node)
             return
         task = asyncio.ensure_future(asked.machine.ask(self._new_life, asked, node, limit_s=5.0))
         task.add_done_callback(lambda done: self._looked(node, done))
@@ -164,33 +166,45 @@ class DiskFaults:
             return
         state = repr(error) if error is not None else done.result()
         if state == "whole" and node.is_ready() and not node.roles[0].bookie.limbo:  # type: ignore[attr-defined]
-            self.world.trace(f"{node.name} has all of its copies")
-            del self._ill[node.region.name]
+            self.well(node, "has all of its copies")
             return
         self._ill[node.region.name] = f"{node.name}: {state}"
-        self._later(_LOOK_S, _LOOK_S, self._look, node)
+        self.later(_LOOK_S, _LOOK_S, self._look, node)
 
     # -- what they share ------------------------------------------------------------------------------------------
 
-    def _whole_bookie(self) -> Node | None:
+    def whole_bookie(self) -> Node | None:
         """One of a region that can lose a disk now. Without a spare bookie an open ledger lacks the lost copy until it
         is rolled over, which an idle topic's is not: that is told (`bookies new-life`), and not promised otherwise.
         """
-        region = self._region()
+        region = self.region()
         if region.name in self._ill or len(region.bookies) < 3 or not all(node.is_ready() for node in region.bookies):
             return None
         return self.rng.choice(region.bookies)
 
-    def _region(self) -> Region:
+    def region(self) -> Region:
         return self.world.regions[self.rng.choice(sorted(self.world.regions))]
 
     def _shuffled(self, nodes: list[Node]) -> list[Node]:
         return self.rng.sample(nodes, len(nodes))
 
-    def _begins(self, node: Node, what: str) -> str:
+    def begins(self, node: Node, what: str) -> str:
         self._ill[node.region.name] = f"{node.name} {what}"
         self._faults.disturbed(node.region.name, 40.0)
         return f"{node.name} {what}"
+
+    def is_well(self, region: str) -> bool:
+        """Whether no disk of that region is damaged, or less than it should be."""
+        return region not in self._ill
+
+    def well(self, node: Node, why: str) -> None:
+        """Another disk of its region may be damaged from now on."""
+        self.world.trace(f"{node.name}: {why}")
+        del self._ill[node.region.name]
+
+    def empty(self, node: Node) -> None:
+        """Other disks in the place of its own. It must be down."""
+        put_back(node, {})
 
     def _down(self, node: Node) -> None:
         if self.rng.random() < 0.5:
@@ -203,16 +217,16 @@ class DiskFaults:
         if self.rng.random() < 0.5:
             return
         nodes = self.rng.choice(([node], [self.rng.choice(node.region.nodes)], node.region.nodes))
-        self._later(0.05, 2.5, self._cut, nodes)
+        self.later(0.05, 2.5, self._cut, nodes)
 
     def _cut(self, nodes: list[Node]) -> None:
         self.world.trace(f"the power goes at {', '.join(node.name for node in nodes)}")
         for node in nodes:
             if node.machine.running:
                 node.power_cut()
-            self._later(0.1, 2.0, node.revive)
+            self.later(0.1, 2.0, node.revive)
 
-    def _later(self, low_s: float, high_s: float, call: Callable[..., None], *args: Any) -> None:
+    def later(self, low_s: float, high_s: float, call: Callable[..., None], *args: Any) -> None:
         """Within that time; nothing counts as made good before."""
         self._waiting += 1
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.disk_faults import DiskFaults
+from geo_tests.sim.disk_weather import DiskWeather
 from geo_tests.sim.life_faults import LifeFaults
 from geo_tests.sim.region import NAMESPACE
+from geo_tests.sim.silence import silent_kinds
 from geo_tests.sim.voter_faults import VoterFaults
 from heliograph.model.errors import HeliographError
 
@@ -65,13 +67,21 @@ class Faults:
             *self.lives.kinds(),
         ]
         self.disks, self.voters = DiskFaults(world, self), VoterFaults(world, self)
+        weather = [*DiskWeather(world, self).kinds(), *silent_kinds(self)]
+        names = {kind.__name__ for _, kind in weather}
+        if world.settings.weather:
+            self.kinds += weather
+            weather = []
         if wanted := world.settings.kinds:
             all_kinds = [
                 *self.kinds,
+                *weather,
                 *self.disks.kinds,
                 *self.voters.kinds,
             ]  # disks are lost where that is named (docs/failures.md)
             self.kinds = [(weight, kind) for weight, kind in all_kinds if kind.__name__.strip("_") in wanted]
+        self.weather = any(kind.__name__ in names for _, kind in self.kinds)
+        """Whether disks may fill and fail here, and machines fall silent."""
 
     async def run(self, duration_s: float, count: int) -> None:
         """`count` faults at random times within `duration_s`; returns when that time is over."""

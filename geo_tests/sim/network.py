@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from geo_tests.sim.loop import LIFE, Life, SimLoop
 from geo_tests.sim.transport import Connection, SimTransport, Socket
@@ -51,7 +51,8 @@ class Network:
         self._latency: dict[tuple[str, str], tuple[float, float]] = {}
         self._bounds: dict[tuple[str, str], tuple[float, float]] = {}
         """Those of pairs of hosts, as they were found."""
-        self._cuts: set[tuple[str, str]] = set()
+        self._cuts: dict[tuple[str, str], float] = {}
+        """(source, target) -> since when."""
         self._listeners: dict[tuple[str, int], list[SimServer]] = {}
         self._connections: dict[Connection, None] = {}
         self._next_port = 20_000
@@ -73,13 +74,19 @@ class Network:
         """What `a` sends to `b` is lost from now on; the other way too unless `one_way`. Hosts or zones. Connections
         stay open and silent.
         """
-        self._cuts.add((a, b))
+        self._cuts.setdefault((a, b), self.loop.time())
         if not one_way:
-            self._cuts.add((b, a))
+            self._cuts.setdefault((b, a), self.loop.time())
 
     def heal(self, a: str, b: str) -> None:
         """Ends `cut`, both ways. What waited is sent again and arrives; one connection in four is reset instead."""
-        self._cuts -= {(a, b), (b, a)}
+        self.heal_all([(a, b)])
+
+    def heal_all(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """As `heal`, of all of these at once."""
+        for a, b in pairs:
+            self._cuts.pop((a, b), None)
+            self._cuts.pop((b, a), None)
         for connection in list(self._connections):
             connection.healed(reset=self.rng.random() < 0.25)
 
@@ -95,6 +102,18 @@ class Network:
         if not self._cuts or source == target:
             return False
         return any((a, b) in self._cuts for a in self._names(source) for b in self._names(target))
+
+    def cut_s(self, source: str, target: str) -> float:
+        """For how long nothing of host or zone `source` has arrived at `target`, because of cuts; 0.0: there is
+        none.
+        """
+        since = [
+            at
+            for a in self._names(source)
+            for b in self._names(target)
+            if (at := self._cuts.get((a, b))) is not None and source != target
+        ]
+        return self.loop.time() - min(since) if since else 0.0
 
     def largest_write_buffer(self) -> int:
         """Bytes that the worst of all connections has taken from its writer and could not send."""

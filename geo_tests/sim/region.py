@@ -10,14 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from geo_tests.sim.checkers import Violation
 from geo_tests.sim.config_transport import SimConfigTransport
 from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
 from geo_tests.sim.pulsar_client import Address
 from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
+from global_config.node import ConfigNodeSettings
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
+from local_meta.node import LocalMetaSettings
 from region_node.dr.leadership.write_leases import LeaseSettings
 from region_node.process.composition import Role, Runtime, build
 from region_node.process.settings import (
@@ -42,12 +45,13 @@ META_PORT, CONFIG_PORT, RAFT_PORT, BOOKIE_PORT, BROKER_PORT, ADMIN_PORT, LINK_PO
     6700,
 )
 RESTART_S = 0.5
+METADATA_SEGMENT_BYTES = 64 << 10
 LEFT_GRACE_S = 0.5
 """Where nothing is kept, so long what a region has not got that leaves is."""
 TUNED: dict[type, object] = {
     type(value): value
     for value in (
-        replace(SMALL_BOOKIE, segment_bytes=160 << 10, frame_bytes_max=128 << 10),
+        replace(SMALL_BOOKIE, segment_bytes=160 << 10, frame_bytes_max=128 << 10, free_bytes_min=32 << 10),
         replace(QUICK_LEDGER, lost_after_s=1.5),
         replace(SMALL_LEDGERS, pending_timeout_s=1.5),
         LeaseSettings(ttl_ms=2000, renew_s=0.5),
@@ -57,6 +61,14 @@ TUNED: dict[type, object] = {
 """Small segments, ledgers, and ranges of metadata, so that few messages meet all the seams. A frame must hold the
 largest run that a link makes of the world's messages.
 """
+SMALL_LOGS: dict[type, object] = {
+    type(value): value
+    for value in (
+        LocalMetaSettings(raft=replace(LocalMetaSettings().raft, segment_bytes=METADATA_SEGMENT_BYTES)),
+        ConfigNodeSettings(raft=replace(ConfigNodeSettings().raft, segment_bytes=METADATA_SEGMENT_BYTES)),
+    )
+}
+"""In worlds with weather: metadata whose logs go from segment to segment, which is where a full disk shows."""
 
 
 class Node:
@@ -69,6 +81,8 @@ class Node:
         self.ready = False
         self.on_started: Callable[[Node], None] = lambda node: None
         """Called whenever all roles of a life have started."""
+        self.lasts = ""
+        """What it must live through, once it is ready; "" while it may end."""
 
     def start(self) -> None:
         self.region.world.trace(f"start {self.name}")
@@ -99,7 +113,7 @@ class Node:
             rng=machine.rng,
             disk=machine.disk,
             config_transport=self._config_transport,
-            tuned=TUNED,
+            tuned=TUNED | SMALL_LOGS if self.region.world.faults.weather else TUNED,
         )
         try:
             for name in self.role_names:
@@ -124,9 +138,12 @@ class Node:
         )
 
     def _ended(self, why: str) -> None:
-        self.region.world.trace(f"{self.name} ends: {why}")
-        self.kill()
         sim = self.region.world.sim
+        self.region.world.trace(f"{self.name} ends: {why}")
+        if self.ready and self.lasts:
+            text = f"{self.name} ends though {self.lasts}, and nothing else: {why}"
+            sim.loop.fail(text, Violation(text))
+        self.kill()
         sim.loop.call_later(RESTART_S, self.revive, context=sim.network.neutral)
 
 

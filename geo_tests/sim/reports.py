@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 from geo_tests.sim.checkers import Violation
 from heliograph.model.positions import BEFORE_ALL, Position
 from region_node.dr.operations.namespace_facts import lack_facts, link_facts, topic_facts
+from replicator.health.incoming_stats import LOST_S
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
 
 TOLD_S = 3.0
 """What was confirmed so long ago is told of by the source's heartbeats, or the silence is, which is none up to 2 s."""
+SLACK_S = 0.5
+"""What had arrived when a path was cut may be read a little later."""
 UNTOLD_MAX = 5
 """So many looks may find otherwise: what waited while a path was cut comes in one go, old heartbeats first; and an
 owner that was fenced says what it knew, until it notices.
@@ -60,6 +63,8 @@ class Reports:
         self._confirmed: dict[tuple[str, str], _Confirmed] = {}
         self._low: dict[tuple[str, str, str, str], int] = {}
         """(topic, who says it, "its target" or "itself", the other region) -> looks in a row that found more."""
+        self._stood: dict[str, float] = {}
+        """Broker -> when it was last seen to stand still."""
 
     def look(self) -> None:
         """Raises Violation."""
@@ -74,6 +79,7 @@ class Reports:
             for (region, topic), (_, log) in owners.items()
         }
         for (region, topic), (node, log) in owners.items():
+            self._look_at_silence(region, topic, node, log)
             if log.state.trees:
                 continue
             confirmed = self._of(topic, region).all
@@ -88,6 +94,23 @@ class Reports:
                     lacks = self._above(self._of(topic, source).told, has)
                     silent = log.incoming[source].untold_s(log.incoming[source].heard.now())
                     self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
+
+    def _look_at_silence(self, region: str, topic: str, node: Any, log: Any) -> None:
+        """Of whom nothing can have come for LOST_S, nobody says `connected`, whatever stays open."""
+        now, network = self._world.sim.now(), self._world.sim.network
+        if node.machine.life.held is not None:
+            self._stood[node.name] = now  # what had come before that is read after it
+        longest = now - self._stood.get(node.name, 0.0) - SLACK_S
+        for other in self._world.regions:
+            if other == region or min(longest, network.cut_s(other, region) - SLACK_S) < LOST_S:
+                continue
+            self._world.verdict.reports += 1
+            link = link_facts(node.roles[0].topics.loaded[topic], node.roles[0].links).get(other)
+            if link is not None and link["connected"]:
+                raise Violation(f"{topic}: {region} says that its link to {other} is connected: nothing comes: {link}")
+            told = lack_facts(log, node.machine.clock.wall_ms()).get(other)
+            if told is not None and told["connected"]:
+                raise Violation(f"{topic}: {region} says that {other} is connected: nothing comes: {told}")
 
     def nothing_missing(self) -> str:
         """What is still told to be missing: "": nothing."""

@@ -87,6 +87,8 @@ class WorldSettings:
     """
     trims: bool | None = None
     """Retention is 0, and nothing is kept for a region that leaves. None: by the seed, where the regions are, too."""
+    weather: bool = False
+    """Disks fill, fail, and rot, and machines and regions fall silent, beside all else."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
 
@@ -404,7 +406,8 @@ def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
     trims = rng.random() < TRIMS
     if settings.trims is not None or settings.replicated:  # what was consumed in another region is trimmed in each
         trims = bool(settings.trims)
-    return replace(settings, regions=CITIES[:count], messages=max(1, settings.messages * 9 // count**2), trims=trims)
+    messages = max(1, settings.messages * 9 // count**2)
+    return replace(settings, regions=CITIES[:count], messages=messages, trims=trims)
 
 
 def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.world import World, WorldSettings, run_seed
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import Position
+from heliograph.raft.member.raft_node import RaftNode
 from heliograph.wire.run import Run
 from region_node.topics.topic import Topic
 from replicator.audit import audit_pass, audit_repair
@@ -24,6 +26,8 @@ from replicator.health.incoming_stats import IncomingLink
 from replicator.links import link, start_position
 from replicator.receiving import link_receiver
 from replicator.sending import link_sender
+from storage.bookie.entry_log import scrub
+from storage.bookie.journal import journal
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import (
     a_folder_is_proven_once_it_was_started_with,
@@ -92,6 +96,13 @@ def test_worlds_with_three_voters_a_region_hold(seed: int) -> None:
     verdict = run_seed(seed, VOTERS)
     assert verdict.audited == verdict.regions * VOTERS.topics
     assert any(kind.endswith("voter") for kind in verdict.kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", (4, 8))
+def test_worlds_whose_metadata_may_open_no_more_files_hold(seed: int) -> None:
+    """Its log cannot go on in another segment: it refuses writes, and takes them again."""
+    run_seed(seed, replace(WILD, messages=80, kinds=("too_many_open_files",)))
 
 
 @pytest.mark.slow
@@ -337,6 +348,30 @@ def another_regions_sequences_answer_a_producer(patch: pytest.MonkeyPatch) -> No
     patch.setattr(producer_dedup.Producers, "_same", lambda self, name, low, checksum: True)
 
 
+def a_full_disk_is_final(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal, "_PASSING", (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+
+def too_many_open_files_are_final(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal, "_PASSING", (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
+
+
+def what_is_in_memory_is_synced_and_not_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal, "_write_again", lambda *_: None)
+
+
+def a_scrub_finds_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scrub, "verify", lambda *_: [])
+
+
+def what_cannot_be_read_may_pass(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scrub, "is_transient", lambda _: True)
+
+
+def a_full_metadata_disk_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "_retry_storage", lambda _: None)
+
+
 Mutant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
@@ -370,6 +405,12 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_founder_votes_before_it_has_learned: replace(VOTERS, kinds=("wipe_voter",)),
     a_folder_is_proven_once_it_was_started_with: replace(VOTERS, kinds=("unmount_voter",)),
     a_voter_holds_for_ever_what_it_has_said: replace(VOTERS, kinds=("roll_voter_back",)),
+    a_full_disk_is_final: replace(WILD, kinds=("full_disk",)),
+    too_many_open_files_are_final: replace(WILD, kinds=("too_many_open_files",)),
+    what_is_in_memory_is_synced_and_not_written: replace(WILD, messages=100, topics=3, kinds=("forgotten_writes",)),
+    a_scrub_finds_nothing: replace(WILD, kinds=("rot",)),
+    what_cannot_be_read_may_pass: replace(WILD, kinds=("lost_sector",)),
+    a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
 }
 FOUND_BY: dict[Mutant, int] = {
     producers_are_not_deduplicated: 4,
@@ -378,6 +419,7 @@ FOUND_BY: dict[Mutant, int] = {
     what_is_lost_is_not_appended: 2 * EVERY,
     silence_is_taken_for_health: 6,
     a_voter_holds_for_ever_what_it_has_said: 2,
+    what_is_in_memory_is_synced_and_not_written: 1,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
