@@ -96,7 +96,7 @@ class Reports:
                     self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
 
     def _look_at_silence(self, region: str, topic: str, node: Any, log: Any) -> None:
-        """Of whom nothing can have come for LOST_S, nobody says `connected`, whatever stays open."""
+        """Where nothing can have come for LOST_S, nobody says `connected`, whatever stays open."""
         now, network = self._world.sim.now(), self._world.sim.network
         if node.machine.life.held is not None:
             self._stood[node.name] = now  # what had come before that is read after it

@@ -30,7 +30,7 @@ def silent_kinds(faults: Faults) -> list[tuple[int, Kind]]:
         return f"{source} {way}", lambda: network.heal_all(pairs)
 
     def _silent_machine() -> tuple[str, Undo] | None:
-        """Of all others, near and far: it runs, and is cut off."""
+        """No other machine, near or far, is heard: it runs, and is cut off."""
         region = world.regions[rng.choice(sorted(world.regions))]
         node = rng.choice(region.nodes)
         if node in region.bookies and not all(one.machine.running for one in region.bookies):

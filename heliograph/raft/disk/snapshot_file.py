@@ -50,7 +50,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def why_full(error: OSError) -> str:
-    """Of such an error, what an operator has to do."""
+    """What an operator has to do about such an error."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files for the metadata log: raise the limit (LimitNOFILE=, ulimit -n)"
     return "the disk of the metadata log is full: free some space"
