@@ -239,7 +239,7 @@ class BrokerRole(BrokerParts):
         self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
         book = BundleBook(self.meta, self.view)
         self.topics = TopicService(
-            region=self.epoch.info,
+            region=self.epoch,
             factory=factory,
             view=self.view,
             links=self.links,

@@ -38,7 +38,7 @@ class RegionEpoch:
     """One broker's. `start` once the view of the configuration is ready."""
 
     def __init__(self, region: str, meta: MetadataStore, view: ConfigView, config: ConfigAdmin, rng: Rng) -> None:
-        self._region, self._meta, self._view, self._config, self._rng = region, meta, view, config, rng
+        self.name, self._meta, self._view, self._config, self._rng = region, meta, view, config, rng
         self._instance = ""
         self._held = False  # the region's epoch has stood for our metadata
         self._raising: asyncio.Task[None] | None = None
@@ -67,16 +67,16 @@ class RegionEpoch:
 
     def info(self) -> RegionInfo:
         """This region, with its epoch. Raises MetadataUnavailable: not yet."""
-        found = self._view.region(self._region)
+        found = self._view.region(self.name)
         if found is None:
             raise MetadataUnavailable(
-                f"region {self._region} is not in the global configuration yet: create it as a cluster first"
+                f"region {self.name} is not in the global configuration yet: create it as a cluster first"
             )
         if found.metadata_instance != self._instance:
             self._agree_soon()
             if found.metadata_instance:
                 raise MetadataUnavailable(
-                    f"the metadata of region {self._region} was restored or rebuilt: its epoch must rise above "
+                    f"the metadata of region {self.name} was restored or rebuilt: its epoch must rise above "
                     f"{found.epoch} first, "
                     "which needs a majority of the regions to reach each other"
                 )
@@ -86,7 +86,7 @@ class RegionEpoch:
         """Where the region is in the configuration, and stands for another metadata or none: also where no topic asks
         for it yet.
         """
-        found = self._view.region(self._region)
+        found = self._view.region(self.name)
         busy = self._raising is not None and not self._raising.done()
         if found is None:
             return
@@ -105,14 +105,12 @@ class RegionEpoch:
                 if await instance_of(self._meta, self._rng) != self._instance:
                     self._begin_anew()
                     return
-                info = await self._config.begin_metadata(self._region, self._instance)
+                info = await self._config.begin_metadata(self.name, self._instance)
             except HeliographError as error:
-                log.warning("region.epoch_waits", extra={"region": self._region, "error": str(error)})
+                log.warning("region.epoch_waits", extra={"region": self.name, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)
             else:
-                log.info(
-                    "region.epoch", extra={"region": self._region, "epoch": info.epoch, "metadata": self._instance}
-                )
+                log.info("region.epoch", extra={"region": self.name, "epoch": info.epoch, "metadata": self._instance})
                 return
 
     def _on_instance(self, key: str, value: bytes | None, _version: int) -> None:
@@ -121,6 +119,6 @@ class RegionEpoch:
 
     def _begin_anew(self) -> None:
         if not self._replaced.done():
-            text = f"the metadata of region {self._region} was replaced by a restored one: this broker begins anew"
+            text = f"the metadata of region {self.name} was replaced by a restored one: this broker begins anew"
             self._replaced.set_exception(ConfigError(text))
             self._replaced.exception()

@@ -11,6 +11,7 @@ from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     NamespacePolicies,
     PulsarCluster,
+    RegionInfo,
     ResourceGroup,
     TenantInfo,
     TenantQuota,
@@ -241,6 +242,21 @@ class LinksPort(Protocol):
     async def detach(self, log: Any) -> None: ...
 
     def stats(self, topic: str | None = None) -> Sequence[Any]: ...
+
+
+class OwnRegion(Protocol):
+    """`region_node.process.region_epoch.RegionEpoch`, as the service uses it."""
+
+    @property
+    def name(self) -> str:
+        """Which never changes, whatever the configuration says."""
+        ...
+
+    def info(self) -> RegionInfo:
+        """As topics may be opened under it. Raises MetadataUnavailable: not now. Nobody asks for it who only hears of
+        a change.
+        """
+        ...
 
 
 class ViewPort(Protocol):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
@@ -37,7 +36,7 @@ class PolicyApplier:
         links: LinksPort,
         maintenance: PolicyMaintenance,
         loaded: Mapping[str, Topic],
-        region: Callable[[], RegionInfo],
+        region: str,
         tasks: TaskSet,
         clock: Clock,
         filters: FilterBook | None = None,
@@ -59,7 +58,7 @@ class PolicyApplier:
         policies = self._policies.of(topic.name)
         topic.obey(policies, self.groups.rates(policies.values.get("resourceGroup", "")), self._filters.of(policies))
         self._maintenance.follow(topic)
-        own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
+        own, namespace = self._region, self._view.namespace(topic.name.namespace)
         wanted = policies.values.get("replication")
         regions = [
             name

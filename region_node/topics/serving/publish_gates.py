@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from global_config import keys
-from heliograph.model.configuration.configuration_records import ClusterMigration, RegionInfo
+from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.errors import HeliographError, RegionPassive
 from heliograph.model.positions import Position
 from heliograph.runtime.task_set import TaskSet
@@ -109,9 +109,7 @@ def elsewhere(what: str, target: ClusterMigration) -> RegionPassive:
 class Gates:
     """`loaded`: full name -> topic, as it is at the time."""
 
-    def __init__(
-        self, loaded: Loaded, view: ViewPort, links: LinksPort, region: Callable[[], RegionInfo], tasks: TaskSet
-    ) -> None:
+    def __init__(self, loaded: Loaded, view: ViewPort, links: LinksPort, region: str, tasks: TaskSet) -> None:
         self.of: Callable[[str], GatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""
         self._loaded, self._view, self._links, self._region, self._tasks = loaded, view, links, region, tasks
@@ -120,7 +118,7 @@ class Gates:
 
     def target(self, namespace: str) -> ClusterMigration | None:
         """To where the clients of a namespace are sent on; None: they are served here."""
-        own = self._region().name
+        own = self._region
         found = self._view.migration(own)
         if found is None or not found.urls or not (found.migrated or own in self._view.migrated_in(namespace)):
             return None
@@ -161,7 +159,7 @@ class Gates:
         topics: list[Topic] = []
         if key.startswith(keys.MIGRATED):
             topics = self._loaded.of(key.removeprefix(keys.MIGRATED))
-        elif key.startswith(keys.MIGRATIONS) and self._loaded and key == keys.migration(self._region().name):
+        elif key.startswith(keys.MIGRATIONS) and self._loaded and key == keys.migration(self._region):
             topics = list(self._loaded.values())
         in_slices(self._tasks, topics, self._give_all)
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import HASHES, BundleTable
-from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.policy_table import Applied, Level
 from heliograph.model.errors import (
     AlreadyExists,
@@ -40,7 +39,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, YieldingPort
-from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, ViewPort
+from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, OwnRegion, ViewPort
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import FilterBook
@@ -99,7 +98,7 @@ class TopicService(NamedTopics):
     def __init__(
         self,
         *,
-        region: Callable[[], RegionInfo],
+        region: OwnRegion,
         factory: FactoryPort | ManagedLedgerFactory,
         view: ViewPort,
         links: LinksPort,
@@ -146,7 +145,7 @@ class TopicService(NamedTopics):
         """Each is called on the tick, with the topics that something has happened on."""
         self.load_times = Recent()
         """Milliseconds until a topic was there, of those that were loaded."""
-        self.schemas = SchemaRegistry(meta, lambda: region().number, clock)
+        self.schemas = SchemaRegistry(meta, lambda: region.info().number, clock)
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
         self._arrival = arrival
@@ -158,7 +157,7 @@ class TopicService(NamedTopics):
         self._clock, self._rng = clock, rng
         self._loop = asyncio.get_running_loop()
         self.tasks = logged_tasks()
-        self.gates = Gates(self.loaded, view, links, region, self.tasks)
+        self.gates = Gates(self.loaded, view, links, region.name, self.tasks)
         self.ready = ReadyQueue(self._loop.call_soon)
         self._unsent: Counter[str] = Counter()
         self._meta = meta
@@ -182,7 +181,7 @@ class TopicService(NamedTopics):
         self.policies = PolicyBook(meta, view, self.settings.policies, rng)
         self.filters = filters or FilterBook()
         self._applier = PolicyApplier(
-            self.policies, view, links, self._maintenance, self.loaded, region, self.tasks, clock, self.filters
+            self.policies, view, links, self._maintenance, self.loaded, region.name, self.tasks, clock, self.filters
         )
         self.creation = Creation(
             self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create
@@ -202,12 +201,12 @@ class TopicService(NamedTopics):
         """Metrics of resource groups on this broker, and of what non-persistent topics did not send to other
         regions.
         """
-        yield from self._applier.groups.samples(self._region().name)
+        yield from self._applier.groups.samples(self._region.name)
         for region, messages in sorted(self._unsent.items()):
             yield (
                 "heliograph_replication_unsent_messages_total",
                 "counter",
-                {"cluster": self._region().name, "remote_cluster": region},
+                {"cluster": self._region.name, "remote_cluster": region},
                 messages,
             )
 
@@ -341,10 +340,16 @@ class TopicService(NamedTopics):
         factory: Any = self._factory
         if source := self.shadow_source(topic):
             return await ShadowLog.follow(
-                factory, topic, source, region=self._region(), policies=policies, rng=self._rng, create=create
+                factory, topic, source, region=self._region.info(), policies=policies, rng=self._rng, create=create
             )
         opened: Any = await ReplicatedLog.open(
-            factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create
+            factory,
+            topic,
+            region=self._region.info(),
+            policies=policies,
+            clock=self._clock,
+            rng=self._rng,
+            create=create,
         )
         await recall(opened, self._meta)
         opened.tracing = self.tracing

@@ -11,6 +11,7 @@ from typing import Any
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     NamespacePolicies,
+    RegionInfo,
     ResourceGroup,
     TenantInfo,
     TenantQuota,
@@ -393,6 +394,18 @@ class FakeView:
         self.known[namespace] = policies
         for callback in list(self.callbacks):
             callback(f"/namespaces/{namespace}")
+
+
+class FakeRegion:
+    """Implements `region_node.runtime.topic_ports.OwnRegion`. lost: the configuration has it no more."""
+
+    def __init__(self, info: RegionInfo) -> None:
+        self.name, self._info, self.lost = info.name, info, False
+
+    def info(self) -> RegionInfo:
+        if self.lost:
+            raise MetadataUnavailable(f"region {self.name} is not in the global configuration yet")
+        return self._info
 
 
 class NotedLinks:

@@ -37,7 +37,7 @@ from region_node.topics.serving.topic_ids import TopicIds
 from region_node.topics.serving.topic_service import TopicService
 from region_node.usage.tenant_usage import Usage
 from tests.region_node.faces.pulsar.harness import FakeTransport, settle
-from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, NotedLinks
+from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, NotedLinks
 
 
 class KafkaLedger(FakeLedger):
@@ -151,7 +151,7 @@ class Face:
         self.ids = TopicIds(self.meta, rng, self.view.incarnation)
         own = KafkaSettings(port=0, rebalance_delay_ms=0, **settings)
         self.topics = TopicService(
-            region=lambda: RegionInfo(name="us", number=1),
+            region=FakeRegion(RegionInfo(name="us", number=1)),
             factory=self.factory,
             view=self.view,
             links=NotedLinks(),

@@ -18,7 +18,7 @@ from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnecti
 from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener, TopicAddress
 from region_node.topics.serving.topic_service import TopicService
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
-from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeView, NotedLinks
+from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, FakeView, NotedLinks
 
 TOPIC = "persistent://public/default/t"
 K = pb.BaseCommand
@@ -173,8 +173,9 @@ class Broker:
         self.owned: Callable[[str], bool] = lambda topic: True
         rng = random.Random(1)
         self.meta = EmbeddedStore(KvMachine())
+        self.region = FakeRegion(RegionInfo(name="us", number=1))
         self.topics = TopicService(
-            region=lambda: RegionInfo(name="us", number=1),
+            region=self.region,
             factory=self.factory,
             view=self.view,
             links=self.links,

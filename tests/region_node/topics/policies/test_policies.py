@@ -259,6 +259,24 @@ def test_subscriptions_may_come_while_the_age_of_others_is_read() -> None:
     with_broker(test)
 
 
+def test_a_change_is_heard_while_the_configuration_lacks_this_region() -> None:
+    """It was restored from a backup that is older than the region. What raises here ends the copy of the configuration
+    in the middle of what it is told.
+    """
+
+    async def test(broker: Broker) -> None:
+        topic = await topic_with_backlog(broker)
+        broker.region.lost = True
+        obey(broker, messageTTL=6)
+        for callback in list(broker.view.callbacks):
+            callback("/migrations/us")
+        assert list(broker.topics.group_samples()) == []
+        await tick(broker, 0)
+        assert topic.subscriptions["a"].expired == 4
+
+    with_broker(test)
+
+
 def test_time_to_live_moves_subscriptions_and_no_link() -> None:
     async def test(broker: Broker) -> None:
         topic = await topic_with_backlog(broker)

@@ -19,7 +19,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from region_node.topics.serving.bulk_creation import create_topics
 from region_node.topics.serving.topic_service import TopicService
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from tests.region_node.topics.fake_storage import FakeView, NotedLinks
+from tests.region_node.topics.fake_storage import FakeRegion, FakeView, NotedLinks
 from tests.storage.managed_ledger.world import Broker, Region
 
 COUNT = 300
@@ -59,7 +59,7 @@ def measure() -> None:
         await broker.pool.ready()
         view = FakeView()
         service = TopicService(
-            region=lambda: INFO,
+            region=FakeRegion(INFO),
             factory=broker.factory,
             view=view,
             links=NotedLinks(),

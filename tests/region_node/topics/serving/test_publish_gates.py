@@ -66,9 +66,8 @@ class OneBroker:
             on_change=self._watch,
         )
         links: Any = SimpleNamespace(stats=lambda _: [SimpleNamespace(backlog_entries=left) for left in self.backlogs])
-        region: Any = SimpleNamespace(name="us")
         tasks: Any = None
-        self.gates: Any = Gates(loaded, view, links, lambda: region, tasks)
+        self.gates: Any = Gates(loaded, view, links, "us", tasks)
 
     def _watch(self, callback: Any) -> Any:
         self.changed = callback
