@@ -92,7 +92,7 @@ class RegionEpoch:
             return
         if found.metadata_instance == self._instance:
             self._held = True
-        elif self._held:
+        elif self._held and found.metadata_instance:
             # brokers of another metadata serve the region now: to raise the epoch again would be to raise it in turn
             # with them
             self._begin_anew()

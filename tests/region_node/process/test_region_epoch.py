@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from global_config import keys as config_keys
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
@@ -130,5 +131,27 @@ def test_a_broker_whose_metadata_was_replaced_ends_and_raises_nothing() -> None:
         await old._agree()
         await asyncio.sleep(0)
         assert new.info().epoch == 2 and answers(new)
+
+    run(main)
+
+
+def test_a_region_that_is_made_again_in_a_restored_configuration_goes_on_with_its_metadata() -> None:
+    """The backup was older than the region: what is made again stands for no metadata yet."""
+
+    async def main(world: World) -> None:
+        await world.admin.create_region("us", number=3)
+        broker = await world.broker(EmbeddedStore())
+        await until(lambda: answers(broker) and broker.info().metadata_instance != "")
+        for key in (config_keys.region_number(3), config_keys.region("us")):
+            await world.config.delete(key)
+        await until(lambda: not answers(broker))
+        await world.admin.create_region("us", number=3)
+        await until(lambda: answers(broker) and broker.info().metadata_instance != "")
+        assert (broker.info().number, broker.info().epoch) == (3, 1)
+        waiting = asyncio.ensure_future(broker.replaced())
+        await asyncio.sleep(0)
+        assert not waiting.done(), "its metadata is the one that it was"
+        waiting.cancel()
+        await broker.stop()
 
     run(main)
