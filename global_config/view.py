@@ -228,8 +228,7 @@ class ConfigView:
             self._guard = version
             return
         if key.startswith(keys.REGION_NUMBERS):
-            if value is not None:
-                self._number_given(key, value)
+            self._number_given(key, value)
             return
         try:
             if key.startswith(keys.REGIONS):
@@ -264,9 +263,14 @@ class ConfigView:
         for listener in tuple(self._listeners):
             listener(key)
 
-    def _number_given(self, key: str, value: bytes) -> None:
+    def _number_given(self, key: str, value: bytes | None) -> None:
+        """Nobody takes a number away: where it is gone, the configuration went back, and its region may live."""
         try:
-            self.region_numbers[int(key.removeprefix(keys.REGION_NUMBERS))] = value.decode()
+            number = int(key.removeprefix(keys.REGION_NUMBERS))
+            if value is None:
+                self.region_numbers.pop(number, None)
+            else:
+                self.region_numbers[number] = value.decode()
         except ValueError as error:
             self.broken[key] = f"no number of a region with its name: {error}"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
@@ -72,3 +73,23 @@ def test_who_does_not_ask_for_a_fresh_copy_writes_nothing() -> None:
         view.close()
 
     run_alone(main(), limit_s=60)
+
+
+def test_a_number_that_a_restored_configuration_does_not_know_is_nobodys() -> None:
+    """No admin takes a number away: its region is younger than the backup, and did not end."""
+
+    async def main() -> None:
+        store = EmbeddedStore()
+        view = ConfigView(store)
+        await view.ready()
+        for name in ("us", "eu"):
+            await ConfigAdmin(store).create_region(name)
+        await asyncio.sleep(0)
+        assert view.region_numbers == {1: "us", 2: "eu"}
+        for key in (keys.region_number(2), keys.region("eu")):  # as a watch tells it
+            await store.delete(key)
+        await asyncio.sleep(0)
+        assert view.region("eu") is None and view.region_numbers == {1: "us"}
+        view.close()
+
+    run_alone(main())
