@@ -1,12 +1,12 @@
 """What a restore of the global configuration changes in what the backup holds.
 
 Is: the rules, row by row. Isn't: files (heliograph.kv.backup_file).
-Invariants: a region's number is never given to another one: numbers that may have been given out since the backup are
-passed over. A region's epoch may come back lower than it was; its brokers raise it again where their metadata is
-another than the one it was raised for, and a topic's own epoch never falls. What may have ended since, or gone on, is
-not obeyed as it stands: a tombstone may be of a topic that was purged, and made again, and asks first; a leadership may
-have moved, and asks which region is the active one; an operation that was under way is cancelled. No epoch of a
-leadership comes twice, also of those that were made since.
+Invariants: a region's number is never given to another one, nor a partitioned topic's incarnation: numbers that may
+have been given out since the backup are passed over. A region's epoch may come back lower than it was; its brokers
+raise it again where their metadata is another than the one it was raised for, and a topic's own epoch never falls. What
+may have ended since, or gone on, is not obeyed as it stands: a tombstone may be of a topic that was purged, and made
+again, and asks first; a leadership may have moved, and asks which region is the active one; an operation that was under
+way is cancelled. No epoch of a leadership comes twice, also of those that were made since.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ WHY = "the configuration was restored from a backup"
 
 
 def restored_counters(counters: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted({**counters, keys.NUMBERS: max(counters.get(keys.NUMBERS, 0), 1) + NUMBERS_MARGIN}.items())
+    """What they gave out since the backup is passed over."""
+    margins = {keys.NUMBERS: NUMBERS_MARGIN, keys.INCARNATIONS: EPOCHS_MARGIN}
+    given = {name: max(counters.get(name, 0), 1) + margin for name, margin in margins.items()}
+    return sorted({**counters, **given}.items())
 
 
 def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from global_config.backup import EPOCHS_MARGIN, restored_rows
+from global_config import keys
+from global_config.backup import EPOCHS_MARGIN, restored_counters, restored_rows
 from heliograph.kv.engine.table_rows import Row
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import (
@@ -140,3 +141,11 @@ def test_a_subscription_goes_on_where_the_backup_says_under_another_epoch() -> N
     again = Leadership.decode(found[leadership(SUBSCRIPTION)])
     assert (again.active, again.state, again.asks, again.heard) == ("us", OPEN, "", ()) and again.epoch > EPOCHS_MARGIN
     assert found[ENDED + "t/x"] == b"no number", "what cannot be read stays as it is"
+
+
+def test_neither_numbers_of_regions_nor_incarnations_of_topics_come_twice() -> None:
+    """An id that a client knows a topic by is told from that of an earlier topic of its name by the incarnation."""
+    made = {keys.NUMBERS: 3, keys.INCARNATIONS: 7, "another": 5}
+    once = dict(restored_counters(made))
+    assert once[keys.NUMBERS] > 100 and once[keys.INCARNATIONS] > 100_000 and once["another"] == 5
+    assert dict(restored_counters(once))[keys.INCARNATIONS] > once[keys.INCARNATIONS]
