@@ -78,6 +78,7 @@ class Faults:
                 *weather,
                 *self.disks.kinds,
                 *self.voters.kinds,
+                *self.lives.rare(),
             ]  # disks are lost where that is named (docs/failures.md)
             self.kinds = [(weight, kind) for weight, kind in all_kinds if kind.__name__.strip("_") in wanted]
         self.weather = any(kind.__name__ in names for _, kind in self.kinds)
@@ -88,6 +89,8 @@ class Faults:
         loop = asyncio.get_running_loop()
         for _ in range(count):
             loop.call_later(self.rng.uniform(0.05, 0.85) * duration_s, self._strike)
+        for kind in self.lives.drawn():
+            loop.call_later(0.3 * duration_s, self._begin, kind)
         watching = asyncio.ensure_future(self._watch_service())
         await asyncio.sleep(duration_s)
         watching.cancel()
@@ -134,6 +137,9 @@ class Faults:
 
     def _strike(self) -> None:
         (kind,) = self.rng.choices([kind for _, kind in self.kinds], [weight for weight, _ in self.kinds])
+        self._begin(kind)
+
+    def _begin(self, kind: Callable[[], tuple[str, Undo] | None]) -> None:
         done = kind()
         if done is None:
             return

@@ -1,7 +1,7 @@
 """Life faults: what lives and dies by command in a simulated world: what is kept, what an admin takes away.
 
 Is: kinds of faults, in a table that `faults` adds to its own. Isn't: what must hold nevertheless
-(`trimming`, `remade`).
+(`trimming`, `remade`, `restored`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from geo_tests.sim.remade import Remade
+from geo_tests.sim.restored import Restored
 
 if TYPE_CHECKING:
     from geo_tests.sim.faults import Faults
 
 Undo = Callable[[], None]
 Kind = Callable[[], tuple[str, Undo] | None]
+SOME = 0.12
+"""The part of worlds that have a kind of `rare`, beside the faults that all of them draw from."""
 
 
 class LifeFaults:
@@ -24,6 +27,17 @@ class LifeFaults:
     def __init__(self, faults: Faults) -> None:
         self._faults, self._world = faults, faults.world
         self._remade = Remade(self._world)
+        self._restored = Restored(self._world, self._remade)
+
+    @property
+    def restored(self) -> int:
+        """How often the global configuration went back."""
+        return self._restored.count
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether it lacks what somebody is about to make again."""
+        return self._restored.incomplete
 
     def kinds(self) -> list[tuple[int, Kind]]:
         """With their weights, as `Faults.kinds`."""
@@ -33,13 +47,31 @@ class LifeFaults:
             return []
         return [(1, self._delete_and_make_again)]
 
+    def rare(self) -> list[tuple[int, Kind]]:
+        """As `kinds`; of those that take a world long, and are drawn once, in some of the worlds."""
+        if self._world.settings.trims or not self._world.everywhere or self._world.settings.replicated:
+            return []
+        return [(1, self._restore_configuration)]
+
+    def drawn(self) -> list[Kind]:
+        """Those that this world has beside its other faults."""
+        rng, rare = self._world.sim.rng("rare kinds"), self.rare()
+        if not rare or self._world.settings.kinds or not self._world.settings.faults or rng.random() >= SOME:
+            return []
+        return rng.choices([kind for _, kind in rare], [weight for weight, _ in rare])
+
     async def finish(self) -> None:
         """What was begun comes to its end, now that everything is well. Raises Violation."""
         await self._remade.finish()
+        await self._restored.finish()
 
     def _delete_and_make_again(self) -> tuple[str, Undo] | None:
         """Of a topic beside those of the world, in every region."""
         return ("delete a topic, and make it again", lambda: None) if self._remade.begin() else None
+
+    def _restore_configuration(self) -> tuple[str, Undo] | None:
+        """It is backed up, and some time later lost, and restored."""
+        return ("back the configuration up, and restore it", self._restored.end) if self._restored.begin() else None
 
     def _truncate(self) -> tuple[str, Undo] | None:
         """An admin empties a topic of one region, whatever consumers and links still lack of it."""

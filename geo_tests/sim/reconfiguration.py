@@ -74,6 +74,11 @@ class Reconfiguration:
     def leave(self, region: str) -> str:
         return self._member(region, self.wish.members - {region})
 
+    def again(self) -> None:
+        """The configuration may hold anything now: whatever is wished is written once more."""
+        self._applied = replace(self.wish, members=frozenset())
+        self._want(replace(self.wish))
+
     def come(self, region: str) -> str:
         return self._member(region, self.wish.members | {region})
 
@@ -98,7 +103,7 @@ class Reconfiguration:
             try:
                 await admin.update_namespace(NAMESPACE, lambda old, wish=wish: _changed(old, wish))  # type: ignore[misc]
             except HeliographError as error:
-                if not error.retryable:
+                if not (error.retryable or self._world.faults.lives.incomplete):
                     raise
                 await asyncio.sleep(0.2)
                 continue

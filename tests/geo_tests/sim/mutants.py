@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.configuration.tombstones import Tombstone
+from global_config import backup
+from global_config.view import ConfigView
+from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.raft.core import RaftCore
 from heliograph.raft.disk import life_file
 from heliograph.raft.leader import Leading
@@ -66,6 +68,31 @@ def a_tombstone_goes_with_the_first_copy(patch: pytest.MonkeyPatch) -> None:
 
     settled = Tombstones.settle
     patch.setattr(Tombstones, "settle", settle)
+
+
+def what_a_restored_tombstone_names_goes(patch: pytest.MonkeyPatch) -> None:
+    """It is obeyed as it stands, whatever was made under its name since."""
+    restored = backup._restored
+
+    def as_it_stands(key: str, value: bytes, now_ms: int) -> bytes:
+        return value if key.startswith(TOMBSTONES) else restored(key, value, now_ms)
+
+    async def asked(self: Tombstones, found: Tombstone, version: int) -> bool:
+        return False
+
+    patch.setattr(backup, "_restored", as_it_stands)
+    patch.setattr(Tombstones, "_asked", asked)
+
+
+def a_region_that_a_backup_lacks_has_left_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A number that was heard of once is a region's for ever, also where the configuration went back."""
+
+    def number_given(self: ConfigView, key: str, value: bytes | None) -> None:
+        if value is not None:
+            heard(self, key, value)
+
+    heard = ConfigView._number_given
+    patch.setattr(ConfigView, "_number_given", number_given)
 
 
 def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,12 @@ from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import (
     a_folder_is_proven_once_it_was_started_with,
     a_founder_votes_before_it_has_learned,
+    a_region_that_a_backup_lacks_has_left_for_good,
     a_tombstone_goes_with_the_first_copy,
     a_voter_holds_for_ever_what_it_has_said,
     empty_disks_are_believed,
     the_mark_delete_position_jumps_over_gaps,
+    what_a_restored_tombstone_names_goes,
     what_is_gone_is_not_named,
     what_was_sent_is_not_at_risk,
 )
@@ -66,6 +68,7 @@ VOTERS = replace(
     ),
 )
 """Each region has three metadata voters; what befalls one of them, and its disk."""
+RESTORED = replace(CALM, trims=False, faults=2, kinds=("restore_configuration",))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
@@ -118,6 +121,11 @@ def test_worlds_with_every_kind_of_fault_hold(seed: int, voters: int) -> None:
 def test_worlds_have_three_to_five_regions() -> None:
     sizes = Counter(len(World(seed).settings.regions) for seed in range(WORLDS))
     assert set(sizes) == {3, 4, 5} and min(sizes.values()) > WORLDS // 8, sizes
+
+
+def test_in_some_worlds_the_configuration_goes_back() -> None:
+    some = sum(bool(World(seed).faults.lives.drawn()) for seed in range(WORLDS))
+    assert WORLDS // 20 < some < WORLDS // 6
 
 
 @pytest.mark.slow
@@ -411,12 +419,17 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_scrub_finds_nothing: replace(WILD, kinds=("rot",)),
     what_cannot_be_read_may_pass: replace(WILD, kinds=("lost_sector",)),
     a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
+    a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
+    what_a_restored_tombstone_names_goes: replace(
+        RESTORED, chaos_s=10.0, faults=12, kinds=(*RESTORED.kinds, "delete_and_make_again")
+    ),
 }
 FOUND_BY: dict[Mutant, int] = {
     producers_are_not_deduplicated: 4,
     what_is_above_the_prefix_is_accepted: 5,
     links_need_the_whole_instance: 16,
     what_is_lost_is_not_appended: 2 * EVERY,
+    a_region_that_a_backup_lacks_has_left_for_good: 3,
     silence_is_taken_for_health: 6,
     a_voter_holds_for_ever_what_it_has_said: 2,
     what_is_in_memory_is_synced_and_not_written: 1,
