@@ -38,20 +38,23 @@ def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tupl
     """rows: by key, and so are those that are returned. now_ms: by the wall clock; epochs begin there, so that they are
     others each time the same backup is restored.
     """
-    floor = max(EPOCHS_MARGIN, now_ms)
+    own = [(FLOOR, max(EPOCHS_MARGIN, now_ms)), (keys.RESTORED, now_ms)]
     for key, (value, _, lease) in rows:
         if lease:
             continue
-        if floor and key >= FLOOR:
-            if key == FLOOR:
-                floor = max(floor, int(value) + EPOCHS_MARGIN)
-            yield FLOOR, str(floor).encode()
-            floor = 0
-            if key == FLOOR:
-                continue
-        yield key, _restored(key, value, now_ms)
-    if floor:
-        yield FLOOR, str(floor).encode()
+        while own and key > own[0][0]:
+            yield _number(*own.pop(0))
+        if own and key == own[0][0]:
+            _, number = own.pop(0)
+            yield _number(key, max(number, int(value) + EPOCHS_MARGIN) if key == FLOOR else number)
+        else:
+            yield key, _restored(key, value, now_ms)
+    for key, number in own:
+        yield _number(key, number)
+
+
+def _number(key: str, number: int) -> tuple[str, bytes]:
+    return key, str(number).encode()
 
 
 def _restored(key: str, value: bytes, now_ms: int) -> bytes:

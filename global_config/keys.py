@@ -22,6 +22,8 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
                                       (`region_node.dr.operations.report_signing`)
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
+/restored                             when this was restored from a backup, in wall ms: what is not here any more since
+                                      then may have been made after the backup, and was not deleted
 counters, apart from keys: region-numbers, topic-incarnations
 """
 
@@ -42,6 +44,7 @@ TENANT_QUOTAS = "/tenant-quotas/"
 DATA_KEYS = "/data-keys/"
 REPORT_KEYS = "/dr/keys/"
 GUARD = "/guard"
+RESTORED = "/restored"
 OPERATIONS = "/dr/operations/"
 NUMBERS = "region-numbers"
 INCARNATIONS = "topic-incarnations"

@@ -75,6 +75,10 @@ class ConfigView:
         """Every number that a region has or had -> its name. A number that is not here belongs to nobody, or to a
         region that is younger than this copy.
         """
+        self.restored = b""
+        """Another value each time that the configuration went back to a backup. Where something is not in the copy any
+        more that was there under another value, nobody deleted it.
+        """
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
         self._guard = ABSENT
@@ -226,6 +230,9 @@ class ConfigView:
         self.broken.pop(key, None)
         if key == keys.GUARD:
             self._guard = version
+            return
+        if key == keys.RESTORED:
+            self.restored = value or b""
             return
         if key.startswith(keys.REGION_NUMBERS):
             self._number_given(key, value)

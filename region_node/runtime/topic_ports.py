@@ -262,6 +262,8 @@ class OwnRegion(Protocol):
 class ViewPort(Protocol):
     """`global_config.view.ConfigView`, as the service uses it."""
 
+    restored: bytes
+
     def namespace(self, namespace: str) -> NamespacePolicies | None: ...
 
     def tenant(self, name: str) -> TenantInfo | None: ...

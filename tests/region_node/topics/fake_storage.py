@@ -347,6 +347,7 @@ class FakeView:
         self.migrations: dict[str, ClusterMigration] = {}
         self.migrated: dict[str, tuple[str, ...]] = {}
         self.callbacks: list[Callable[[str], None]] = []
+        self.restored = b""
 
     def namespace(self, namespace: str) -> NamespacePolicies | None:
         return self.known.get(namespace)

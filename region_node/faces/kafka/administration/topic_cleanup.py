@@ -2,7 +2,9 @@
 
 Is: ids, settings, committed offsets, sequences, and times of topics that are no longer in the configuration, and of
 single partitions, and topics without any, whose data is about to go. Isn't: the deletion of a topic.
-Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it,
+Invariants: only what belongs to a topic that is gone is removed, and asked again right before; a topic that a restored
+configuration does not know was made after the backup, and is not gone: its groups go on where they were once it is
+made again; every broker may do it,
 and doing it twice is no error. Of a partition it is gone before its data is, so that no crash in between leaves offsets
 that speak of other records.
 """
@@ -55,10 +57,16 @@ class Cleaning:
         if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(
             topic := key.removeprefix(PARTITIONED)
         ):
-            self._broker.tasks.spawn(self._clean(TopicName.parse(topic)))
+            self._broker.tasks.spawn(self._clean(TopicName.parse(topic), self._broker.topics.view.restored))
 
-    async def _clean(self, name: TopicName) -> None:
+    async def _clean(self, name: TopicName, restored: bytes) -> None:
+        """restored: as the configuration said when the topic was lost sight of; by now all is heard that came with
+        that.
+        """
         broker, kafka = self._broker, self._broker.cluster.kafka_name(name)
+        if broker.topics.view.restored != restored:
+            log.warning("kafka.topic_not_in_backup", extra={"topic": str(name)})
+            return
         try:
             await broker.ids.forget(name)
             if broker.topics.view.partitions(str(name)):  # made again meanwhile

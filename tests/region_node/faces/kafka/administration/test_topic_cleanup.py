@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from global_config.backup import restored_rows
+from global_config.keys import PARTITIONED
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import RANGE_LIMIT, Put, pages_under
+from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Put, pages_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import StorageError
 from region_node.faces.kafka.error_codes import Code
@@ -106,6 +108,32 @@ def test_a_topic_without_partitions_takes_its_offsets_along_whoever_deletes_it()
         await face.topics.delete_topic(str(ORDERS), force=True)
         await face.topics.create_topic(str(ORDERS))
         assert await committed(client, "orders", 0) == [-1] and await committed(client, "others", 0) == [4]
+
+    with_face(run)
+
+
+def test_a_topic_that_a_restored_configuration_does_not_know_keeps_what_groups_have_committed() -> None:
+    """It was made after the backup, and nobody deleted it: its partitions have their data, too."""
+
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await settle(20)
+        await filled(face, client)
+        rows = await face.config.range("/", "0")
+        kept = [(key, (value, 1, 0)) for key, value, _ in rows if not key.startswith(PARTITIONED)]
+        made = next(row for row in rows if row[0].startswith(PARTITIONED))
+        restored = [Put(key, value) for key, value in restored_rows(kept, 5)]
+        await face.config.txn([Delete(made[0]), *restored])  # as one listing: what is gone comes first
+        await settle(20)
+        assert not face.view.partitions(str(ORDERS)), "nobody has made it again yet"
+        await face.config.put(made[0], made[1])
+        await settle(20)
+        assert await committed(client, "orders", 0, 1) == [1, 5]
+        await face.admin.delete_partitioned(str(ORDERS))
+        await settle(20)
+        await face.config.put(made[0], made[1])
+        await settle(20)
+        assert await committed(client, "orders", 0, 1) == [-1, -1], "what is deleted afterwards is deleted"
 
     with_face(run)
 
