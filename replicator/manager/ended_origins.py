@@ -252,10 +252,10 @@ class EndedOrigins:
         ]
 
     async def _name(self, log: ReplicatedLog, origin: Origin) -> str:
-        """The name of the origin's region, also where the configuration has forgotten it: what came from it before says
-        so.
+        """The name of the origin's region, also where that is gone: the configuration keeps whose the number was; where
+        it does not know (it went back), what came from it before says so.
         """
-        known = self._manager.region_name(origin[0])
+        known = self._manager.region_name(origin[0]) or self.used.get(origin[0])
         low, _ = log.state.positions.around(origin, log.vector.prefix(origin))
         at = max(low, log.ledger.first_position())
         if known is None and at <= log.ledger.last_confirmed:

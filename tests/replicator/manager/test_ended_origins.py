@@ -20,6 +20,7 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links import audit_commands
 from heliograph.wire.links.audit_commands import Ask, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
+from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from heliograph.wire.run import Run
 from replicator.audit import audit_scan
@@ -147,6 +148,21 @@ def test_who_cannot_be_asked_is_waited_for() -> None:
         assert len(of(eu, 1)) == 10 and len(of(af, 1)) == 10
 
     play(2, ("us", "eu", "ap", "af"), scenario)
+
+
+def test_what_is_fetched_names_its_region_also_where_nothing_of_it_was_here_before() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, _, ap = instance.regions.values()
+        instance.sim.network.cut("us", "ap")
+        us.publish(5)
+        await asyncio.sleep(5)
+        assert us.log.origin not in ap.log.vector
+        lose(instance, "us", rebuilt=False)
+        await asyncio.sleep(30)
+        runs = [run for _, _, run in ap.store.runs() if run.origin == us.log.origin and not run.flags]
+        assert {entry_metadata(run.parts[0])[0].replicated_from for run in runs} == {"us"}
+
+    play(4, ("us", "eu", "ap"), scenario)
 
 
 def test_what_nobody_was_heard_of_yet_is_not_lost() -> None:
