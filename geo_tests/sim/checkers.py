@@ -40,6 +40,15 @@ class History:
     """Message -> position in its own region; (-1, -1) where the receipt said that it was a duplicate."""
     consumed: dict[str, set[Message]] = field(default_factory=dict)
     """Region -> what its durable subscription delivered."""
+    former: dict[str, set[Message]] = field(default_factory=dict)
+    """Region -> what it published in a life that is over, and has from the others since."""
+
+    def begin_life(self, region: str) -> None:
+        """It has lost everything, and comes again."""
+        mine = {message for message, (origin, _) in self.submitted.items() if origin == region}
+        self.former[region] = mine
+        self.acknowledged.update(dict.fromkeys(mine & self.acknowledged.keys(), (-1, -1)))
+        self.consumed.pop(region, None)
 
     def submit(self, region: str, producer: str, sequence: int, payload: bytes) -> None:
         self.submitted[(producer, sequence)] = (region, payload)
@@ -65,7 +74,8 @@ class History:
             raise Violation(f"{region}: {found} was never submitted")
         if payload != found.payload:
             raise Violation(f"{region}: {found} was submitted as {payload!r}")
-        if found.replicated_from != ("" if origin == region else origin):
+        own = origin == region and (found.producer, found.sequence) not in self.former.get(region, ())
+        if found.replicated_from != ("" if own else origin):
             raise Violation(f"{region}: {found} comes from {origin}")
 
     def check(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
@@ -125,9 +135,13 @@ class History:
                     )
 
     def _check_origin_order(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
-        for origin in regions:
+        for origin, life in ((one, life) for one in regions for life in self._lives(one)):
             orders = {
-                region: [(d.producer, d.sequence) for d in found if (d.replicated_from or region) == origin]
+                region: [
+                    message
+                    for d in found
+                    if (d.replicated_from or region) == origin and (message := (d.producer, d.sequence)) in life
+                ]
                 for region, found in regions.items()
             }
             expected = orders[origin]
@@ -138,6 +152,12 @@ class History:
                         f"{self.topic}: messages of {origin} are in another order in {region}, from the {at}th on: "
                         f"{order[at : at + 3]} instead of {expected[at : at + 3]}"
                     )
+
+    def _lives(self, region: str) -> list[set[Message]]:
+        """What it submitted in each."""
+        former = self.former.get(region, set())
+        mine = {message for message, (origin, _) in self.submitted.items() if origin == region}
+        return [mine - former, former] if former else [mine]
 
     def check_common_order(self, regions: Mapping[str, Sequence[Delivered]]) -> None:
         """The order of each origin where not every region has all: of what its own region and another one both have."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from geo_tests.sim.auditing import EVERY
+from geo_tests.sim.reborn import Reborn
 from geo_tests.sim.remade import Remade
 from geo_tests.sim.restored import Restored
 
@@ -28,6 +30,7 @@ class LifeFaults:
         self._faults, self._world = faults, faults.world
         self._remade = Remade(self._world)
         self._restored = Restored(self._world, self._remade)
+        self._reborn = Reborn(self._world)
 
     @property
     def restored(self) -> int:
@@ -51,7 +54,7 @@ class LifeFaults:
         """As `kinds`; of those that take a world long, and are drawn once, in some of the worlds."""
         if self._world.settings.trims or not self._world.everywhere or self._world.settings.replicated:
             return []
-        return [(1, self._restore_configuration)]
+        return [(2, self._restore_configuration), (1, self._come_again)]
 
     def drawn(self) -> list[Kind]:
         """Those that this world has beside its other faults."""
@@ -64,6 +67,7 @@ class LifeFaults:
         """What was begun comes to its end, now that everything is well. Raises Violation."""
         await self._remade.finish()
         await self._restored.finish()
+        await self._reborn.finish()
 
     def _delete_and_make_again(self) -> tuple[str, Undo] | None:
         """Of a topic beside those of the world, in every region."""
@@ -71,7 +75,15 @@ class LifeFaults:
 
     def _restore_configuration(self) -> tuple[str, Undo] | None:
         """It is backed up, and some time later lost, and restored."""
-        return ("back the configuration up, and restore it", self._restored.end) if self._restored.begin() else None
+        if self._reborn.begun or not self._restored.begin():
+            return None
+        return "back the configuration up, and restore it", self._restored.end
+
+    def _come_again(self) -> tuple[str, Undo] | None:
+        """In the end a region is taken out for good, and comes again with empty disks."""
+        if self._restored.begun or self._world.seed % EVERY == 0 or not self._reborn.begin():
+            return None  # where an entry is spoilt, its own region tells what it was
+        return "a region will be taken out for good, and come again", lambda: None
 
     def _truncate(self) -> tuple[str, Undo] | None:
         """An admin empties a topic of one region, whatever consumers and links still lack of it."""

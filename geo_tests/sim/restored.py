@@ -90,6 +90,10 @@ class Restored:
         self.incomplete = False
         """Whether the configuration lacks what an operator has to make again."""
 
+    @property
+    def begun(self) -> bool:
+        return self._backup is not None
+
     def begin(self) -> bool:
         """Takes the backup; a world has one. False: it has one already."""
         if self._backup is not None:

@@ -22,6 +22,7 @@ from region_node.dr.operations import operation_steps
 from region_node.dr.operations.operation import Operation
 from region_node.topics.serving.deferred_deletion import Tombstones
 from replicator.dedup import version_vector
+from replicator.manager import ended_origins
 from replicator.sending import link_sender
 from storage.bookie.directories.cookie import DiskIdentity
 from storage.bookie.serving import enrolment
@@ -93,6 +94,15 @@ def a_region_that_a_backup_lacks_has_left_for_good(patch: pytest.MonkeyPatch) ->
 
     heard = ConfigView._number_given
     patch.setattr(ConfigView, "_number_given", number_given)
+
+
+def what_an_ended_region_left_is_nobodys(patch: pytest.MonkeyPatch) -> None:
+    """Who had nothing of it before shows it under a name that no region ever had."""
+
+    async def name(self: ended_origins.EndedOrigins, log: Any, origin: Any) -> str:
+        return f"region-{origin[0]}"
+
+    patch.setattr(ended_origins.EndedOrigins, "_name", name)
 
 
 def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:

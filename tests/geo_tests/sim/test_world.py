@@ -38,6 +38,7 @@ from tests.geo_tests.sim.mutants import (
     empty_disks_are_believed,
     the_mark_delete_position_jumps_over_gaps,
     what_a_restored_tombstone_names_goes,
+    what_an_ended_region_left_is_nobodys,
     what_is_gone_is_not_named,
     what_was_sent_is_not_at_risk,
 )
@@ -123,7 +124,7 @@ def test_worlds_have_three_to_five_regions() -> None:
     assert set(sizes) == {3, 4, 5} and min(sizes.values()) > WORLDS // 8, sizes
 
 
-def test_in_some_worlds_the_configuration_goes_back() -> None:
+def test_in_some_worlds_the_configuration_goes_back_or_a_region_comes_again() -> None:
     some = sum(bool(World(seed).faults.lives.drawn()) for seed in range(WORLDS))
     assert WORLDS // 20 < some < WORLDS // 6
 
@@ -420,6 +421,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_cannot_be_read_may_pass: replace(WILD, kinds=("lost_sector",)),
     a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
     a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
+    what_an_ended_region_left_is_nobodys: replace(RESTORED, kinds=("come_again",)),
     what_a_restored_tombstone_names_goes: replace(
         RESTORED, chaos_s=10.0, faults=12, kinds=(*RESTORED.kinds, "delete_and_make_again")
     ),
@@ -430,6 +432,7 @@ FOUND_BY: dict[Mutant, int] = {
     links_need_the_whole_instance: 16,
     what_is_lost_is_not_appended: 2 * EVERY,
     a_region_that_a_backup_lacks_has_left_for_good: 3,
+    what_an_ended_region_left_is_nobodys: 1,
     silence_is_taken_for_health: 6,
     a_voter_holds_for_ever_what_it_has_said: 2,
     what_is_in_memory_is_synced_and_not_written: 1,
