@@ -25,7 +25,7 @@ test: setup         ## the whole suite: units, simulations, real processes throu
 quick: setup        ## lint, types, contracts, and the tests nearest to what the working tree changed, in 90 s; SINCE=HEAD
 	@$(BIN)/python tools/quick.py --since $(or $(SINCE),HEAD)
 
-test-system: setup  ## what needs a real peer or a long build; installs it into ~/.cache/heliograph
+test-system: setup  ## what needs a real peer or a long build, installed into ~/.cache/heliograph, and the longest of real processes
 	@$(BIN)/python tools/run_tests.py --system
 
 oracle: setup       ## behaviour tests against a real Apache Pulsar, and what both answer side by side

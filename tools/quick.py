@@ -160,7 +160,7 @@ _LINT = {"layout": [str(BIN / "ruff"), "format", "--check", "-q", "."], "lint": 
 _BESIDE = {"types": [str(BIN / "mypy")], "contracts": [str(BIN / "lint-imports"), "--config", "contracts.toml"]}
 _PYTEST = [
     *(sys.executable, "-m", "pytest", "-n", "2", "-q", "--tb=short", "--no-header", "--maxfail", "20"),
-    *("-m", "not wan and not system"),
+    *("-m", "not wan and not system and not long"),
 ]
 
 

@@ -1,17 +1,20 @@
-"""Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly
-wait, four files at a time, the long ones first.
+"""Runs the suite: what has real processes, which mostly wait, four files at a time, the long ones first; and what is
+only computation in the time that they leave, on both cores.
 
-`--system` runs what needs a real peer or a long build instead; `--oracle` what a real Pulsar must answer as we do;
-anything else is handed to pytest.
+`--system` runs instead what needs a real peer or a long build, and what is marked `long`; `--oracle` what a real Pulsar
+must answer as we do; anything else is handed to pytest, and then the two come one after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 SIDE_BY_SIDE = (
@@ -19,15 +22,57 @@ SIDE_BY_SIDE = (
     "tests/system/test_pulsar_admin.py",
     "tests/system/test_java_client.py",
 )
+UNITS = ("-n", "2", "--dist", "worksteal", "-m", "not wan and not system and not long", "--durations=10")
+REAL = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "wan and not system and not long")
+WHERE = {"wan": ("geo_tests/wan",), "system": (), "long": ()}
+"""Marker -> folders whose conftest gives it; everywhere else a test's file names it."""
 
 
-def pytest(title: str, *arguments: str, **environment: str) -> int:
-    print(f"== {title}", flush=True)
+def files(*markers: str) -> list[str]:
+    """Where tests with one of `markers` are: collecting all others in each worker takes longer than many of them."""
+    folders = [folder for marker in markers for folder in WHERE[marker]]
+    found = [str(path.relative_to(ROOT)) for top in ("geo_tests", "tests") for path in (ROOT / top).rglob("test_*.py")]
+    named = tuple(f"pytest.mark.{marker}" for marker in markers)
+    return folders + sorted(
+        path
+        for path in found
+        if not path.startswith(tuple(folders)) and any(name in (ROOT / path).read_text() for name in named)
+    )
+
+
+def started(*arguments: str, out: IO[bytes] | None = None, **environment: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pytest", "--tb=short", *arguments]
     # With `CI` set pytest prints every compared value whole: one failed test then hides the reasons of all others in a
     # log of limited length.
     inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
-    return subprocess.run(command, cwd=ROOT, env={**inherited, "PYTHONHASHSEED": "0", **environment}).returncode
+    return subprocess.Popen(command, cwd=ROOT, env={**inherited, "PYTHONHASHSEED": "0", **environment}, stdout=out)
+
+
+def pytest(title: str, *arguments: str, **environment: str) -> int:
+    print(f"== {title}", flush=True)
+    return started(*arguments, **environment).wait()
+
+
+def stand_back(pid: int) -> None:
+    """`pid`, and what it starts, gets the time that nobody else wants."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+
+
+def both_at_once() -> int:
+    with tempfile.TemporaryFile() as printed:
+        units = started(*UNITS, out=printed)
+        stand_back(units.pid)
+        try:
+            real = pytest("real processes", *REAL, "--durations=10", *files("wan"))
+            print("== units and simulations, which ran beside them", flush=True)
+            failed = units.wait()
+        finally:
+            units.terminate()
+        printed.seek(0)
+        sys.stdout.buffer.write(printed.read())
+        sys.stdout.flush()
+    return failed or real
 
 
 def main() -> int:
@@ -38,7 +83,9 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--system" in arguments:
         arguments.remove("--system")
-        return pytest("with a real peer", "-n", "3", "--dist", "loadfile", "-m", "system", "--durations=10", *arguments)
+        where = arguments or files("system", "long")
+        options = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=10")
+        return pytest("real peers, long builds, long tests", *options, "-m", "system or long", *where)
     if "--oracle" in arguments:
         arguments.remove("--oracle")
         alone = pytest(
@@ -50,30 +97,10 @@ def main() -> int:
             HELIOGRAPH_ORACLE="pulsar",
         )
         return pytest("both, side by side", "-m", "system", "--durations=5", *SIDE_BY_SIDE, *arguments) or alone
-    first = pytest(
-        "units and simulations",
-        "-n",
-        "2",
-        "--dist",
-        "worksteal",
-        "-m",
-        "not wan and not system",
-        "--durations=10",
-        *arguments,
-    )
-    second = pytest(
-        "real processes",
-        "-n",
-        "4",
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-        "-m",
-        "wan and not system",
-        "--durations=10",
-        *(arguments or ("geo_tests", "tests")),
-    )
-    return first or second
+    if not arguments:
+        return both_at_once()
+    first = pytest("units and simulations", *UNITS, *arguments)
+    return first or pytest("real processes", *REAL, *arguments)
 
 
 if __name__ == "__main__":

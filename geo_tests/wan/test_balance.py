@@ -19,6 +19,8 @@ from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, ow
 from geo_tests.wan.kafka_support import ck, take
 from heliograph.model.topic_names import bundle_of, bundle_range
 
+pytestmark = pytest.mark.long
+
 BUNDLES = 8
 TOPICS = [f"persistent://public/busy/t{index}" for index in range(24)]
 FAST = (

@@ -17,6 +17,8 @@ from geo_tests.wan.instance import Instance, eventually, heliograph
 from geo_tests.wan.streams import Stream
 from region_node.commands.demo import _rest as rest
 
+pytestmark = pytest.mark.long
+
 NAMESPACE = "public/linked"
 
 

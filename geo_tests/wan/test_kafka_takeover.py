@@ -32,7 +32,7 @@ from geo_tests.wan.kafka_support import (
 from heliograph.wire.kafka.record_batches import build_batch
 from tests.region_node.region_processes import Region
 
-pytestmark = pytest.mark.wan
+pytestmark = [pytest.mark.wan, pytest.mark.long]
 
 
 def test_a_broker_dies_under_producers_and_a_group(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
 from tests.region_node.region_processes import REPOSITORY, Region
 
+pytestmark = pytest.mark.long
+
 WORDS = (b"one", b"two", b"a word that nobody else writes")
 RECEIPT = b"a receipt"
 """As the page has it: of a namespace without the policy."""

@@ -14,6 +14,8 @@ from geo_tests.wan.instance import Instance, eventually
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
 
+pytestmark = pytest.mark.long
+
 NAMESPACE, TOPIC = "public/shop", "persistent://public/shop/orders"
 
 

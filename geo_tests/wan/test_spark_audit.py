@@ -16,6 +16,8 @@ from heliograph.client.block_reader import OriginHoldings
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("pyspark")
 
 OWN = (1, 1, 0xABCD)

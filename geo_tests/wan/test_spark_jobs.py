@@ -36,6 +36,8 @@ from tests.region_node.live import provisioned, until
 from tests.region_node.region_processes import Region
 from tests.region_node.rest_client import Rest
 
+pytestmark = pytest.mark.long
+
 pyspark = pytest.importorskip("pyspark")
 
 

@@ -55,5 +55,6 @@ def test_the_tests_that_it_names_are_there() -> None:
                 assert file.exists(), f"{path} is not there"
                 assert not path.startswith(_ELSEWHERE), f"{path}: `make test` does not run it"
                 known = file.read_text()
+                assert "pytest.mark.long" not in known, f"{path}: `make test` does not run it"
             if name:
                 assert f"def {name}" in known, f"{path or line[:8]}: there is no {name}"

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.servers import free_port
 
-pytestmark = [pytest.mark.wan, pytest.mark.timeout(900)]  # one environment for all, in one process
+pytestmark = [pytest.mark.long, pytest.mark.wan, pytest.mark.timeout(900)]  # one environment for all, in one process
 
 BESIDE = ("global_config", "local_meta", "replicator", "storage")
 HERE = (*BESIDE, "region_node", "heliograph", "lmdb")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVER_PACKAGES = {"global_config", "local_meta", "storage", "replicator", "region_node"}
 FOLDER = "heliograph_server"
