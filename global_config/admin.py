@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from global_config import cluster_migrations, keys
 from global_config.peer_clusters import PeerClusters
+from global_config.revocation_list import RevocationList
 from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, pages_under, prefix_end
 from heliograph.model.configuration.configuration_records import (
@@ -73,6 +74,7 @@ class ConfigAdmin:
         """
         self._store, self._offline, self._rng, self._clock = store, offline, rng, clock
         self.peers, self.migrations = PeerClusters(store, rng), cluster_migrations.ClusterMigrations(store, rng)
+        self.revocations = RevocationList(store, rng)
 
     # -- regions ------------------------------------------------------------------------------------------------------
 

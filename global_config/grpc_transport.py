@@ -115,8 +115,10 @@ class GrpcTransport:
         """CAs that were trusted since this transport began, and are not any more; where there are any, those who were
         let in are judged again.
         """
+        self._revoked: frozenset[str] = frozenset()
+        """Serial numbers of certificates, in hexadecimal."""
         self._judged: dict[bytes, bool] = {}
-        """What a peer has shown (PEM) -> whether it is trusted, since the last `renew`."""
+        """What a peer has shown (PEM) -> whether it is trusted, since the last `renew` or `revoke`."""
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
@@ -171,6 +173,13 @@ class GrpcTransport:
         for to in list(self._peers):
             self._drop(to)
             self._peer(to)
+
+    def revoke(self, serials: frozenset[str]) -> None:
+        """serials: of all certificates that are revoked now, in hexadecimal. Whoever shows one is nobody from here on,
+        with the next message of a connection that stands.
+        """
+        self._revoked = serials
+        self._judged.clear()
 
     def _renewed(self) -> Any:
         """Asked by gRPC, on a thread of its own, with each handshake. None: as before."""
@@ -269,9 +278,9 @@ class GrpcTransport:
 
     def _trusts(self, proof: Mapping[str, Sequence[bytes]]) -> bool:
         """Not where its chain leads to no CA of today: the connection was let in while one was trusted that was taken
-        out since.
+        out since; nor where it was revoked.
         """
-        if not self._retired:
+        if not self._retired and not self._revoked:
             return True
         shown = b"".join(
             (*proof["x509_pem_cert"], *proof.get("x509_pem_cert_chain", ()))
@@ -279,7 +288,10 @@ class GrpcTransport:
         if shown not in self._judged:
             if len(self._judged) >= _JUDGED_MAX:
                 self._judged.clear()
-            self._judged[shown] = leads_to(list(dict.fromkeys(x509.load_pem_x509_certificates(shown))), self._roots)
+            chain = list(dict.fromkeys(x509.load_pem_x509_certificates(shown)))
+            self._judged[shown] = format(chain[0].serial_number, "x") not in self._revoked and (
+                not self._retired or leads_to(chain, self._roots)
+            )
         return self._judged[shown]
 
 

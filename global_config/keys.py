@@ -20,6 +20,7 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
                                       (`storage.sealing.keyring`)
 /dr/keys/{region}/{public key}        empty; a key with which that region signs reports
                                       (`region_node.dr.operations.report_signing`)
+/revocations/{kind}/{name, quoted}    Revocation (`heliograph.model.configuration.revocations`)
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
 /restored                             when this was restored from a backup, in wall ms: what is not here any more since

@@ -44,6 +44,7 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /topic-policies/{tenant}/{namespace}/{hash:08x}/{topic}  what is set for a topic in this region (a partitioned one
                                                              as a whole)
     /broker-policies                                         what is set for all brokers of this region
+    /security/revocations/{kind}/{name}                      this region's copy of what was revoked
     /security/reads                                          keys with which brokers permit reads of bookies
                                                              (region_node.security.read_permits)
     /seen-by/bookies/{id}  /seen-by/tiers/{holder}           the mark of who deletes by this metadata

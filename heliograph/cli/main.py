@@ -14,7 +14,7 @@ import typer
 
 import heliograph
 from heliograph.cli.messaging import perf, produce_consume
-from heliograph.cli.regions import copy_audit, disaster_recovery, policy_conflicts
+from heliograph.cli.regions import copy_audit, disaster_recovery, policy_conflicts, revocations
 from heliograph.cli.resources import provisioning, topics, transactions, usage
 from heliograph.cli.servers import brokers_and_bookies
 from heliograph.model.errors import HeliographError
@@ -48,6 +48,7 @@ for area in (
     copy_audit,
     disaster_recovery,
     policy_conflicts,
+    revocations,
     transactions,
     usage,
 ):

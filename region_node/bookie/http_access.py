@@ -14,7 +14,8 @@ from typing import Any
 
 from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import Unauthenticated, Unauthorized
-from region_node.security.authentication.authentication_service import Authentication
+from region_node.security.authentication.authentication_service import Authentication, revoked_text
+from region_node.security.authentication.client_certificates import proof_of
 from region_node.security.settings import SecuritySettings
 
 _OPEN = ("/health", "/ready")
@@ -42,7 +43,8 @@ class BookieAccess:
             return None
         role, region = peer_identity(certificate)
         if role in _INSIDE and region == self._region:
-            return None
+            found = self._authentication.revocations.of(proof_of(certificate))
+            return None if found is None else (401, revoked_text(found))
         if self._authentication.open:
             return (
                 401,

@@ -113,7 +113,7 @@ def create(
     key, usual = read_signing_key(_read(path), private=private is not None)
     now = SystemClock().wall_ms() // 1000
     claims: dict[str, Any] = dict(_pair(text) for text in claim or ())
-    claims |= {"sub": subject, "iat": now}
+    claims = {"jti": f"{system_rng().getrandbits(96):024x}", **claims, "sub": subject, "iat": now}
     if expires != "never":
         claims["exp"] = now + seconds(expires)
     if not_before:

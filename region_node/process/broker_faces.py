@@ -129,6 +129,7 @@ class BrokerFaces:
         )
         broker.stops.append(broker.listener.close)
         broker.stops.append(closing(Revoking(broker.listener, broker.view).close))
+        broker.security.authentication.revocations.on_change(broker.listener.end_revoked, "pulsar")
         ports: dict[str, int] = {}
         if own.port >= 0:
             ports["pulsar"] = await broker.listener.start(bind, own.port)
@@ -196,6 +197,7 @@ class BrokerFaces:
             broker.kafka.transactions = KafkaTransactions(broker.kafka, broker.transactions)
         listener = KafkaListener(broker.kafka)
         broker.stops.append(listener.close)
+        broker.security.authentication.revocations.on_change(listener.end_revoked, "kafka")
         ports: dict[str, int] = {}
         if own.port >= 0:
             ports["kafka"] = await listener.start(bind, own.port)

@@ -14,10 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.leadership import is_subscription
+from heliograph.model.configuration.revocations import REVOCATIONS
 from heliograph.model.topic_names import TopicName
 from region_node.process.broker_faces import BrokerFaces
 from region_node.process.broker_parts import BrokerParts
-from region_node.process.role_runtime import Runtime, closing, meta_client, replicator_tls
+from region_node.process.role_runtime import Runtime, closing, meta_client, obey_revocations, replicator_tls
 from region_node.process.settings import ProcessSettings
 from region_node.security.tls import Certificates, client_context
 
@@ -417,6 +418,7 @@ class BrokerRole(BrokerParts):
         from heliograph.runtime.compute_thread import Offload
         from region_node.security.authentication.jwks_issuers import fetch
         from region_node.security.authorization.security_service import build_security
+        from region_node.security.revocation_copies import COPIES, RevocationCopies
 
         offload = Offload()
         self.stops.append(closing(offload.close))
@@ -432,6 +434,14 @@ class BrokerRole(BrokerParts):
             clock=self.runtime.clock,
             rng=self.runtime.rng,
         )
+        copies = RevocationCopies(self.config, self.meta, self.runtime.clock)
+        self.stops.append(copies.stop)
+        await copies.start()
+        revocations, lists = self.security.authentication.revocations, ((self.config, REVOCATIONS), (self.meta, COPIES))
+        self.stops.append(obey_revocations(revocations, self.certificates, *lists))
+        for store, prefix in lists:
+            await store.synced(prefix)
+        self.certificates.revoke(revocations.certificates())
 
     async def _build_tombstones(self) -> None:
         from region_node.process.broker_safety import tombstones_of

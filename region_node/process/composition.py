@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ConfigError, DiskFailed
-from region_node.process.role_runtime import Role, Runtime, closing, data_path, meta_client
+from region_node.process.role_runtime import Role, Runtime, closing, data_path, meta_client, obey_revocations
 from region_node.process.settings import ProcessSettings
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from local_meta.node_level import NodeLevel
     from region_node.bookie.http_access import BookieAccess
     from region_node.process.broker_role import BrokerRole
+    from region_node.security.authentication.revocations import Revocations
     from region_node.security.tls import Certificates
     from storage.bookie.maintenance.block_refill import Refill
     from storage.bookie.maintenance.garbage_collector import GarbageCollector
@@ -93,6 +94,7 @@ class MetaRole:
         self.node: LocalMetaNode | None = None
         self._level: NodeLevel | None = None
         self._unwatch: Callable[[], None] = _nothing
+        self._disobey: Callable[[], Awaitable[None]] = _nothing_to_wait_for
 
     async def start(self) -> dict[str, int]:
         from local_meta.node import LocalMetaNode, LocalMetaSettings
@@ -121,10 +123,16 @@ class MetaRole:
         client = meta_client([f"{_here(self.settings.bind)}:{port}"], self._runtime, tls)
         self._level = NodeLevel(client, self.node.node_id, self._runtime.rng)
         self._level.start()
+        if self.settings.tls is not None:
+            from region_node.security.authentication.revocations import Revocations
+            from region_node.security.revocation_copies import COPIES
+
+            self._disobey = obey_revocations(Revocations(), certificates, (client, COPIES))
         return {"meta": port}
 
     async def stop(self) -> None:
         self._unwatch()
+        await self._disobey()
         if self._level is not None:
             await self._level.stop()
         if self.node is not None:
@@ -141,7 +149,7 @@ class ConfigRole:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self._runtime = settings, runtime
         self.node: ConfigNode | None = None
-        self._unwatch: Callable[[], None] = _nothing
+        self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> dict[str, int]:
         from global_config.node import ConfigNode, ConfigNodeSettings
@@ -162,9 +170,25 @@ class ConfigRole:
             ssl=certificates.listener("config", "broker", "config"),
             settings=self._runtime.of(ConfigNodeSettings),
         )
-        self._unwatch = certificates.watch()
+        self._stops.append(closing(certificates.watch()))
         ports = {"config": await self.node.start()}
+        if self.settings.tls is not None:
+            self._obey_revocations(certificates, ports["config"], self.node.transport)
         return ports | ({"config_raft": self.node.raft_port} if self.node.raft_port else {})
+
+    def _obey_revocations(self, certificates: Certificates, port: int, transport: ConfigTransport) -> None:
+        """By the table of this node itself."""
+        from global_config.grpc_transport import GrpcTransport
+        from heliograph.model.configuration.revocations import REVOCATIONS
+        from region_node.security.authentication.revocations import Revocations
+
+        address = f"{_here(self.settings.bind)}:{port}"
+        own = meta_client([address], self._runtime, certificates.dialer("config", "config"))
+        revocations = Revocations()
+        self._stops.append(closing(own.close))
+        self._stops.append(obey_revocations(revocations, certificates, (own, REVOCATIONS)))
+        if isinstance(transport, GrpcTransport):
+            revocations.on_change(lambda: transport.revoke(revocations.certificates()))
 
     def _transport(self, certificates: Certificates) -> ConfigTransport | None:
         """None where this region is alone."""
@@ -197,7 +221,8 @@ class ConfigRole:
         return transport
 
     async def stop(self) -> None:
-        self._unwatch()
+        while self._stops:
+            await self._stops.pop()()
         if self.node is not None:
             await self.node.stop()
 
@@ -215,6 +240,10 @@ def _nothing() -> None:
     """Before a role has started, there is nothing to stop."""
 
 
+async def _nothing_to_wait_for() -> None:
+    """Before a role has started, nobody obeys a list that could be left."""
+
+
 # -- bookie -----------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +259,8 @@ class BookieRole:
         self._failed: asyncio.Future[None]
 
     async def start(self) -> dict[str, int]:
+        from region_node.security.authentication.revocations import Revocations
+        from region_node.security.revocation_copies import COPIES
         from region_node.security.tls import Certificates
         from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
         from storage.bookie.serving.bookie_server import BookieServer
@@ -271,8 +302,11 @@ class BookieRole:
         meta = meta_client(self.settings.meta, self._runtime, certificates.dialer("bookie", "meta"))
         self._stops.append(closing(certificates.watch()))
         self._stops.append(closing(meta.close))
+        revocations = Revocations()
         if own.http_port >= 0:
-            ports["http"] = await self._open_http(own.http_port, certificates, meta)
+            ports["http"] = await self._open_http(own.http_port, certificates, meta, revocations)
+        if self.settings.tls is not None or self.settings.security.authentication:
+            self._stops.append(obey_revocations(revocations, certificates, (meta, COPIES)))
         enrolment = Enrolment(self.bookie, meta, rng=rng)
         self._stops.append(enrolment.stop)
         await enrolment.start()
@@ -338,7 +372,9 @@ class BookieRole:
         if self.bookie.lost and not self._failed.done():
             self._failed.set_exception(DiskFailed(self.bookie.lost))
 
-    async def _open_http(self, port: int, certificates: Certificates, meta: MetaClient) -> int:
+    async def _open_http(
+        self, port: int, certificates: Certificates, meta: MetaClient, revocations: Revocations
+    ) -> int:
         from region_node.bookie.entry_ranges import RangeReads
         from region_node.bookie.http_face import BookieHttp, HttpConnection
         from region_node.security.read_permits import ReadKeys
@@ -349,7 +385,10 @@ class BookieRole:
             keys = ReadKeys(meta, self._runtime.clock)
             self._stops.append(closing(keys.close))
             ranges = RangeReads(self.bookie, keys, answers_max)
-        pages, access = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill, ranges), self._access()
+        pages, access = (
+            BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill, ranges),
+            self._access(revocations),
+        )
         server = await loop.create_server(
             lambda: HttpConnection(pages.answer, access, ranges),
             self.settings.bind,
@@ -359,7 +398,7 @@ class BookieRole:
         self._stops.append(closing(server.close))
         return int(server.sockets[0].getsockname()[1])
 
-    def _access(self) -> BookieAccess | None:
+    def _access(self, revocations: Revocations) -> BookieAccess | None:
         """None: nobody is asked for anything."""
         settings, tls = self.settings.security, self.settings.tls
         inside = tls is not None and tls.internal
@@ -375,4 +414,5 @@ class BookieRole:
         authentication = authentication_of(
             settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng
         )
+        authentication.revocations = revocations
         return BookieAccess(settings, authentication, region=self.settings.region, inside=inside)

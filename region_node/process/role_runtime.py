@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from global_config.transport import ConfigTransport
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
+    from heliograph.kv.metadata_store import MetadataStore
+    from region_node.security.authentication.revocations import Revocations
+    from region_node.security.tls import Certificates
 
 T = TypeVar("T")
 
@@ -111,6 +114,22 @@ def replicator_tls(tls: TlsSettings | None, make: Callable[[str, str, str], ssl.
     if not tls.replicator_cert or not tls.replicator_key:
         raise ConfigError("tls: replicator_cert and replicator_key are not set; links between regions need both")
     return make(tls.ca, tls.replicator_cert, tls.replicator_key)
+
+
+def obey_revocations(
+    revocations: Revocations, certificates: Certificates, *lists: tuple[MetadataStore, str]
+) -> Callable[[], Awaitable[None]]:
+    """From now on what `lists` (a store, and where in it) revoke is believed no more, on connections that stand either.
+    Returns "stop".
+    """
+    revocations.on_change(lambda: certificates.revoke(revocations.certificates()))
+    stops = [revocations.follow(store, prefix) for store, prefix in lists]
+
+    async def stop() -> None:
+        for each in stops:
+            each()
+
+    return stop
 
 
 def closing(close: Callable[[], None], *, blocks: bool = False) -> Callable[[], Awaitable[None]]:

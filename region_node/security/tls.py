@@ -6,8 +6,8 @@ and the watch of the files.
 Isn't: issuing of certificates (`region_node.security.certificate_authority`).
 Invariants: TLS 1.2 or newer; inside an instance both sides present a certificate of its CA, and a role that has no
 business at a listener gets no byte across; a new certificate or CA counts for the next connection, and one that cannot
-be used leaves the old one in place; a CA that was taken out is believed no more, on connections that stand either
-(`ca_trust`).
+be used leaves the old one in place; a CA that was taken out, or a certificate that was revoked, is believed no more, on
+connections that stand either (`ca_trust`).
 The host name is not checked inside an instance: connections go through proxies and addresses change; the certificate's
 role decides.
 Source: docs/security.md, "Transport".
@@ -108,6 +108,7 @@ class Certificates:
         self._kept: list[_Kept] = []
         self._stamps: dict[str, Stamp] = {}
         self._trusts: dict[str, Trust] = {}
+        self._revoked: frozenset[str] = frozenset()
         self._others: list[tuple[tuple[str, ...], Stamp, Callable[[], None]]] = []
 
     # -- inside the instance ------------------------------------------------------------------------------------------
@@ -177,6 +178,16 @@ class Certificates:
                 raise ConfigError(f"tls: {self._tls.ca} cannot be used: {error}") from error
         return context
 
+    # -- revocation ----------------------------------------------------------------------------------------------------
+
+    def revoke(self, serials: frozenset[str]) -> None:
+        """serials: of all certificates that are revoked now; peers who show one are let in no more, and those who were
+        end at their next byte.
+        """
+        self._revoked = serials
+        for trust in self._trusts.values():
+            trust.revoke(serials)
+
     # -- renewal ------------------------------------------------------------------------------------------------------
 
     def keep(
@@ -194,7 +205,7 @@ class Certificates:
         for path in (ca, cert, key):
             self._stamps.setdefault(path, _stamp(path))
         if ca not in self._trusts:
-            self._trusts[ca] = Trust(ca)
+            self._trusts[ca] = Trust(ca, self._revoked)
         trust = self._trusts[ca]
 
         def made() -> ssl.SSLContext:

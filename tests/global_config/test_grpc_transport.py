@@ -317,6 +317,24 @@ def test_a_connection_that_stands_by_a_ca_that_was_taken_out_is_refused(certific
     )
 
 
+def test_a_connection_that_stands_by_a_revoked_certificate_is_refused_and_by_another_goes_on(
+    certificates: Path,
+) -> None:
+    ours = tls_of(certificates, "config", "us")
+    number = format(x509.load_pem_x509_certificate(ours.cert).serial_number, "x")
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        eu.on_forward(echo)
+        assert await forwarded(us) == b"request!"
+        eu.revoke(frozenset({"1"}))
+        assert await us.forward("eu", b"request", timeout_s=30.0) == b"request!"
+        eu.revoke(frozenset({number}))
+        with pytest.raises(HeliographError, match="the certificate is none of a member"):
+            await us.forward("eu", b"request", timeout_s=30.0)
+
+    pair(certificates, ours, tls_of(certificates, "config", "eu"), main)
+
+
 def an_authority(name: str, by: tuple[x509.Certificate, Any] | None = None) -> tuple[x509.Certificate, Any]:
     """One under which intermediates may be. by: who signs it; None: itself."""
     made, key = new_authority()

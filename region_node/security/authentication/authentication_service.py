@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
+from heliograph.model.configuration.revocations import ProvenBy, Revocation, Revoked
 from heliograph.model.errors import ConfigError, Unauthenticated, Unauthorized
 from heliograph.runtime.clock import Clock, Rng
 from region_node.security.authentication.authentication_counts import AuthenticationCounts
@@ -26,6 +28,7 @@ from region_node.security.authentication.internal_tokens import METHOD, Internal
 from region_node.security.authentication.jwks_issuers import AddressKeys, Fetch
 from region_node.security.authentication.passwords import Offload, PasswordProvider
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal, Provider, check_role
+from region_node.security.authentication.revocations import REVOKED, Revocations
 from region_node.security.authentication.token_keys import (
     FileKeys,
     KeySetCache,
@@ -36,6 +39,8 @@ from region_node.security.authentication.token_keys import (
 )
 from region_node.security.authentication.tokens import TokenProvider
 from region_node.security.settings import SECRET_BYTES_MIN, SecuritySettings, TokenSettings, check_issuer_url
+
+log = logging.getLogger("region_node.security.authentication")
 
 PLUGINS = "heliograph.authentication"
 PluginFactory = Callable[[Mapping[str, str], Clock], Provider]
@@ -67,6 +72,7 @@ class Authentication:
         self._internal = internal
         self._wall_ms = wall_ms
         self.counts = AuthenticationCounts()
+        self.revocations = Revocations()
         self._anonymous = settings.anonymous_role
         self._proxies = frozenset(settings.proxy_roles)
         self.open = not providers and not self._anonymous
@@ -108,8 +114,23 @@ class Authentication:
         except Unauthenticated as error:
             self.counts.refused(name, method, error.reason)
             raise
+        if found.proof == ProvenBy():  # a plug-in of another package knows no more than a name
+            found = replace(found, proof=ProvenBy(user=found.role))
+        self.admit(found, name, method)
         self.counts.accepted(name, method, found.expires_ms - self._wall_ms() if found.expires_ms else None)
         return found
+
+    def admit(self, principal: Principal, provider: str, method: str) -> None:
+        """Whoever has proved who it is comes by here. Raises Unauthenticated where what it proved it by was revoked."""
+        found = self.revocations.of(principal.proof)
+        if found is None:
+            return
+        self.counts.refused(provider, method, REVOKED)
+        log.info(
+            "authentication.revoked",
+            extra={"kind": found.kind, "revoked": found.name, "role": principal.role, "method": method},
+        )
+        raise Unauthenticated(revoked_text(found), REVOKED)
 
     def own_header(self) -> dict[str, str]:
         """Returns the header of this broker's requests to others of its region; {}: they need none."""
@@ -134,6 +155,17 @@ class Authentication:
             except (ValueError, binascii.Error) as error:
                 raise Unauthenticated("the Authorization header is no base64") from error
         raise Unauthenticated("the Authorization header must begin with Bearer or Basic")
+
+
+def revoked_text(found: Revocation) -> str:
+    """What whoever came with it is told: not why."""
+    what = {
+        Revoked.TOKEN: "this token was revoked: get another one",
+        Revoked.SUBJECT: "this token was revoked, with all of its subject that were issued before: get another one",
+        Revoked.ISSUER: "this token was revoked, with those of its issuer: get one of another issuer, or a newer one",
+        Revoked.CERTIFICATE: "this certificate was revoked: get another one",
+    }
+    return what.get(Revoked(found.kind), "this user's password was revoked: ask an operator for another one")
 
 
 def build_authentication(

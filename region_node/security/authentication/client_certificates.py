@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.model.configuration.revocations import ProvenBy, serial
 from heliograph.model.errors import Unauthenticated
 from region_node.security.authentication.principal import Credentials, Principal
 
@@ -16,7 +17,7 @@ class CertificateProvider:
     async def identify(self, credentials: Credentials) -> Principal:
         if not credentials.certificate:
             raise Unauthenticated("the client presented no certificate that is trusted here; connect by TLS with one")
-        return Principal(role=common_name(credentials.certificate))
+        return Principal(role=common_name(credentials.certificate), proof=proof_of(credentials.certificate))
 
 
 def common_name(certificate: dict[str, Any]) -> str:
@@ -27,3 +28,9 @@ def common_name(certificate: dict[str, Any]) -> str:
     if len(names) != 1 or not names[0]:
         raise Unauthenticated(f"the certificate has {len(names)} common names; one is wanted, it is the role")
     return names[0]
+
+
+def proof_of(certificate: dict[str, Any] | None) -> ProvenBy:
+    """What a revocation could name of a verified certificate; certificate: as `getpeercert()` gives it."""
+    number = (certificate or {}).get("serialNumber")
+    return ProvenBy(certificate=serial(number)) if isinstance(number, str) else ProvenBy()

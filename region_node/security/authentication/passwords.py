@@ -21,6 +21,7 @@ from pathlib import Path
 
 import bcrypt
 
+from heliograph.model.configuration.revocations import ProvenBy
 from heliograph.model.errors import ConfigError, Unauthenticated
 from heliograph.runtime.clock import Rng
 from region_node.security.authentication.principal import Credentials, Principal
@@ -56,7 +57,7 @@ class PasswordProvider:
         seen = hmac.digest(self._secret, password, "sha256")
         known = self._known.get(user)
         if known is not None and known[0] == line and hmac.compare_digest(known[1], seen):
-            return Principal(role=user)
+            return Principal(role=user, proof=ProvenBy(user=user))
         if against.startswith("{SHA}"):
             digest = base64.b64encode(hashlib.sha1(password).digest()).decode()
             right = hmac.compare_digest(against, "{SHA}" + digest) and line is not None
@@ -72,7 +73,7 @@ class PasswordProvider:
             raise Unauthenticated(_WRONG)
         assert line is not None
         self._known[user] = (line, seen)
-        return Principal(role=user)
+        return Principal(role=user, proof=ProvenBy(user=user))
 
     def _decoy(self, user: str) -> str:
         """As costly as one of the file's own lines, the same one each time for a name that is not in it."""

@@ -7,9 +7,10 @@ Source: docs/security.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from heliograph.model.configuration.revocations import ProvenBy
 from heliograph.model.errors import Unauthenticated
 
 ROLE_CHARS_MAX = 1024
@@ -37,6 +38,8 @@ class Principal:
     expires_ms: int = 0
     internal: bool = False
     """A process of this instance: it may do what its own protocol asks."""
+    proof: ProvenBy = field(default=ProvenBy(), compare=False)
+    """By what it was known: what a revocation names."""
 
     def __post_init__(self) -> None:
         check_role(self.role)

@@ -20,6 +20,7 @@ from typing import Any
 from joserfc import jws
 from joserfc.errors import JoseError
 
+from heliograph.model.configuration.revocations import ProvenBy
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.clock import Clock
 from region_node.security.authentication.authentication_counts import EXPIRED
@@ -98,7 +99,23 @@ def principal_of(claims: Any, settings: TokenSettings, now_ms: int) -> Principal
         role = role[0]
     if not isinstance(role, str) or not role:
         raise Unauthenticated(f"the token names no role: its claim {settings.role_claim!r} is missing, or is no text")
-    return Principal(role=role, expires_ms=0 if expires is None else int(expires * 1000))
+    return Principal(
+        role=role, expires_ms=0 if expires is None else int(expires * 1000), proof=_proof(claims, settings, role)
+    )
+
+
+def _proof(claims: dict[str, Any], settings: TokenSettings, role: str) -> ProvenBy:
+    """What a revocation could name. A claim of a kind that none names is none; a time of issue that is no time is as
+    good as none: the token counts as issued before whatever is asked about.
+    """
+    token, subject, issuer = (str(claims.get(name) or "") for name in ("jti", "sub", "iss"))
+    try:
+        issued = _seconds(claims, "iat") or 0.0
+    except Unauthenticated:
+        issued = 0.0
+    return ProvenBy(
+        token=token, subjects=tuple(dict.fromkeys((role, subject))), issuer=issuer, issued_ms=int(issued * 1000)
+    )
 
 
 def _seconds(claims: dict[str, Any], name: str) -> float | None:

@@ -25,6 +25,7 @@ from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.settings import SecuritySettings, TlsSettings, TokenSettings
 from region_node.security.tls import Certificates, client_context
 from tests.region_node.bookie.http_client import status_of
+from tests.region_node.security.authentication.revoking import RevokedHere
 
 SECRET = b"k" * 64
 Ask = Callable[..., Coroutine[Any, Any, int]]
@@ -131,3 +132,26 @@ def test_without_any_of_it_everybody_may_do_everything(folder: Path) -> None:
         assert await ask("POST /gc") == 200
 
     of_bookie(folder, SecuritySettings(), main, inside=False)
+
+
+def test_a_revoked_token_and_a_revoked_certificate_get_nowhere(folder: Path) -> None:
+    async def run() -> None:
+        settings = security(folder)
+        authentication = authentication_of(settings, Offload(), fetch=fetch, clock=SystemClock(), rng=random.Random(1))
+        access = BookieAccess(settings, authentication, region="us", inside=True)
+        shown: dict[str, Any] = {
+            "subject": ((("organizationalUnitName", "broker"),), (("commonName", "broker.us"),)),
+            "serialNumber": "0A4F",
+        }
+        bearer = f"Bearer {token('admin')}"
+        for authorization, certificate in (("", shown), (bearer, None)):
+            assert await access.refusal("POST", "/gc", authorization, certificate) is None
+        here = RevokedHere(authentication)
+        await here.add("certificate", "a4f")
+        await here.add("subject", "admin")
+        for authorization, certificate in (("", shown), (bearer, None)):
+            refused = await access.refusal("POST", "/gc", authorization, certificate)
+            assert refused is not None and refused[0] == 401 and "revoked" in refused[1]
+        here.stop()
+
+    asyncio.run(run())

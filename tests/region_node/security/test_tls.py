@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from cryptography import x509
 
 from heliograph.model.errors import ConfigError
 from region_node.security import certificate_renewal
@@ -388,3 +389,71 @@ def test_a_file_of_cas_that_cannot_be_used_changes_nothing_and_is_looked_at_agai
     certificate_renewal.retire(tmp_path)
     early.tick()
     assert not both(listener, old)
+
+
+# -- a certificate that was revoked ------------------------------------------------------------------------------------
+
+
+def serial_of(folder: Path, name: str) -> str:
+    return format(x509.load_pem_x509_certificate((folder / f"{name}.us.pem").read_bytes()).serial_number, "x")
+
+
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop])
+def test_a_revoked_certificate_is_shut_out_inside_and_what_stands_by_it_ends_at_its_next_byte(
+    folder: Path, loop: Any
+) -> None:
+    async def test() -> None:
+        us, peer = inside(folder), inside(folder)
+        listener = us.listener("bookie", "broker", "bookie")
+        async with (
+            Standing(listener, peer.dialer("broker", "bookie")) as standing,
+            Standing(listener, peer.dialer("bookie", "bookie")) as other,
+        ):
+            assert await standing.carries() == await other.carries() == (True, True)
+            us.revoke(frozenset({serial_of(folder, "broker")}))
+            assert not any(await standing.carries()) and await other.carries() == (True, True)
+        assert not await echoed(listener, peer.dialer("broker", "bookie"))  # type: ignore[arg-type]
+        assert await echoed(listener, peer.dialer("bookie", "bookie"))  # type: ignore[arg-type]
+        late = us.listener("meta", "broker")  # a listener that is opened later
+        assert not await echoed(late, peer.dialer("broker", "meta"))  # type: ignore[arg-type]
+        us.revoke(frozenset())
+        assert await echoed(listener, peer.dialer("broker", "bookie"))  # type: ignore[arg-type]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(test())
+
+
+def test_a_dialer_believes_a_revoked_certificate_no_more(folder: Path) -> None:
+    async def test() -> None:
+        us, peer = inside(folder), inside(folder)
+        listener, dialer = peer.listener("bookie", "broker"), us.dialer("broker", "bookie")
+        async with Standing(listener, dialer) as standing:
+            assert await standing.carries() == (True, True)
+            us.revoke(frozenset({serial_of(folder, "bookie")}))
+            assert not any(await standing.carries())
+        assert not await echoed(listener, dialer)  # type: ignore[arg-type]
+
+    asyncio.run(test())
+
+
+def test_a_clients_revoked_certificate_comes_to_its_face_which_says_why(folder: Path) -> None:
+    us = inside(folder)
+    listener = us.for_clients()
+    us.revoke(frozenset({serial_of(folder, "broker")}))
+    files = (str(folder / "ca.pem"), str(folder / "broker.us.pem"), str(folder / "broker.us.key"))
+    assert met(listener, client_context(*files))
+
+
+def test_a_list_of_revoked_certificates_distrusts_no_intermediate(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that no CA of the file has signed itself is closed where a CA is taken out, and not for this."""
+
+    async def test() -> None:
+        us, peer = inside(folder), inside(folder)
+        async with Standing(us.listener("bookie", "broker"), peer.dialer("broker", "bookie")) as standing:
+            monkeypatch.setattr("region_node.security.ca_trust.signer", lambda leaf, roots: None)
+            us.revoke(frozenset({"1"}))
+            assert await standing.carries() == (True, True)
+
+    asyncio.run(test())

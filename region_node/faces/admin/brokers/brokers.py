@@ -11,7 +11,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.brokers import config_conflicts, load_balancing, metadata_members
+from region_node.faces.admin.brokers import config_conflicts, load_balancing, metadata_members, revocation_calls
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
@@ -236,6 +236,7 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
     if admin.subscription_leadership is not None:
         yield from admin.subscription_leadership.samples()
     yield from config_conflicts.samples(admin)
+    yield from revocation_calls.samples(admin)
     yield from load_balancing.samples(admin)
     yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()

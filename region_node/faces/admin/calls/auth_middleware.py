@@ -22,6 +22,8 @@ from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
 
 PRINCIPAL = "principal"
+ANSWERED_FIRST = "answered_first"
+"""In a request that may revoke what it came by: it is answered, and the next one is refused."""
 ORIGINAL = "X-Original-Principal"
 """For whom a proxy speaks."""
 

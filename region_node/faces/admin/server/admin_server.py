@@ -11,6 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -28,6 +29,7 @@ from region_node.faces.admin.brokers import (
     isolation_policies,
     load_balancing,
     metadata_members,
+    revocation_calls,
 )
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import guard
@@ -97,6 +99,7 @@ ROUTES: tuple[Route, ...] = (
     *bulk_reads.ROUTES,
     *disaster_recovery.ROUTES,
     *config_conflicts.ROUTES,
+    *revocation_calls.ROUTES,
     *tenant_usage.ROUTES,
     *coordinates.ROUTES,
     *topic_links.ROUTES,
@@ -182,6 +185,8 @@ class AdminServer:
             await self._runner.setup()
             assert self._runner.server is not None
             self._connections = HttpConnections(self._limits, self._runner.server)
+            revocations = self._admin.security.authentication.revocations
+            revocations.on_change(partial(self._connections.end_revoked, revocations.of), "admin")
         server = await self._connections.loop.create_server(
             self._connections,
             host,

@@ -17,7 +17,10 @@ from typing import cast
 
 from aiohttp import web
 
+from heliograph.model.configuration.revocations import ProvenBy
+from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST, PRINCIPAL
 from region_node.faces.client_addresses import AddressCounts
+from region_node.security.authentication.principal import Principal
 
 log = logging.getLogger("region_node.admin.server")
 
@@ -61,9 +64,15 @@ class HttpConnections:
     def ended(self, request: web.BaseRequest) -> None:
         """The answer of that request is made."""
         if (connection := self.open.get(request.protocol)) is not None:
-            connection.request = None
+            connection.request, connection.proof = None, _proof(request)
             if connection.more:
                 connection.more, connection.deadline = False, self.loop.time() + self.limits.header_timeout_s
+
+    def end_revoked(self, revoked: Callable[[ProvenBy], object]) -> int:
+        """Cuts off those whose newest request came by credentials that were revoked, whatever of its answer is out, and
+        returns how many these were.
+        """
+        return sum(connection.end_revoked(revoked) for connection in list(self.open.values()))
 
     def _next_tick(self) -> None:
         self._timer = self.loop.call_later(self.limits.header_timeout_s / 4, self._tick)
@@ -80,9 +89,11 @@ class HttpConnections:
 
 
 class AdminConnection(asyncio.Protocol):
-    """One connection. `request`: it is being answered; `more`: something came behind it meanwhile."""
+    """One connection. `request`: it is being answered; `more`: something came behind it meanwhile; `proof`: by what
+    whoever asked last was known.
+    """
 
-    __slots__ = ("_all", "_host", "_inner", "_stuck_at", "_transport", "deadline", "more", "request")
+    __slots__ = ("_all", "_host", "_inner", "_stuck_at", "_transport", "deadline", "more", "proof", "request")
 
     def __init__(self, connections: HttpConnections, inner: asyncio.Protocol) -> None:
         self._all, self._inner = connections, inner
@@ -90,6 +101,7 @@ class AdminConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._stuck_at: float | None = None
         self.request: web.BaseRequest | None = None
+        self.proof = ProvenBy()
         self.more = False
         self.deadline: float | None = None
         """By then a request's header has to be whole."""
@@ -146,9 +158,27 @@ class AdminConnection(asyncio.Protocol):
             self._inner.connection_lost(exc)
         self._transport = None
 
+    def end_revoked(self, revoked: Callable[[ProvenBy], object]) -> bool:
+        asked, proof = self.request, self.proof
+        if asked is not None:
+            if ANSWERED_FIRST in asked:
+                return False
+            proof = _proof(asked)
+        if self._transport is None or not revoked(proof):
+            return False
+        log.info("admin.connection_closed", extra={"reason": "its credentials were revoked"})
+        self._transport.abort()
+        return True
+
     def tick(self, now: float) -> None:
         late = self.deadline is not None and now >= self.deadline
         stuck = self._stuck_at is not None and now - self._stuck_at >= self._all.limits.untaken_s
         if self._transport is not None and (late or stuck):
             log.info("admin.connection_closed", extra={"reason": "no request in time" if late else "answer not taken"})
             self._transport.abort()
+
+
+def _proof(request: web.BaseRequest) -> ProvenBy:
+    """Nobody's, until it is known who asks."""
+    found = request.get(PRINCIPAL)
+    return found.proof if isinstance(found, Principal) else ProvenBy()

@@ -68,6 +68,10 @@ class KafkaListener:
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
+    def end_revoked(self) -> int:
+        """Closes the connections whose credentials were revoked, and returns how many these were."""
+        return sum(connection.login.end_revoked() for connection in list(self.connections))
+
     def _tick(self) -> None:
         now, settings = self.broker.clock.monotonic(), self.broker.settings
         stood_s = stood_still_s(self._due, now)

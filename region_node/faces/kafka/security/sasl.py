@@ -20,11 +20,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from heliograph.model.configuration.revocations import ProvenBy
 from heliograph.model.errors import HeliographError, PeerError, Unauthenticated
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.security.scram import HASHES, ScramExchange, ScramUser
+from region_node.security.authentication.authentication_service import revoked_text
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal
 
 if TYPE_CHECKING:
@@ -115,13 +117,25 @@ class Login:
             return exchange.challenge(known)
         (exchange, known), self._exchange = self._exchange, None
         answer = exchange.finish(data, known)
-        self._accept(Principal(role=exchange.user))
+        found = Principal(role=exchange.user, proof=ProvenBy(user=exchange.user))
+        self._connection.broker.security.authentication.admit(found, "ScramUsers", "scram")
+        self._accept(found)
         return answer
 
     def _accept(self, principal: Principal) -> None:
         if self.principal is not None and principal.roles != self.principal.roles:
             raise Unauthenticated("the new credentials are of another role: connect again")
         self.principal = principal
+
+    def end_revoked(self) -> bool:
+        """The list of what was revoked has changed: where it names what this client is known by, that is its end."""
+        connection = self._connection
+        if self.principal is None or connection.closed:
+            return False
+        found = connection.broker.security.authentication.revocations.of(self.principal.proof)
+        if found is not None:
+            connection.close(revoked_text(found))
+        return found is not None
 
     def lifetime_ms(self) -> int:
         """How long the client may go on; 0: for ever."""

@@ -17,6 +17,8 @@ from heliograph.model.errors import HeliographError, Unauthenticated
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.server_errors import code_of
+from region_node.security.authentication.authentication_service import revoked_text
+from region_node.security.authentication.client_certificates import proof_of
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal
 from region_node.security.authorization.authorization_service import Action
 
@@ -62,7 +64,14 @@ class Identity:
         authentication = connection.listener.security.authentication
         self._can_refresh = command.feature_flags.supports_auth_refresh
         if connection.link:
-            self._accept(command, Principal(role=f"replicator.{connection.peer_region}", internal=True))
+            role = f"replicator.{connection.peer_region}"
+            linked = Principal(role=role, internal=True, proof=proof_of(connection.certificate))
+            try:
+                authentication.admit(linked, "links", "tls")
+            except Unauthenticated as error:
+                connection.close(str(error), code_of(error))
+                return
+            self._accept(command, linked)
         elif authentication.open:
             self._accept(command, Principal(role=NOBODY))
         else:
@@ -141,6 +150,25 @@ class Identity:
         finally:
             self._answering = False
         self.principal = found
+
+    def end_revoked(self) -> bool:
+        """The list of what was revoked has changed: where it names what this client is known by, that is its end."""
+        principal, connection = self.principal, self._connection
+        if principal is None or connection.closed:
+            return False
+        found = connection.listener.security.authentication.revocations.of(principal.proof)
+        if found is not None:
+            log.info(
+                "connection.revoked",
+                extra={
+                    "address": connection.address,
+                    "role": principal.role,
+                    "kind": found.kind,
+                    "revoked": found.name,
+                },
+            )
+            connection.close(revoked_text(found), pb.AuthenticationError)
+        return found is not None
 
     # -- rights --------------------------------------------------------------------------------------------------------
 

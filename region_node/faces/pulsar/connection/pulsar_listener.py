@@ -213,6 +213,10 @@ class PulsarListener:
         self._due = now + self._tick_s
         self._timer = self.loop.call_later(self._tick_s, self._tick)
 
+    def end_revoked(self) -> int:
+        """Closes the connections whose credentials were revoked, and returns how many these were."""
+        return sum(connection.identity.end_revoked() for connection in list(self.connections))
+
     def disconnect_all(self) -> None:
         """Closes every connection; the listener goes on."""
         for connection in list(self.connections):

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
+from heliograph.model.configuration.revocations import ProvenBy
+from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST, PRINCIPAL
 from region_node.faces.admin.server.http_connections import AdminConnection, HttpConnections, HttpLimits
+from region_node.security.authentication.principal import Principal
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
@@ -162,5 +165,30 @@ def test_an_answer_has_to_be_taken() -> None:
         assert not peer.closed
         await site.look(61.0)
         assert peer.closed and not slow.closed
+
+    with_site(test)
+
+
+def test_who_asked_last_by_what_was_revoked_is_cut_off_and_who_revokes_it_is_answered_first() -> None:
+    async def test(site: Site) -> None:
+        revoked: list[str] = []
+
+        def of(proof: ProvenBy) -> bool:
+            return proof.token in revoked
+
+        def known(token: str) -> dict[str, Any]:
+            return {PRINCIPAL: Principal(role="app", proof=ProvenBy(token=token))}
+
+        between, other, asking, revoking, silent = (site.connect() for _ in range(5))
+        for peer in (between, other, asking, revoking):
+            peer.protocol.data_received(GET)
+        await settle()
+        between.protocol.proof, other.protocol.proof = ProvenBy(token="a"), ProvenBy(token="b")
+        asking.protocol.request = cast(web.BaseRequest, known("a"))
+        revoking.protocol.request = cast(web.BaseRequest, {**known("a"), ANSWERED_FIRST: True})
+        assert site.connections.end_revoked(of) == 0
+        revoked.append("a")
+        assert site.connections.end_revoked(of) == 2
+        assert [peer.closed for peer in (between, other, asking, revoking, silent)] == [True, False, True, False, False]
 
     with_site(test)

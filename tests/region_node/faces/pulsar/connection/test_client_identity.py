@@ -15,6 +15,7 @@ from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, settle
 from tests.region_node.faces.pulsar.secured import NOW, View, asking, client, connecting, error, refused, run
 from tests.region_node.security.authentication.issuer import by_hand, secret_token
+from tests.region_node.security.authentication.revoking import RevokedHere
 
 # -- CONNECT
 
@@ -223,6 +224,78 @@ def test_an_answer_that_nobody_asked_for_changes_nothing(secret: str) -> None:
         made = await client(broker, "alice", exp=NOW + 600)
         await made.do(frame(K.AUTH_RESPONSE, response={"auth_data": secret_token(sub="root")}))
         assert made.protocol.identity.role == "alice" and not made.transport.closing
+
+    run(secret, test)
+
+
+# -- what was revoked
+
+
+def test_a_revoked_token_is_refused_and_what_stands_by_it_is_closed(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        here = RevokedHere(broker.listener.security.authentication)
+        here.revocations.on_change(broker.listener.end_revoked, "pulsar")
+        leaked, other = await client(broker, "root", jti="leaked"), await client(broker, "root", jti="other")
+        await leaked.producer()
+        await here.add("token", "leaked")
+        code, text = error(await leaked.news())
+        assert code == pb.AuthenticationError and "revoked" in text and leaked.transport.closing
+        assert "revoked" in await refused(broker, connecting(secret_token(sub="root", jti="leaked")))
+        await other.producer()
+        assert not await other.news() and not other.transport.closing
+        assert here.revocations.closed == {"pulsar": 1}
+        await here.lift("token", "leaked")
+        await client(broker, "root", jti="leaked")
+        here.stop()
+
+    run(secret, test)
+
+
+def test_a_proxy_whose_token_is_revoked_speaks_for_nobody(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        here = RevokedHere(broker.listener.security.authentication)
+        here.revocations.on_change(broker.listener.end_revoked, "pulsar")
+        made = Client(broker.listener)
+        proxy = connecting(secret_token(sub="proxy", iat=NOW), original_principal="alice")
+        assert [c.type for c, _ in await made.do(proxy)] == [K.CONNECTED]
+        await here.add("subject", "proxy", before_ms=(NOW + 1) * 1000)
+        assert error(await made.news())[0] == pb.AuthenticationError and made.transport.closing
+        assert "revoked" in await refused(broker, proxy)
+        here.stop()
+
+    run(secret, test)
+
+
+def test_a_revoked_token_renews_nothing(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        here = RevokedHere(broker.listener.security.authentication)
+        made = await client(broker, "root", exp=NOW + 20, jti="first")
+        made.protocol.tick(NOW)
+        ((challenge, _),) = await made.news()
+        assert challenge.type == K.AUTH_CHALLENGE
+        await here.add("token", "leaked")
+        leaked = secret_token(sub="root", exp=NOW + 600, jti="leaked")
+        code, text = error(await made.do(frame(K.AUTH_RESPONSE, response={"auth_data": leaked})))
+        assert code == pb.AuthenticationError and "revoked" in text and made.transport.closing
+        here.stop()
+
+    run(secret, test)
+
+
+def test_a_link_by_a_revoked_certificate_is_refused_and_one_that_stands_closed(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        here = RevokedHere(broker.listener.security.authentication)
+        here.revocations.on_change(broker.listener.end_revoked, "pulsar")
+        connect = frame(K.CONNECT, client_version="link", protocol_version=21)
+        standing, other, late = (Client(broker.listener, link=True) for _ in range(3))
+        for made, number in ((standing, "0A"), (other, "0B"), (late, "0A")):
+            made.protocol.certificate = {"subject": (), "serialNumber": number}
+        assert [c.type for made in (standing, other) for c, _ in await made.do(connect)] == [K.CONNECTED] * 2
+        await here.add("certificate", "0a")
+        assert "revoked" in error(await standing.news())[1] and standing.transport.closing
+        assert "revoked" in error(await late.do(connect))[1] and late.transport.closing
+        assert not other.transport.closing
+        here.stop()
 
     run(secret, test)
 

@@ -1,0 +1,81 @@
+"""RevocationList: the writes to the list of what was revoked, each one a checked transaction.
+
+Is: adding, lifting, and how much there may be. Isn't: the record (`heliograph.model.configuration.revocations`), who
+may call it, or the copies by which callers are judged (`region_node.security.authentication.revocations`).
+Invariants: a record in force is never deleted, only lifted; what is over is deleted `KEPT_MS` later, when another one
+is added, so that every region has heard of it by then.
+Source: docs/security.md, "Revocation".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from global_config.write_retries import Tries, busy
+from heliograph.kv.metadata_store import ABSENT, OPS_MAX, Delete, MetadataStore, Put, rows_under
+from heliograph.model.configuration.revocations import REVOCATIONS, Revocation, revocation
+from heliograph.model.errors import CorruptData, NotAllowed, NotFound, VersionConflict
+from heliograph.runtime.clock import Rng
+
+RECORDS_MAX = 10_000
+KEPT_MS = 30 * 86_400_000
+"""A region that is cut off for longer puts back what was lifted meanwhile."""
+
+
+class RevocationList:
+    """Over a linearizable store of the global configuration. Every call raises MetadataUnavailable, OutcomeUnknown."""
+
+    def __init__(self, store: MetadataStore, rng: Rng | None = None) -> None:
+        self._store, self._rng = store, rng
+
+    async def add(self, record: Revocation) -> tuple[Revocation | None, Revocation]:
+        """Puts a record in the place of one of the same name. Returns that one, and what is there now: newer by its own
+        times. Raises NotAllowed: there are too many.
+        """
+        async for _ in Tries(self._rng):
+            rows = await self._rows()
+            before = next(((found, version) for found, version in rows if found.key == record.key), None)
+            over = [
+                Delete(found.key, version)
+                for found, version in rows
+                if found.over(record.since_ms, kept_ms=KEPT_MS) and found.key != record.key
+            ]
+            if before is None and len(rows) - len(over) >= RECORDS_MAX:
+                raise NotAllowed(
+                    f"{len(rows)} revocations are kept, and there may be {RECORDS_MAX}: lift those that are needed no "
+                    "more with `heliograph revocations remove` (they go 30 days later), revoke tokens by their subject "
+                    "instead of one by one, or take the key that signed them out"
+                )
+            if before is not None:  # by a clock that is ahead
+                record = replace(record, since_ms=max(record.since_ms, before[0].since_ms + 1))
+            put = Put(record.key, record.encode(), ABSENT if before is None else before[1])
+            try:
+                await self._store.txn([put, *over[: OPS_MAX - 1]])
+            except VersionConflict:
+                continue
+            return None if before is None else before[0], record
+        raise busy()
+
+    async def lift(self, kind: str, name: str, now_ms: int, by: str) -> tuple[Revocation, Revocation]:
+        """What it names counts again. Returns the record before and after. Raises NotFound."""
+        async for _ in Tries(self._rng):
+            stored = await self._store.get(revocation(kind, name))
+            before = None if stored is None else Revocation.decode(stored[0])
+            if stored is None or before is None or before.lifted_ms:
+                raise NotFound(f"no {kind} {name!r} is revoked: `heliograph revocations list` shows what is")
+            after = replace(before, lifted_ms=now_ms, lifted_by=by)
+            try:
+                await self._store.put(after.key, after.encode(), expected=stored[1])
+            except VersionConflict:
+                continue
+            return before, after
+        raise busy()
+
+    async def _rows(self) -> list[tuple[Revocation, int]]:
+        found: list[tuple[Revocation, int]] = []
+        for _, value, version in await rows_under(self._store, REVOCATIONS):
+            try:
+                found.append((Revocation.decode(value), version))
+            except CorruptData:  # of a newer version: that one has it in its list
+                continue
+        return found

@@ -1,0 +1,73 @@
+"""The writes to the list of what was revoked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from global_config import revocation_list
+from global_config.revocation_list import KEPT_MS, RevocationList
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
+from heliograph.model.errors import NotAllowed, NotFound
+
+
+def record(name: str, since_ms: int = 1000, **fields: Any) -> Revocation:
+    return Revocation(kind="token", name=name, since_ms=since_ms, **fields)
+
+
+async def names(store: EmbeddedStore) -> list[str]:
+    return [Revocation.decode(value).name for _, value, _ in await rows_under(store, REVOCATIONS)]
+
+
+def test_one_in_the_place_of_another_and_lifted_once() -> None:
+    async def run() -> None:
+        store = EmbeddedStore()
+        made = RevocationList(store)
+        assert await made.add(record("a/b c")) == (None, record("a/b c"))
+        _, second = await made.add(record("a/b c", 2000, reason="again"))
+        assert second == record("a/b c", 2000, reason="again")
+        assert await made.add(second) == (second, record("a/b c", 2001, reason="again"))  # newer than what it replaces
+        before, after = await made.lift("token", "a/b c", 3000, "root")
+        assert before.reason == "again" and (after.lifted_ms, after.lifted_by) == (3000, "root")
+        assert await names(store) == ["a/b c"]
+        for name in ("a/b c", "never"):
+            with pytest.raises(NotFound, match="revocations list"):
+                await made.lift("token", name, 4000, "root")
+
+    asyncio.run(run())
+
+
+def test_there_are_so_many_and_the_refusal_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revocation_list, "RECORDS_MAX", 3)
+
+    async def run() -> None:
+        made = RevocationList(EmbeddedStore())
+        for name in "abc":
+            await made.add(record(name))
+        await made.add(record("c", 1001))
+        with pytest.raises(NotAllowed, match="revocations remove"):
+            await made.add(record("d"))
+
+    asyncio.run(run())
+
+
+def test_what_is_over_goes_when_another_one_comes_and_what_is_in_force_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revocation_list, "RECORDS_MAX", 3)
+
+    async def run() -> None:
+        store = EmbeddedStore()
+        made = RevocationList(store)
+        await made.add(record("runs out", until_ms=2000))
+        await made.add(record("lifted"))
+        await made.add(record("stays"))
+        await made.lift("token", "lifted", 2000, "root")
+        with pytest.raises(NotAllowed):
+            await made.add(record("new", 2000 + KEPT_MS - 1))
+        await made.add(record("new", 2000 + KEPT_MS))
+        assert await names(store) == ["new", "stays"]
+
+    asyncio.run(run())

@@ -1,0 +1,126 @@
+"""A region's own copy of what was revoked, and a configuration that was put back to an earlier one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from global_config.revocation_list import RevocationList
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
+from region_node.security import revocation_copies
+from region_node.security.revocation_copies import COPIES, RevocationCopies
+from tests.region_node.topics.fake_storage import FakeClock
+
+
+class World:
+    """Two brokers of one region."""
+
+    def __init__(self) -> None:
+        self.config, self.meta, self.clock = EmbeddedStore(), EmbeddedStore(), FakeClock()
+        self.list = RevocationList(self.config)
+        self.brokers = [RevocationCopies(self.config, self.meta, self.clock) for _ in range(2)]
+
+    async def settle(self) -> None:
+        for _ in range(400):
+            await asyncio.sleep(0)
+
+    async def there(self) -> dict[str, Revocation]:
+        return await _all(self.config, REVOCATIONS)
+
+    async def here(self) -> dict[str, Revocation]:
+        return await _all(self.meta, COPIES)
+
+
+async def _all(store: EmbeddedStore, prefix: str) -> dict[str, Revocation]:
+    return {key.removeprefix(prefix): Revocation.decode(value) for key, value, _ in await rows_under(store, prefix)}
+
+
+def record(name: str, since_ms: int = 1000, **fields: int) -> Revocation:
+    return Revocation(kind="token", name=name, since_ms=since_ms, **fields)
+
+
+def with_world(monkeypatch: pytest.MonkeyPatch, test: Callable[[World], Awaitable[None]]) -> None:
+    monkeypatch.setattr(revocation_copies, "RETRY_S", 0.0)
+
+    async def run() -> None:
+        world = World()
+        for broker in world.brokers:
+            await broker.start()
+        try:
+            await test(world)
+        finally:
+            for broker in world.brokers:
+                await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_what_is_added_and_lifted_there_is_so_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        for name in ("a", "b"):
+            await world.list.add(record(name))
+        await world.settle()
+        assert await world.here() == await world.there() == {"token/a": record("a"), "token/b": record("b")}
+        await world.list.lift("token", "a", 2000, "root")
+        await world.settle()
+        assert (await world.here())["token/a"].lifted_ms == 2000
+        await world.config.delete(f"{REVOCATIONS}token/a")  # it was kept for long enough
+        await world.settle()
+        assert set(await world.here()) == set(await world.there()) == {"token/b"}
+
+    with_world(monkeypatch, test)
+
+
+def test_what_an_older_configuration_lacks_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        await world.list.add(record("kept"))
+        await world.list.add(record("later"))
+        await world.list.lift("token", "kept", 2000, "root")
+        await world.settle()
+        was = await world.there()
+        await world.config.delete(f"{REVOCATIONS}token/later")
+        await world.config.put(f"{REVOCATIONS}token/kept", record("kept").encode())  # as before it was lifted
+        await world.settle()
+        assert await world.there() == await world.here() == was
+
+    with_world(monkeypatch, test)
+
+
+def test_what_has_run_out_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        now_ms = world.clock.wall_ms()
+        for name, until_ms in (("over", now_ms), ("good", now_ms + 1)):
+            await world.list.add(record(name, until_ms=until_ms))
+        await world.settle()
+        for name in ("over", "good"):
+            await world.config.delete(f"{REVOCATIONS}token/{name}")
+        await world.settle()
+        assert set(await world.there()) == set(await world.here()) == {"token/good"}
+
+    with_world(monkeypatch, test)
+
+
+def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        world.meta.unavailable = "it is away"
+        await world.list.add(record("a"))
+        await world.settle()
+        world.meta.unavailable = None
+        await world.settle()
+        assert await world.here() == {"token/a": record("a")}
+
+    with_world(monkeypatch, test)
+
+
+def test_what_a_newer_version_wrote_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        newer = record("a").encode().replace(b'"format": 1', b'"format": 99')
+        await world.meta.put(f"{COPIES}token/a", newer)
+        await world.settle()
+        assert await world.there() == {} and await world.meta.get(f"{COPIES}token/a") is not None
+
+    with_world(monkeypatch, test)
