@@ -501,10 +501,13 @@ def test_a_grant_that_goes_closes_the_producer(region: Secured) -> None:
 def test_a_new_server_certificate_needs_no_restart(region: Secured) -> None:
     cert, key = region.tls / "broker.us.pem", region.tls / "broker.us.key"
     address = ("127.0.0.1", region.processes["us-broker-0"].ports["pulsar_tls"])
-    before = ssl.get_server_certificate(address)
+    before, own = ssl.get_server_certificate(address), [(path, path.read_bytes()) for path in (key, cert)]
     for path, source in ((key, "meta.us.key"), (cert, "meta.us.pem")):
         path.write_bytes((region.tls / source).read_bytes())
     until(lambda: ssl.get_server_certificate(address) != before)
+    for path, content in own:
+        path.write_bytes(content)
+    until(lambda: ssl.get_server_certificate(address) == before)
 
 
 def test_inside_another_role_is_shut_out_by_the_handshake(region: Secured) -> None:
