@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -459,7 +459,9 @@ class RaftWorld:
                 )
 
 
-def violations(core: type[RaftCore], seeds: range, world: type[RaftWorld] = RaftWorld) -> Iterator[tuple[int, str]]:
+def violations(
+    core: type[RaftCore], seeds: Iterable[int], world: type[RaftWorld] = RaftWorld
+) -> Iterator[tuple[int, str]]:
     """(seed, what was found) for each seed that a core fails."""
     for seed in seeds:
         try:

@@ -42,7 +42,7 @@ def test_commands_at_bad_moments_lose_nothing_and_tell_the_truth() -> None:
 @pytest.mark.slow
 def test_a_switchover_that_waits_for_no_delivery_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     a_switchover_waits_for_no_delivery(monkeypatch)
-    for seed in range(MUTANT_SEEDS):
+    for seed in (6, *range(MUTANT_SEEDS)):
         try:
             run(seed, SLOW)
         except (Violation, SimFailure) as found:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from geo_tests.sim.raft_mutants import MUTANTS
+from geo_tests.sim.raft_mutants import MUTANTS, ReadsWithoutAsking
 from geo_tests.sim.raft_world import RaftWorld, violations
 from heliograph.raft.core import RaftCore
 
@@ -44,7 +44,12 @@ def test_the_runs_are_worth_something() -> None:
     assert any(member.durable.snapshot for world in worlds for member in world.members.values())
 
 
+FOUND_BY = {ReadsWithoutAsking: 465}
+"""Seeds that are tried first: a rare interleaving is not searched for again each time."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_rule_is_found(mutant: type[RaftCore]) -> None:
-    assert next(violations(mutant, range(600)), None) is not None, f"{mutant.__doc__} was not found"
+    seeds = (FOUND_BY.get(mutant, 0), *range(600))
+    assert next(violations(mutant, seeds), None) is not None, f"{mutant.__doc__} was not found"

@@ -76,5 +76,5 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
 def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _mutants()[mutant](monkeypatch)
     with pytest.raises(Confirmed):
-        for seed in range(80):
+        for seed in (59, *range(80)):  # a drift that is too large is rare
             LeadershipWorld(seed).run()
