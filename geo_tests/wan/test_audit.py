@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from geo_tests.wan.damaged_copies import audit, damage, restart_bookies
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import Stream, assert_same_everywhere
 from heliograph.model.errors import ConfigError
+
+pytestmark = pytest.mark.long
 
 
 def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from geo_tests.wan.instance import Instance, eventually, rest
 
+pytestmark = pytest.mark.long
+
 _BYTES_PER_S = 50_000
 """So little that the backlog of 12 MB outlives the test by far, however slow the machine is."""
 _ENTRIES, _ENTRY_BYTES = 400, 30_000

@@ -18,6 +18,8 @@ from geo_tests.wan.streams import Stream
 from region_node.commands.demo import _rest as rest
 from region_node.instance.control import call
 
+pytestmark = pytest.mark.long
+
 LEFT = "persistent://public/geo/left"
 
 

@@ -6,9 +6,12 @@ import os
 import signal
 
 import pulsar
+import pytest
 
 from geo_tests.wan.disaster import Load, active_passive, dr, stopped_pids
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+
+pytestmark = pytest.mark.long
 
 NAMESPACE = "public/silent"
 TOPIC = f"persistent://{NAMESPACE}/orders"

@@ -16,6 +16,8 @@ from geo_tests.wan.damaged_copies import audit
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.streams import Stream, drained
 
+pytestmark = pytest.mark.long
+
 REGIONS = ("us", "eu", "ap", "sa")
 NAMESPACE = "public/ways"
 

@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pulsar
+import pytest
 
 from geo_tests.wan.disaster import cut_off, dr, stopped_pids
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+
+pytestmark = pytest.mark.long
 
 
 class Worker:

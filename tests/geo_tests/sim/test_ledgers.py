@@ -23,7 +23,7 @@ from storage.managed_ledger.log import log_tail as tail
 from storage.managed_ledger.retention import ledger_retention, trim_rule
 from tests.geo_tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
-SEEDS = 60
+SEEDS = 36
 MUTANT_SEEDS = 240
 
 
@@ -43,7 +43,7 @@ def test_storage_holds(block: int) -> None:
     for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
         world = run(seed)
         confirmed, copied = confirmed + len(world.history.confirmed), copied + world.copied_bytes
-    assert confirmed > 500 and copied > 0
+    assert confirmed > 300 and copied > 0
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -10,7 +10,7 @@ from geo_tests.sim.raft_mutants import MUTANTS, ReadsWithoutAsking
 from geo_tests.sim.raft_world import RaftWorld, violations
 from heliograph.raft.core import RaftCore
 
-SEEDS, CHUNK = 1_200, 60
+SEEDS, CHUNK = 720, 60
 
 
 @pytest.mark.slow

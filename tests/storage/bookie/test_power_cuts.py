@@ -38,7 +38,7 @@ def test_many_lives(seed: int, shape: tuple[int, int]) -> None:
     many_lives(seed, shape)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_directory_fails_in_one_of_many_lives(seed: int) -> None:
     """Its syncs fail from some moment on, until the process is gone; afterwards it works again, and is asked only if
     nobody knows that it failed.
@@ -46,7 +46,7 @@ def test_a_directory_fails_in_one_of_many_lives(seed: int) -> None:
     a_directory_fails(seed)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_disk_fills_in_each_of_many_lives(seed: int) -> None:
     """Its client opens another writer for each ledger that was refused, at once, on the same connection."""
     a_disk_fills(seed)

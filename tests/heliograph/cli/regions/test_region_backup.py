@@ -16,7 +16,7 @@ from tests.region_node.live import FOR_EVER, NAMESPACE, TOPICS, until
 from tests.region_node.region_processes import Region
 from tests.region_node.rest_client import Rest
 
-pytestmark = [pytest.mark.wan, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.wan, pytest.mark.slow]
 EARLIEST = pulsar.InitialPosition.Earliest
 HELIOGRAPH = Path(sys.executable).with_name("heliograph")
 

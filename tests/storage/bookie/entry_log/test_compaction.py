@@ -182,6 +182,6 @@ def test_power_is_cut_in_each_operation_of_a_compacting_history() -> None:
     assert cut > 100 and compacted > 5, (cut, compacted)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(16))
 def test_many_compacting_lives(seed: int) -> None:
     many_compacting_lives(seed)
