@@ -22,7 +22,10 @@ SIDE_BY_SIDE = (
     "tests/system/test_pulsar_admin.py",
     "tests/system/test_java_client.py",
 )
-UNITS = ("-n", "2", "--dist", "worksteal", "-m", "not wan and not system and not long", "--durations=10")
+UNITS = (
+    *("-n", "2", "--dist", "worksteal", "-m", "not wan and not system and not long", "--durations=10"),
+    "--timeout=1800",  # of a clock that runs on while they stand back
+)
 REAL = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "wan and not system and not long")
 WHERE = {"wan": ("geo_tests/wan",), "system": (), "long": ()}
 """Marker -> folders whose conftest gives it; everywhere else a test's file names it."""
