@@ -203,6 +203,8 @@ class AutoRecovery:
         self._on_bookies()
         now, settings = self._loop.time(), self._settings
         await self.new_lives.step(settings.marks_max - self.repairs, now, settings.rescan_s)
+        if self.new_lives.waits:  # for a writer that a scan finds to be gone
+            self._scan_at = min(self._scan_at, now + settings.rescan_s)
         wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
         if (
             now < self._scan_at

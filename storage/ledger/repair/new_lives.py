@@ -92,6 +92,11 @@ class NewLives:
             found[0].marked <= ledger < found[0].floor or ledger in self._open.get(bookie, ())
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether a ledger of which a bookie may have lost entries is open still."""
+        return any(self._open.values())
+
     def on_elected(self) -> None:
         """This broker is the auditor from now on: what others found open it has to find itself."""
         self._scanned = False

@@ -28,6 +28,7 @@ from replicator.receiving import link_receiver
 from replicator.sending import link_sender
 from storage.bookie.entry_log import scrub
 from storage.bookie.journal import journal
+from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.log import managed_ledger
 from tests.geo_tests.sim.mutants import (
     a_folder_is_proven_once_it_was_started_with,
@@ -54,7 +55,16 @@ SMALL = WorldSettings(regions=("us", "eu", "ap"), messages=16, chaos_s=5.0, faul
 CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
 """For those whose fault is named, or that are seen without any."""
 TRIMMED = replace(WILD, trims=True, kinds=("truncate", "leave", "cut_wan"))
-LOST_DISKS = replace(WILD, faults=5, messages=48, kinds=("wipe_bookie", "unmount_bookie", "roll_bookie_back"))
+LOST_DISKS = replace(
+    WILD,
+    faults=5,
+    messages=48,
+    kinds=("wipe_bookie", "unmount_bookie", "roll_bookie_back"),
+    auto_recovery=AutoRecoverySettings(abandoned_after_s=30.0),
+)
+"""A ledger that was made, and that no topic names as nothing came to it before the power went, lacks a copy until it is
+abandoned.
+"""
 VOTERS = replace(
     WILD,
     voters=3,
