@@ -44,10 +44,15 @@ class _Settings:
     trims = False
 
 
+class _Faults:
+    weather = False
+
+
 class Premises:
     """The machines of one region: one metadata node, some bookies."""
 
     settings = _Settings()
+    faults = _Faults()
 
     def __init__(self, sim: Simulation, bookies: int) -> None:
         self.sim = sim
