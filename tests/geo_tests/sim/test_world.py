@@ -459,7 +459,7 @@ FOUND_BY: dict[Mutant, int] = {
     what_an_ended_region_left_is_nobodys: 1,
     silence_is_taken_for_health: 6,
     a_voter_holds_for_ever_what_it_has_said: 2,
-    what_is_in_memory_is_synced_and_not_written: 1,
+    what_is_in_memory_is_synced_and_not_written: 18,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
