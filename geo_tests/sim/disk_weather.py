@@ -19,7 +19,8 @@ from geo_tests.sim.checkers import Violation
 from geo_tests.sim.disk import UNLIMITED_BYTES, Platter
 from heliograph.model.errors import CorruptData
 from heliograph.wire.block import verify_block
-from storage.bookie.entry_log.entry_log import name_of
+from storage.bookie.entry_log.entry_log import EntryLog, name_of
+from storage.bookie.entry_log.log_index import IndexPage
 
 if TYPE_CHECKING:
     from geo_tests.sim.faults import Faults
@@ -252,13 +253,28 @@ def _takes_writes(node: Node) -> str:
 
 
 def _blocks(node: Node) -> Iterator[tuple[Platter, str, int, int]]:
-    """Those of a bookie's entry logs that are wanted."""
+    """Those of a bookie's entry logs that are wanted, by the indexes that the platter holds."""
     for one in node.roles[0].bookie.dirs:  # type: ignore[attr-defined]
+        platter: Platter = one.place.disk.platter
+        log: EntryLog
         for log in one.table.logs.values():
-            for group, ledger in enumerate(log.ledgers):
-                for offset, size, first, _ in log.runs(group):
-                    if one.logs.wants(log.number, ledger, first):
-                        yield one.place.disk.platter, name_of(log.number), offset, offset + size
+            name = name_of(log.number)
+            for page in _index_of(log, platter.content(name)):
+                for group, ledger in enumerate(page.ledgers):
+                    for offset, size, first, _ in page.runs(group):
+                        if one.logs.wants(log.number, ledger, first):
+                            yield platter, name, offset, offset + size
+
+
+def _index_of(log: EntryLog, content: bytes) -> Iterator[IndexPage]:
+    def read(offset: int, size: int) -> bytes:
+        return content[offset : offset + size]
+
+    for at in range(log.pages):
+        try:
+            yield log.read_page(read, at)
+        except CorruptData:
+            yield log.rebuild_page(read, at)
 
 
 def _spoilt_blocks(node: Node) -> list[str]:
