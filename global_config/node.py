@@ -2,7 +2,7 @@
 
 Is: a Raft member across regions, the table that its log drives, and a listener for its own region's processes. Isn't:
 what the table means (`global_config.view`, `global_config.admin`), or how the regions are connected
-(`global_config.transport`).
+(`global_config.transport.config_transport`).
 Invariants: a write needs a majority of regions; from a minority it fails within `request_timeout_s`, with a sentence
 that says so; watches, and so the copies in brokers, go on meanwhile, and say how stale they are.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from global_config.transport import AloneTransport, ConfigTransport
+from global_config.transport.config_transport import AloneTransport, ConfigTransport
 from global_config.write_rights import WriteRights
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings

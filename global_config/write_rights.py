@@ -1,8 +1,8 @@
 """WriteRights: which region may write which key of the global configuration.
 
 Is: the table of keys that are one region's alone, and the rules of values that several regions write; asked by the node
-that leads, of every write, with the region that it comes from. Isn't: who that is (`global_config.transport` proves
-it), or who may call an admin interface there.
+that leads, of every write, with the region that it comes from. Isn't: who that is
+(`global_config.transport.config_transport` proves it), or who may call an admin interface there.
 Invariants: what tells of one region's state is written by that region alone; a number of a region is given once.
 
 | keys | who writes |

@@ -1,8 +1,8 @@
 """SimConfigTransport: what the configuration nodes of all regions say to each other, over the simulated network.
 
-Is: `global_config.transport.ConfigTransport` on plain frames (u32 size | msgpack [kind, id, sender, body]) between
-named hosts. Isn't: gRPC, TLS. Each pair has one connection a direction; what is sent while it is down is lost, as Raft
-expects.
+Is: `global_config.transport.config_transport.ConfigTransport` on plain frames (u32 size | msgpack [kind, id, sender,
+body]) between named hosts. Isn't: gRPC, TLS. Each pair has one connection a direction; what is sent while it is down is
+lost, as Raft expects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgpack
 
-from global_config.transport import ForwardHandler
+from global_config.transport.config_transport import ForwardHandler
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.messages import Config
 

@@ -21,7 +21,7 @@ from region_node.process.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from global_config.node import ConfigNode
-    from global_config.transport import ConfigTransport
+    from global_config.transport.config_transport import ConfigTransport
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.runtime.clock import Clock
@@ -178,7 +178,7 @@ class ConfigRole:
 
     def _obey_revocations(self, certificates: Certificates, port: int, transport: ConfigTransport) -> None:
         """By the table of this node itself."""
-        from global_config.grpc_transport import GrpcTransport
+        from global_config.transport.grpc_transport import GrpcTransport
         from heliograph.model.configuration.revocations import REVOCATIONS
         from region_node.security.authentication.revocations import Revocations
 
@@ -197,7 +197,7 @@ class ConfigRole:
             return None
         if self._runtime.config_transport is not None:
             return self._runtime.config_transport(self.settings)
-        from global_config.grpc_transport import ConfigTls, GrpcTransport
+        from global_config.transport.grpc_transport import ConfigTls, GrpcTransport
         from region_node.security.tls import together
 
         secrets = None

@@ -20,7 +20,7 @@ from region_node.process.settings import ProcessSettings
 from region_node.security.settings import TlsSettings
 
 if TYPE_CHECKING:
-    from global_config.transport import ConfigTransport
+    from global_config.transport.config_transport import ConfigTransport
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.kv.metadata_store import MetadataStore

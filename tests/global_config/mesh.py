@@ -7,7 +7,7 @@ import contextvars
 import random
 from collections.abc import Callable
 
-from global_config.transport import ForwardHandler
+from global_config.transport.config_transport import ForwardHandler
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from heliograph.raft.messages import Config
 

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from global_config.grpc_transport import SERVICE, ConfigTls, GrpcTransport, identity, make_message
+from global_config.transport.grpc_transport import SERVICE, ConfigTls, GrpcTransport, identity, make_message
 from heliograph.kv.server import metadata_calls
 from heliograph.wire.links.link_commands import LinkFrameKind
 from storage.bookie.serving import bookie_calls

@@ -29,7 +29,7 @@ import grpc.aio
 from cryptography import x509
 
 from global_config.certificate_authorities import leads_to
-from global_config.transport import ForwardHandler
+from global_config.transport.config_transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses
 from heliograph.raft.messages import Config

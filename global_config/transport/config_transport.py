@@ -1,7 +1,7 @@
 """ConfigTransport: the port through which the configuration's nodes of all regions talk.
 
-Is: the protocol that gRPC (`global_config.grpc_transport`) and the simulator implement, and what stands for it where
-there is one region only.
+Is: the protocol that gRPC (`global_config.transport.grpc_transport`) and the simulator implement, and what stands for
+it where there is one region only.
 Isn't: reliable for Raft messages (they may be lost, repeated, reordered); a forwarded request has one answer or an
 error in bounded time.
 """

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from benchmarks.servers import free_port
-from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from global_config.node import ConfigNode, ConfigNodeSettings
+from global_config.transport.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import (
     ConfigError,

@@ -1,0 +1,1 @@
+"""How the configuration's nodes reach each other. It knows no record that they agree on."""
