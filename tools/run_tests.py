@@ -28,6 +28,16 @@ UNITS = (
     *("-n", "2", "--dist", "worksteal", "-m", "not wan and not system and not long", "--durations=10"),
     "--timeout=1800",  # of a clock that runs on while they stand back
 )
+LONGEST = (
+    "tests/system/test_terraform.py",
+    "tests/system/test_spark_yarn.py",
+    "tests/system/test_go_client.py",
+    "tests/system/test_spark_tables.py",
+    "tests/system/test_systemd.py",
+    "tests/system/test_spark_setup.py",
+    "tests/packaging/test_layout.py",
+)
+"""Of those with `--system`, begun first: whichever came last would leave the other workers with nothing to do."""
 REAL = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "wan and not system and not long")
 WHERE = {"wan": ("geo_tests/wan",), "system": (), "long": ()}
 """Marker -> folders whose conftest gives it; everywhere else a test's file names it."""
@@ -43,6 +53,10 @@ def files(*markers: str) -> list[str]:
         for path in found
         if not path.startswith(tuple(folders)) and any(name in (ROOT / path).read_text() for name in named)
     )
+
+
+def _place(file: str) -> int:
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
 
 
 def started(*arguments: str, out: IO[bytes] | None = None, **environment: str) -> subprocess.Popen[bytes]:
@@ -88,7 +102,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--system" in arguments:
         arguments.remove("--system")
-        where = arguments or files("system", "long")
+        where = arguments or sorted(files("system", "long"), key=_place)
         options = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=10")
         return pytest("real peers, long builds, long tests", *options, "-m", "system or long", *where)
     if "--oracle" in arguments:
