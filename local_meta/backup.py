@@ -5,8 +5,8 @@ asking bookies, or the raise of the region's epoch, which the brokers see to whe
 one that the global configuration knows.
 Invariants: no ledger id is given out that may have been given out before, also by a metadata that is lost; nothing is
 taken for deleted that a bookie holds, or might hold (one of its bookies was not asked); keys under a lease are gone,
-because whoever held it is; the restored metadata has an `/instance` of its own, so that no bookie deletes by it before
-an operator confirms.
+because whoever held it is; so is the secret by which brokers know each other, since whoever had the backup may know it;
+the restored metadata has an `/instance` of its own, so that no bookie deletes by it before an operator confirms.
 Source: docs/architecture.md, "Coordinates"; docs/operating.md, "Backup and restore".
 """
 
@@ -116,7 +116,7 @@ def restored_rows(
     for ledgers in held.values():
         present.update(ledgers)
     for key, (value, _, lease) in rows:
-        if lease or key == keys.INSTANCE:
+        if lease or key == keys.INSTANCE or key.startswith(keys.BROKERS_SECRET):
             continue
         try:
             kept = _kept(key, value, present, held, done)

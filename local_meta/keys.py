@@ -45,6 +45,8 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
                                                              as a whole)
     /broker-policies                                         what is set for all brokers of this region
     /security/revocations/{kind}/{name}                      this region's copy of what was revoked
+    /security/brokers  /security/brokers-before              by which brokers know each other; the one before
+                                                             (region_node.security.authentication.internal_tokens)
     /security/reads                                          keys with which brokers permit reads of bookies
                                                              (region_node.security.read_permits)
     /seen-by/bookies/{id}  /seen-by/tiers/{holder}           the mark of who deletes by this metadata
@@ -63,6 +65,7 @@ BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
 METADATA_NODES = "/metadata-nodes/"
 INSTANCE = "/instance"
+BROKERS_SECRET = "/security/brokers"
 PASSED_OVER = "/ledger-ids-passed-over"
 OWNERS = "/owners/"
 BUNDLES = "/bundles/"

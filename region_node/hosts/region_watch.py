@@ -31,7 +31,7 @@ from region_node.hosts.host_folders import HostManifest
 from region_node.placement.balance.load_report import Pause
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.authentication.internal_tokens import KEY as SECRET
-from region_node.security.authentication.internal_tokens import InternalTokens
+from region_node.security.authentication.internal_tokens import header
 from region_node.security.tls import client_context
 
 TURN = "/hosts/turn"
@@ -228,11 +228,7 @@ class RegionWatch:
         headers = (
             {}
             if secret is None
-            else {
-                "Authorization": InternalTokens(
-                    secret[0], self._manifest.region, self._manifest.host, self._clock
-                ).header()
-            }
+            else {"Authorization": header(secret[0], self._manifest.region, self._manifest.host, self._clock)}
         )
         trouble = "no broker is registered"
         for key, value, _ in brokers:

@@ -416,6 +416,7 @@ class BrokerRole(BrokerParts):
 
     async def _build_security(self) -> None:
         from heliograph.runtime.compute_thread import Offload
+        from region_node.security.authentication.internal_tokens import RegionSecrets
         from region_node.security.authentication.jwks_issuers import fetch
         from region_node.security.authorization.security_service import build_security
         from region_node.security.revocation_copies import COPIES, RevocationCopies
@@ -423,10 +424,12 @@ class BrokerRole(BrokerParts):
         offload = Offload()
         self.stops.append(closing(offload.close))
         own, node = self.settings.security, self.settings.node_id
+        secrets = RegionSecrets(self.meta, self.runtime.rng, self.runtime.clock)
+        self.stops.append(closing(secrets.stop))
         self.security = await build_security(
             own,
             self.view,
-            self.meta,
+            secrets,
             offload,
             region=self.settings.region,
             node=node,

@@ -91,6 +91,11 @@ def test_what_hung_on_a_lease_is_gone_and_the_instance_is_another() -> None:
     assert len({new_instance(random.Random(seed)) for seed in range(50)}) == 50
 
 
+def test_the_secret_of_the_brokers_stays_in_the_backup() -> None:
+    rows = [(f"{keys.BROKERS_SECRET}{end}", (bytes(64), 3, 0)) for end in ("", "-before")]
+    assert [key for key, _ in restored_rows(rows, {}, "new", RestoredKeys())] == [keys.INSTANCE]
+
+
 def test_no_ledger_id_comes_twice() -> None:
     known = survey(ROWS)
     assert known.ledgers == {3, 4, 5, 6, 7} and known.topics == 1 and known.leased == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ def register(app: typer.Typer) -> None:
     add(brokers, list=brokers_list, health=brokers_health, topics=brokers_topics, settings=brokers_settings)
     add(brokers, set=brokers_set, unset=brokers_unset, audit=brokers_audit)
     add(brokers, balance=brokers_balance, pause=brokers_pause, resume=brokers_resume)
+    add(brokers, rotate_secret=brokers_rotate_secret)
     bookies = group(app, "bookies", "Bookies of the region.")
     add(bookies, list=bookies_list, decommission=bookies_decommission, recommission=bookies_recommission)
     add(bookies, new_life=bookies_new_life)
@@ -123,6 +125,32 @@ def brokers_audit(
         change = f"{json.dumps(c['before'])} → {json.dumps(c['after'])}" if "before" in c else c.get("reason", "")
         lines.append((c["time"], c["role"], c["address"], c["status"], f"{c['method']} {c['path']}", change))
     output.rows(("time", "role", "from", "status", "call", "change"), lines, found)
+
+
+def brokers_rotate_secret(
+    rest: Rest,
+    output: Output,
+    at_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-once",
+            help="The secret before counts no more from now on: somebody else may have it. A request from broker to "
+            "broker may fail in the moment of the change.",
+        ),
+    ] = False,
+) -> None:
+    """Make the secret anew by which the brokers of this region know each other. Do so after a backup of the metadata,
+    or a host of the region, was in other hands; the one before counts for ten minutes more.
+    """
+    answer = rest.post("/heliograph/v1/brokers/secret", {"at_once": at_once})
+    if output.json:
+        output.show(answer)
+        return
+    until = answer["before_until_ms"]
+    done(
+        f"the brokers of {answer['region']} sign with a new secret; the one before counts "
+        + (f"until {datetime.fromtimestamp(until / 1000, UTC).isoformat(timespec='seconds')}" if until else "no more")
+    )
 
 
 def bookies_list(rest: Rest, output: Output) -> None:

@@ -1,8 +1,8 @@
 """How the supervisor speaks to brokers that want authentication: as one of them, by the secret that the region's
 metadata keeps.
 
-Is: that secret, read once a region, and headers signed with it. Isn't: a way in for anybody who has not the data
-folder: without TLS inside, the metadata's port on loopback is open to this machine's users anyway.
+Is: that secret, read once a minute and region, and headers signed with it. Isn't: a way in for anybody who has not the
+data folder: without TLS inside, the metadata's port on loopback is open to this machine's users anyway.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Callable
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
-from region_node.security.authentication.internal_tokens import KEY, InternalTokens
+from region_node.security.authentication.internal_tokens import KEY, header
 
 NODE = "supervisor"
+READ_S = 60.0
+"""So long a secret is taken for the current one: after it was made anew, the one before counts for longer."""
 
 
 class SupervisorTokens:
@@ -23,13 +25,16 @@ class SupervisorTokens:
 
     def __init__(self, metadata: Callable[[str], tuple[str, ssl.SSLContext | None]]) -> None:
         self._metadata = metadata
-        self._tokens: dict[str, InternalTokens] = {}
+        self._secrets: dict[str, tuple[bytes, float]] = {}
+        self._clock = SystemClock()
 
     async def header(self, region: str) -> dict[str, str]:
         """Empty where the metadata cannot be read, or no broker has asked for authentication yet."""
-        if region not in self._tokens:
+        now = self._clock.monotonic()
+        secret, read_at = self._secrets.get(region, (b"", 0.0))
+        if not secret or now - read_at >= READ_S:
             address, tls = self._metadata(region)
-            client = MetaClient([address], clock=SystemClock(), rng=system_rng(), ssl=tls)
+            client = MetaClient([address], clock=self._clock, rng=system_rng(), ssl=tls)
             try:
                 found = await client.get(KEY)
             except HeliographError:
@@ -38,5 +43,6 @@ class SupervisorTokens:
                 client.close()
             if found is None:
                 return {}
-            self._tokens[region] = InternalTokens(found[0], region, NODE, SystemClock())
-        return {"Authorization": self._tokens[region].header()}
+            secret = found[0]
+            self._secrets[region] = secret, now
+        return {"Authorization": header(secret, region, NODE, self._clock)}

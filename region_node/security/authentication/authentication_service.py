@@ -24,7 +24,7 @@ from heliograph.model.errors import ConfigError, Unauthenticated, Unauthorized
 from heliograph.runtime.clock import Clock, Rng
 from region_node.security.authentication.authentication_counts import AuthenticationCounts
 from region_node.security.authentication.client_certificates import CertificateProvider
-from region_node.security.authentication.internal_tokens import METHOD, InternalTokens
+from region_node.security.authentication.internal_tokens import METHOD, InternalTokens, RegionSecrets
 from region_node.security.authentication.jwks_issuers import AddressKeys, Fetch
 from region_node.security.authentication.passwords import Offload, PasswordProvider
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal, Provider, check_role
@@ -131,6 +131,11 @@ class Authentication:
             extra={"kind": found.kind, "revoked": found.name, "role": principal.role, "method": method},
         )
         raise Unauthenticated(revoked_text(found), REVOKED)
+
+    @property
+    def brokers_secrets(self) -> RegionSecrets | None:
+        """By which the brokers of the region know each other; None: they need none."""
+        return self._internal.secrets if self._internal is not None else None
 
     def own_header(self) -> dict[str, str]:
         """Returns the header of this broker's requests to others of its region; {}: they need none."""

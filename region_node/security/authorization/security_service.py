@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload, Overloaded
@@ -18,7 +17,7 @@ from region_node.security.authentication.authentication_service import (
     MachinePorts,
     build_authentication,
 )
-from region_node.security.authentication.internal_tokens import InternalTokens, region_secret
+from region_node.security.authentication.internal_tokens import InternalTokens, RegionSecrets
 from region_node.security.authentication.jwks_issuers import Fetch
 from region_node.security.authorization.authorization_service import Authorization, RightsView
 from region_node.security.settings import SecuritySettings
@@ -39,7 +38,7 @@ def open_security() -> Security:
 async def build_security(
     settings: SecuritySettings,
     view: RightsView,
-    meta: MetadataStore,
+    secrets: RegionSecrets,
     offload: Offload,
     *,
     region: str,
@@ -48,10 +47,13 @@ async def build_security(
     clock: Clock,
     rng: Rng,
 ) -> Security:
-    """A broker's. Raises ConfigError, and what the metadata raises."""
+    """A broker's. secrets: are started where somebody is asked who it is. Raises ConfigError, and what the metadata
+    raises.
+    """
     internal = None
     if settings.authentication or settings.anonymous_role:
-        internal = InternalTokens(await region_secret(meta, rng), region, node, clock)
+        await secrets.start()
+        internal = InternalTokens(secrets, region, node, clock)
     return Security(
         authentication_of(settings, offload, internal, fetch=fetch, clock=clock, rng=rng), Authorization(settings, view)
     )

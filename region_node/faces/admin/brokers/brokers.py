@@ -9,14 +9,16 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers import config_conflicts, load_balancing, metadata_members, revocation_calls
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
+from region_node.security.authentication.internal_tokens import OVERLAP_S
 from region_node.usage import tenant_usage
 
 
@@ -242,7 +244,27 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()
 
 
+class SecretTerms(OnlyGiven):
+    """at_once: the secret before counts no more; otherwise it does for ten minutes."""
+
+    at_once: bool = False
+
+
+async def rotate_secret(admin: Admin, request: web.Request, given: SecretTerms | None) -> dict[str, Any]:
+    """Makes the secret anew by which the brokers of this region know each other. `before_until_ms`: until when the one
+    before counts, in milliseconds since 1970; 0: no more.
+    """
+    secrets = admin.security.authentication.brokers_secrets
+    if secrets is None:
+        raise NotAllowed("nobody is asked here who it is, so the brokers have no secret among themselves")
+    until_ms = await secrets.rotate(0.0 if given is not None and given.at_once else OVERLAP_S)
+    answer = {"region": admin.region, "before_until_ms": until_ms}
+    admin.changed(request, None, answer)
+    return answer
+
+
 ROUTES: tuple[Route, ...] = (
+    Route("POST", "/heliograph/v1/brokers/secret", CallAccess.SUPER, rotate_secret),
     Route("GET", "/admin/v2/brokers", CallAccess.SUPER, list_active),
     Route("GET", "/admin/v2/brokers/health", CallAccess.PUBLIC, health),
     Route("GET", "/admin/v2/brokers/ready", CallAccess.PUBLIC, health),
