@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cache import once
+from benchmarks.maven import copy_dependencies
 from benchmarks.servers import HERE, Heliograph, Server, free_port
 
 VERSION = "4.1.0"
@@ -30,10 +31,7 @@ def kafka_jars() -> Path:
         if shutil.which("mvn") is None or shutil.which("java") is None:
             raise SystemExit("a real Kafka needs Maven and a JDK 17 or newer on this machine; they are absent")
         print("fetching Apache Kafka's jars (half a minute, once) ...", flush=True)
-        pom = str(HERE / "kafka_peer" / "pom.xml")
-        subprocess.run(
-            ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"], check=True
-        )
+        copy_dependencies(HERE / "kafka_peer" / "pom.xml", scratch)
 
     return once(f"kafka-{VERSION}", fetch)
 

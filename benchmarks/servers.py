@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks.cache import once
+from benchmarks.maven import copy_dependencies
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 HERE = Path(__file__).resolve().parent
@@ -185,16 +186,7 @@ def pulsar_jars() -> Path:
         if shutil.which("mvn") is None or shutil.which("java") is None:
             raise SystemExit("a real Pulsar needs Maven and a JDK 17 or newer on this machine; they are absent")
         print("fetching Apache Pulsar's jars (about a minute, once) ...", flush=True)
-        command = [
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(HERE / "pulsar_peer" / "pom.xml"),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={scratch}",
-        ]
-        subprocess.run(command, check=True)
+        copy_dependencies(HERE / "pulsar_peer" / "pom.xml", scratch)
 
     return once("pulsar-4.0.7", fetch)
 

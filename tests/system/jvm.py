@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
+from benchmarks.maven import copy_dependencies
 
 SOURCES = Path(__file__).resolve().parent / "java"
 
@@ -33,16 +34,7 @@ def jars() -> Path:
     def fetch(scratch: Path) -> None:
         if shutil.which("mvn") is None:
             pytest.skip("the official Java client needs Maven on this machine to be fetched; it is absent")
-        command = [
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(SOURCES / "pom.xml"),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={scratch}",
-        ]
-        subprocess.run(command, check=True)
+        copy_dependencies(SOURCES / "pom.xml", scratch)
 
     return once("pulsar-tools-4.0.6", fetch)
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
+from benchmarks.maven import copy_dependencies
 from tests.region_node.region_processes import Region
 
 SOURCES = Path(__file__).resolve().parent / "java"
@@ -43,10 +44,10 @@ def java_client(version: str) -> Path:
             pytest.skip("Kafka's Java client needs Maven on this machine to be fetched; it is absent")
         pom = scratch / "pom.xml"
         pom.write_text(_POM.replace("@VERSION@", version))
-        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
-        fetched = subprocess.run(command, capture_output=True, text=True)
-        if fetched.returncode:
-            pytest.skip(f"kafka-clients {version} cannot be fetched by Maven here: {fetched.stdout.strip()[-200:]}")
+        try:
+            copy_dependencies(pom, scratch)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"kafka-clients {version} cannot be fetched by Maven here: {error.stdout.strip()[-200:]}")
 
     return once(f"kafka-clients/{version}", fetch)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cache import once
+from benchmarks.maven import copy_dependencies
 from geo_tests.wan.instance import Instance
 from tests.system.jvm import SOURCES
 
@@ -79,14 +80,10 @@ def jars() -> Path:
             pytest.skip("a YARN cluster needs a JDK 17 or newer and Maven on this machine to be fetched; one is absent")
         pom = scratch / "pom.xml"
         pom.write_text(_POM.replace("@JARS@", "\n    ".join(_JAR.format(*jar.split(":")) for jar in _JARS)))
-        fetched = subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"],
-            capture_output=True,
-        )
-        if fetched.returncode:
-            pytest.skip(
-                f"Hadoop's cluster for tests cannot be fetched by Maven here: {fetched.stdout.decode().strip()[-200:]}"
-            )
+        try:
+            copy_dependencies(pom, scratch)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"Hadoop's cluster for tests cannot be fetched by Maven here: {error.stdout.strip()[-200:]}")
 
     return once(f"hadoop-minicluster-{HADOOP}", fetch)
 
