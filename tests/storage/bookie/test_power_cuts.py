@@ -29,7 +29,7 @@ def test_power_is_cut_in_each_operation_of_a_history(platter: str) -> None:
     assert cut > 40, f"the history was too short: {cut}"
 
 
-SHAPES = [(1, 1)] * 60 + [(1, 3), (2, 4), (3, 3)] * 14
+SHAPES = [(1, 1)] * 30 + [(1, 3), (2, 4), (3, 3)] * 7
 """(journal directories, ledger directories)."""
 
 
