@@ -6,7 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from geo_tests.wan.chaos import KINDS, run
+
+pytestmark = pytest.mark.long
 
 
 def test_faults_end_by_themselves_and_the_history_is_whole(tmp_path: Path) -> None:

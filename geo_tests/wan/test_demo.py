@@ -8,6 +8,8 @@ import pytest
 
 from geo_tests.wan.instance import heliograph
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(960)
 def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
