@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.runtime.clock import CautiousClock
     from region_node.dr.canary import Canary
+    from region_node.dr.leadership.known_leaderships import KnownLeaderships
     from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.drill_schedule import DrillSchedule
@@ -86,6 +87,7 @@ class BrokerParts:
         self.deferred: DeferredEdits
         self.drills: DrillSchedule | None = None
         self.leases: WriteLeases
+        self.leaderships: KnownLeaderships
         self.subscription_leadership: SubscriptionLeadership
         self.canary: Canary
         self.promises: Promises

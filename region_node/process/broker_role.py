@@ -77,6 +77,7 @@ class BrokerRole(BrokerParts):
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
         from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
+        from region_node.dr.leadership.known_leaderships import KnownLeaderships
         from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
         from region_node.metrics.metadata_store_metrics import StoreCounts
         from region_node.process.region_epoch import RegionEpoch
@@ -120,6 +121,9 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(self.leases.stop)
         await self.leases.start()
+        self.leaderships = KnownLeaderships(self.config, self.leases.gate)
+        self.stops.append(self.leaderships.stop)
+        await self.leaderships.start()
         effective = EffectiveLeaderships(self.leases.core, self.config, self._regions_of, self.runtime.clock)
         self.stops.append(effective.stop)
         await effective.start()
@@ -277,6 +281,7 @@ class BrokerRole(BrokerParts):
             ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names),
         )
         self.topics.gates.of = self.leases.gate
+        self.links.relays.leaderships = self.leaderships
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
         self.topics.forget_grants = lambda name: deleted_topic_grants.forget(

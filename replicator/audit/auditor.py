@@ -16,6 +16,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.links import audit_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
-from heliograph.wire.run import Buffer
+from heliograph.wire.run import Buffer, Run
 from replicator.audit.audit_findings import AuditSummary, Report
 from replicator.audit.audit_pass import AuditPass
 from replicator.audit.audit_repair import Repairer
@@ -63,6 +64,10 @@ class Channels(Protocol):
 
     def ended(self, origin: Origin) -> str:
         """The name that its region had, where it has ended for good; "": it may be published under."""
+        ...
+
+    def believed(self, log: ReplicatedLog, run: Run) -> Run:
+        """The run with what is known here in place of what another region only says of it."""
         ...
 
     def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
@@ -108,7 +113,7 @@ class Auditor:
         self._running = ""
         self._running_wanted = False
         self._requests = 0
-        self._waiting: dict[int, tuple[What, asyncio.Future[AuditAnswer]]] = {}
+        self._waiting: dict[int, tuple[str, What, asyncio.Future[AuditAnswer]]] = {}
         self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[AuditAnswer], None]]] = []
         self._answering = 0
 
@@ -258,11 +263,12 @@ class Auditor:
         self._requests += 1
         request = self._requests
         answer: asyncio.Future[AuditAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[request] = (ask.what, answer)
+        self._waiting[request] = (region, ask.what, answer)
         try:
             if not self._channels.send(log, region, request, ask):
                 raise LinkError(Cause.CONNECTION_LOST, f"there is no link with {region} now")
-            return await asyncio.wait_for(answer, self.settings.answer_timeout_s)
+            told = await asyncio.wait_for(answer, self.settings.answer_timeout_s)
+            return replace(told, runs=tuple(self._channels.believed(log, run) for run in told.runs))
         except TimeoutError as error:
             raise LinkError(
                 Cause.TIMEOUT, f"{region} did not answer in {self.settings.answer_timeout_s:g} s"
@@ -270,11 +276,11 @@ class Auditor:
         finally:
             del self._waiting[request]
 
-    def told(self, request: int, fields: list[Any], payload: Buffer) -> None:
-        """An answer has come; late ones are passed over. Raises PeerError."""
-        waiting = self._waiting.get(request)
-        if waiting is not None and not waiting[1].done():
-            waiting[1].set_result(wire.told(waiting[0], fields, bytes(payload)))
+    def told(self, region: str, request: int, fields: list[Any], payload: Buffer) -> None:
+        """An answer has come; late ones are passed over, and those of a region that was not asked. Raises PeerError."""
+        asked, what, answer = self._waiting.get(request) or (None, What.DIGEST, None)
+        if answer is not None and asked == region and not answer.done():
+            answer.set_result(wire.told(what, fields, bytes(payload)))
 
     # -- telling -------------------------------------------------------------------------------------------------------
 

@@ -202,9 +202,11 @@ class Producers:
 
     def lead(self, leadership: int, epoch: int) -> None:
         """Something is about to be published here under that leadership, in that epoch of it. What was published here
-        in an earlier one may have been overtaken elsewhere, by another process of the same name.
+        in an earlier one may have been overtaken elsewhere, by another process of the same name. It is the newest that
+        there is, whatever was believed before.
         """
-        if epoch == leadership or leadership < self.leadership:
+        self.disown(leadership)
+        if epoch == leadership:
             return
         if leadership == self.leadership and self._checksums is not None and self._checksums.epoch == epoch:
             return
@@ -364,9 +366,22 @@ class Producers:
         """
         if leadership > self.leadership:
             self.leadership = leadership
-            kept = {name: ranges for name, ranges in self._ranges.items() if name.startswith(EVERYWHERE)}
-            self._ranges, self._range_count = kept or NOTHING, sum(map(len, kept.values()))
-            self._local = self._checksums = None
+            self._forget()
+
+    def disown(self, known: int) -> bool:
+        """known: the newest leadership that there is. What was believed of a newer one is forgotten; whether there was
+        something.
+        """
+        if self.leadership <= known:
+            return False
+        self._forget()
+        self.leadership = 0
+        return True
+
+    def _forget(self) -> None:
+        kept = {name: ranges for name, ranges in self._ranges.items() if name.startswith(EVERYWHERE)}
+        self._ranges, self._range_count = kept or NOTHING, sum(map(len, kept.values()))
+        self._local = self._checksums = None
 
     def _add_range(self, name: str, low: int, high: int) -> None:
         if low < 0:

@@ -44,7 +44,7 @@ class Cause(StrEnum):
     REFUSED = "refused"
     UNAUTHORIZED = "unauthorized"
     ORIGIN_REFUSED = "origin-refused"
-    """This side claimed what only another region may say, as far as the target knows."""
+    """This side claimed what only another region, or the configuration, may say, as far as the target knows."""
     NOT_FOUND = "not-found"
     MOVED = "moved"
     STORAGE = "storage"
@@ -121,7 +121,8 @@ _REMEDIES: dict[Cause, str] = {
     "regions; of a Pulsar cluster: a token whose role may produce there",
     Cause.ORIGIN_REFUSED: "the sentence says what the target does not believe: give the topic the same "
     "replicationTopology in both regions (of the namespace, or with isGlobal=true), or connect the target with the "
-    "origin's region; if the configuration names no such way, look who has this region's replicator key",
+    "origin's region; of a leadership, connect the target's region with the configuration; if the configuration names "
+    "no such way, or leadership, look who has this region's replicator key",
     Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the "
     "address",
     Cause.MOVED: "nothing: the topic moves between brokers there",

@@ -314,7 +314,7 @@ class Link:
         self.manager.auditor.asked(self.log, self.target, ask, answer)
 
     def on_tell(self, request: int, fields: list[Any], payload: Buffer) -> None:
-        self.manager.auditor.told(request, fields, payload)
+        self.manager.auditor.told(self.target, request, fields, payload)
 
     def on_gap(self, attempt: int, vector: Vector) -> None:
         if self.core is not None and (went_back := self.core.gap(attempt, vector)) is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.coordinates import Origin
 from heliograph.wire.links.audit_commands import Ask
+from heliograph.wire.run import Run
 from replicator.log.replicated_log import ReplicatedLog
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class LinkChannels:
         if not self._manager.tails.ended(origin):
             return ""
         return self._manager.region_name(origin[0]) or self._manager.tails.used.get(origin[0], f"region {origin[0]}")
+
+    def believed(self, log: ReplicatedLog, run: Run) -> Run:
+        return self._manager.relays.believed(log, run)
 
     def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
         link = self._manager.links(log.topic).get(region)

@@ -14,18 +14,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from heliograph.model.configuration.replication_routes import delivers, relays
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
+from heliograph.model.topic_names import TopicName
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.run import Run
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import is_tree
 
 events = logging.getLogger("replicator")
+
+
+class Leaderships(Protocol):
+    """The numbers of the leaderships of namespaces, as the configuration has them."""
+
+    def known(self, namespace: str) -> int:
+        """The highest that there is, or was, as far as is known here; 0: none."""
+        ...
+
+    async def newest(self, namespace: str) -> int:
+        """The same, and never late. Raises HeliographError."""
+        ...
+
 
 _ASKING_MAX = 64
 """Whoever makes up very many origins makes this broker ask no more at a time."""
@@ -52,6 +66,8 @@ class ConfiguredRelays:
         self._confirmed: dict[tuple[str, Origin], _Record] = {}
         """The record that the origin's own region has told, of those that the policies here do not explain."""
         self._asking = set[tuple[str, Origin]]()
+        self.leaderships: Leaderships | None = None
+        """None: no namespace ever had one."""
 
     def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
         """values: the policies that hold for the topic here."""
@@ -59,6 +75,35 @@ class ConfiguredRelays:
             self._policies.pop(log.topic, None)
         else:
             self._policies[log.topic] = values
+        if log.state.producers.leadership > self.leadership(log):
+            self._spawn(self._disown(log))
+
+    def leadership(self, log: ReplicatedLog) -> int:
+        """The highest number of a leadership of the topic's namespace that there is, or was, as far as is known here:
+        a run that names a higher one is not believed.
+        """
+        if self.leaderships is None:
+            return 0
+        return self.leaderships.known(TopicName.parse(log.topic).namespace)
+
+    def believed(self, log: ReplicatedLog, run: Run) -> Run:
+        """A run that another region told of when it was asked, with no other leadership than one that is known."""
+        return run if run.leadership <= self.leadership(log) else run.led_by_none()
+
+    async def _disown(self, log: ReplicatedLog) -> None:
+        """An earlier version believed whatever a run named. The copy here may be late: whoever decides is asked."""
+        if self.leaderships is None:
+            return
+        try:
+            newest = await self.leaderships.newest(TopicName.parse(log.topic).namespace)
+        except HeliographError as error:  # what is published here next says it, too
+            events.info("link.leadership_not_asked", extra={"topic": log.topic, "error": str(error)})
+            return
+        believed = log.state.producers.leadership
+        if log.closed is None and log.state.producers.disown(newest):
+            events.warning(
+                "link.leadership_disowned", extra={"topic": log.topic, "leadership": believed, "newest": newest}
+            )
 
     def forget(self, log: ReplicatedLog) -> None:
         """The topic is unloaded here."""

@@ -141,8 +141,8 @@ class LinkReceiver:
                 open_stream.on_ask(request, ask, self._auditor)
         elif number is LinkFrameKind.TELL:
             stream, request, content, payload = read_tell(fields, payload)
-            if stream in self._streams and self._auditor is not None:
-                self._auditor.told(request, content, payload)
+            if (open_stream := self._streams.get(stream)) is not None and self._auditor is not None:
+                self._auditor.told(open_stream.source, request, content, payload)
         elif number is LinkFrameKind.SCHEMAS or number is LinkFrameKind.OVERRULE:
             stream, rows = read_schemas(fields)
             if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:

@@ -47,6 +47,12 @@ class RelayRights(Protocol):
         """
         ...
 
+    def leadership(self, log: ReplicatedLog) -> int:
+        """The highest number of a leadership of the topic's namespace that there is, or was, as far as is known here;
+        0: none.
+        """
+        ...
+
 
 class ReceiverStream:
     """One topic's stream. `write`: sends a frame. `dirty`: a receipt is due."""
@@ -85,6 +91,8 @@ class ReceiverStream:
         self._due: dict[Origin, None] = {}
         self._passed_on: dict[Origin, str] = {}
         """Origins of other regions that come on this stream -> their region."""
+        self._led = 0
+        """Up to this number leaderships are known to be registered."""
         self._trees = False
         """Some origin has a tree: what comes may be meant for regions further down."""
         self._stops = [
@@ -111,6 +119,8 @@ class ReceiverStream:
         assert run.origin is not None
         ledger, first, count = run.spans[-1]
         origin, last = run.origin, (ledger, first + count - 1)
+        if run.leadership > self._led:
+            self._check_leadership(origin, run.leadership)
         if self._passes(attempt, origin, last, run):
             self._trees = self._trees or is_tree(run) or bool(self.log.state.trees)
             if last <= self.log.state.intake.submitted(origin):
@@ -209,6 +219,18 @@ class ReceiverStream:
             if why := self._relays.refusal(self.log, self.source, origin, run):
                 raise self.refused(origin, why)
         self._passed_on[origin] = tree.root
+
+    def _check_leadership(self, origin: Origin, number: int) -> None:
+        """With a newer leadership the exact sequences of the one before are forgotten: a number that is made up would
+        take them away. Raises LinkError; where it is only younger than the copy of the configuration here, the source
+        comes again.
+        """
+        self._led = self._relays.leadership(self.log)
+        if number > self._led:
+            raise self.refused(
+                origin,
+                f"it names leadership {number} of the namespace, and {self._region} knows none above {self._led}",
+            )
 
     def refused(self, origin: Origin, why: str) -> LinkError:
         """The error that says what was claimed, to be raised."""

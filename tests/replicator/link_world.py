@@ -64,6 +64,9 @@ class Believed:
     def refusal(self, log: ReplicatedLog, source: str, origin: Origin, record: Run) -> str:
         return ""
 
+    def leadership(self, log: ReplicatedLog) -> int:
+        return 0
+
 
 class Region:
     """One region: what is durable, its present owner, and the checker's notes."""

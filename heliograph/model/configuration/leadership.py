@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from heliograph.model.configuration.configuration_records import _Value
 
 LEADERSHIP = "/leadership/"
-ENDED = "/leadership-ended/"
-FLOOR = "/leadership-floor"
+BEFORE = "/leadership-"
+"""Begins the keys that say something of leaderships that were."""
+ENDED = f"{BEFORE}ended/"
+FLOOR = f"{BEFORE}floor"
 """A number that no epoch of before a restore of the configuration comes near; there is none where nothing was restored.
 """
 SUBSCRIPTIONS = "/subscription-leadership/"

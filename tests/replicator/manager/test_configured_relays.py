@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import MetadataUnavailable
 from replicator.health.link_causes import Cause
 from replicator.log.routing_trees import Tree, TreeBook
 from replicator.manager.configured_relays import ConfiguredRelays
@@ -98,5 +100,50 @@ def test_the_origin_does_not_confirm_what_it_has_not_planted() -> None:
         assert "no route leads from ap to us" in relays.refusal(log, "eu", origin, record)
         us.brokers[0].machine.run(relays.obey, log, {"replicationTopology": STAR})
         assert relays.refusal(log, "eu", origin, record) == ""
+
+    play(scenario)
+
+
+class Registered:
+    """What the copy of the configuration here knows, and what whoever decides about it knows."""
+
+    def __init__(self, known: int, newest: int) -> None:
+        self._known, self._newest = known, newest
+
+    def known(self, namespace: str) -> int:
+        return self._known
+
+    async def newest(self, namespace: str) -> int:
+        if self._newest < 0:
+            raise MetadataUnavailable("no leader")
+        return self._newest
+
+
+@pytest.mark.parametrize(("known", "newest", "left"), [(5, 5, 0), (5, 9, 9), (5, -1, 9), (9, -1, 9)])
+def test_a_leadership_that_was_believed_and_does_not_exist_is_disowned(known: int, newest: int, left: int) -> None:
+    """Not where only the copy here is late."""
+
+    async def scenario(instance: Instance) -> None:
+        us = instance.regions["us"]
+        producers = us.log.state.producers
+        producers.load([{"p": 3}, {"q": [[0, 9]]}, {}, 9])
+        relays = us.brokers[0].links.relays
+        relays.leaderships = Registered(known, newest)
+        us.brokers[0].machine.run(relays.obey, us.log, {})
+        await asyncio.sleep(0.1)
+        assert producers.leadership == left
+        assert producers.last_sequence("q", 9) == (9 if left else -1) and producers.last_sequence("p", 5) == 3
+
+    play(scenario)
+
+
+def test_who_publishes_under_a_leadership_disowns_a_newer_one() -> None:
+    async def scenario(instance: Instance) -> None:
+        us = instance.regions["us"]
+        us.log.state.producers.load([{}, {"q": [[0, 9]]}, {}, 1 << 60])
+        us.log.stand_behind(SimpleNamespace(leadership=5, epoch=5))
+        us.publish(1)
+        await asyncio.sleep(1)
+        assert us.log.state.producers.leadership == 5 and us.log.last_sequence("q") == -1
 
     play(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,12 +37,16 @@ class Configured:
 
     def __init__(self) -> None:
         self.relays: list[tuple[str, int]] = []
+        self.led = 0
 
     def region_of(self, origin: Origin) -> str | None:
         return NAMES[origin[0] - 1] if origin[0] <= len(NAMES) else None
 
     def refusal(self, log: ReplicatedLog, source: str, origin: Origin, record: Run) -> str:
         return "" if (source, origin[0]) in self.relays else "it is not configured so"
+
+    def leadership(self, log: ReplicatedLog) -> int:
+        return self.led
 
 
 class Peer:
@@ -84,9 +89,17 @@ class Peer:
         size = int.from_bytes(frame[4:8], "big")
         self.receiver.on_frame(*wire.command_content(frame[8 : 8 + size]), frame[8 + size :])
 
-    def run(self, origin: Origin, at: Position, previous: Position = BEFORE_ALL) -> None:
+    def run(self, origin: Origin, at: Position, previous: Position = BEFORE_ALL, *, leadership: int = 0) -> None:
         part = entry(at[1], "p", at[1])
-        run = Run([part], [len(part)], origin=origin, spans=((*at, 1),), checksums=[int.from_bytes(part[2:6], "big")])
+        run = Run(
+            [part],
+            [len(part)],
+            origin=origin,
+            spans=((*at, 1),),
+            checksums=[int.from_bytes(part[2:6], "big")],
+            producers=(("p", 1, at[1], None),),
+            leadership=leadership,
+        )
         self.say(wire.run_frame(self.stream, 1, previous, run))
 
     def tree(self, origin: Origin, at: Position, tree: Tree, previous: Position = BEFORE_ALL) -> None:
@@ -233,5 +246,44 @@ def test_schemas_that_are_being_stored_hold_back_no_refusal() -> None:
         peer.receiver._adopting[peer.stream] = [(1, BEFORE_ALL, run)]
         peer.receiver._go_on(peer.stream, stream)
         assert "no tree of that region's" in peer.refused()
+
+    play(scenario)
+
+
+def test_a_leadership_that_is_not_registered_takes_no_sequences_away() -> None:
+    """What is believed of it would be the newest for good: a client that comes over after a failover would be stored
+    twice from then on.
+    """
+
+    async def scenario(peer: Peer) -> None:
+        gate = SimpleNamespace(leadership=5, epoch=6)
+        peer.configured.led = 5
+        peer.run(EU, (0, 0), leadership=5)
+        await asyncio.sleep(0.1)
+        peer.run(EU, (0, 1), (0, 0), leadership=1 << 60)
+        assert f"names leadership {1 << 60} of the namespace, and us knows none above 5" in peer.refused()
+        await asyncio.sleep(0.1)
+        assert peer.log.vector.prefix(EU) == (0, 0) and peer.log.state.producers.leadership == 5
+        peer.log.stand_behind(gate)
+        part = entry(0, "p", 0)
+        answers: list[Any] = []
+        peer.log.publish(Run([part], [len(part)], producers=(("p", 1, 0, None),)), answers.append, answers.append)
+        await asyncio.sleep(0.1)
+        assert answers == [[(1, -1, -1)]], "it is here already"
+
+    play(scenario)
+
+
+def test_a_leadership_that_is_registered_a_second_later_loses_nothing() -> None:
+    async def scenario(peer: Peer) -> None:
+        peer.run(EU, (0, 0), leadership=1)
+        peer.refused()
+        peer.configured.led = 1
+        await peer.open()
+        peer.run(EU, (0, 0), leadership=1)
+        await asyncio.sleep(0.1)
+        assert peer.log.vector.prefix(EU) == (0, 0) and peer.log.last_sequence("p") == -1
+        peer.log.stand_behind(SimpleNamespace(leadership=1, epoch=1))
+        assert peer.log.last_sequence("p") == 0
 
     play(scenario)

@@ -1,0 +1,90 @@
+"""Whose answer counts, and what of it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from geo_tests.sim.loop import run_alone
+from heliograph.model.positions import BEFORE_ALL
+from heliograph.wire.links import link_commands
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, read_tell, tell_frame
+from heliograph.wire.run import Run
+from replicator.audit.auditor import Auditor
+from replicator.log.replicated_log import ReplicatedLog
+from tests.replicator.link_world import entry, parsed
+
+AP = (3, 1, 9)
+RANGE = Ask(What.ENTRIES, AP, BEFORE_ALL, (0, 5))
+LOG: Any = None
+
+
+class Channels:
+    """Links with two regions. Nobody knows a leadership above 5."""
+
+    region = "us"
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+
+    def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
+        self.sent.append((region, request))
+        return True
+
+    def believed(self, log: ReplicatedLog, run: Run) -> Run:
+        return run if run.leadership <= 5 else run.led_by_none()
+
+
+def answer(at: int, leadership: int = 0) -> AuditAnswer:
+    part = entry(at, "p", at)
+    checksum = int.from_bytes(part[2:6], "big")
+    run = Run([part], [len(part)], origin=AP, spans=((0, at, 1),), checksums=[checksum], leadership=leadership)
+    return AuditAnswer(low=BEFORE_ALL, upto=(0, 5), runs=(run,))
+
+
+def tell(auditor: Auditor, region: str, request: int, told: AuditAnswer) -> None:
+    frame = b"".join(bytes(b) for b in tell_frame(1, request, What.ENTRIES, told))
+    kind, fields, payload = parsed(frame)
+    assert kind is link_commands.LinkFrameKind.TELL
+    _, number, content, payload = read_tell(fields, payload)
+    auditor.told(region, number, content, payload)
+
+
+async def asked(auditor: Auditor, channels: Channels) -> tuple[asyncio.Task[AuditAnswer], int]:
+    asking = asyncio.create_task(auditor.ask(LOG, "ap", RANGE))
+    await asyncio.sleep(0)
+    return asking, channels.sent[-1][1]
+
+
+def test_a_region_answers_no_question_that_another_one_was_asked() -> None:
+    """Requests are counted up, so whoever was asked one knows the numbers of others; what the origin's region says
+    decides.
+    """
+
+    async def main() -> None:
+        channels = Channels()
+        auditor = Auditor(channels, SimpleNamespace(monotonic=lambda: 0.0))  # type: ignore[arg-type]
+        asking, request = await asked(auditor, channels)
+        tell(auditor, "eu", request, answer(1))
+        tell(auditor, "eu", request + 1, answer(1))
+        tell(auditor, "ap", request, answer(2))
+        tell(auditor, "ap", request, answer(3))
+        told = await asking
+        assert [run.coordinate(0) for run in told.runs] == [(0, 2)]
+
+    run_alone(main())
+
+
+def test_of_a_leadership_that_is_not_known_nothing_is_stored() -> None:
+    """What an audit puts right, and what is fetched of an origin that has ended, comes so."""
+
+    async def main() -> None:
+        channels = Channels()
+        auditor = Auditor(channels, SimpleNamespace(monotonic=lambda: 0.0))  # type: ignore[arg-type]
+        for named, kept in ((5, 5), (6, 0), (1 << 60, 0), (0, 0)):
+            asking, request = await asked(auditor, channels)
+            tell(auditor, "ap", request, answer(1, named))
+            assert [run.leadership for run in (await asking).runs] == [kept]
+
+    run_alone(main())
