@@ -86,6 +86,7 @@ COPIES_CHECKED = "/copies-checked"
 """How far the check of what bookies hold has come."""
 DECOMMISSIONS = "/decommissions/"
 SEEN_BY = "/seen-by/"
+SEEN_BY_BOOKIES = SEEN_BY + "bookies/"
 BOOKIE_LABELS = "/bookie-labels/"
 BOOKIE_COOKIES = "/bookie-cookies/"
 BOOKIE_WHOLE = "/bookie-whole/"
@@ -95,6 +96,7 @@ CURSORS = "/cursors/"
 TOPIC_POLICIES = "/topic-policies/"
 BROKER_POLICIES = "/broker-policies"
 READ_KEYS = "/security/reads"
+REVOKED = "/security/revocations/"
 
 LEDGER_IDS = "ledger-ids"
 """Counter: the next ledger id of the region; each leader raises it to the wall clock in ms (local_meta.ledger_ids)."""
@@ -181,7 +183,7 @@ def bookie_whole(bookie_id: str) -> str:
 
 
 def seen_by_bookie(bookie_id: str) -> str:
-    return f"{SEEN_BY}bookies/{_quoted(bookie_id)}"
+    return SEEN_BY_BOOKIES + _quoted(bookie_id)
 
 
 def seen_by_tiers(holder: str) -> str:

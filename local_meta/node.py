@@ -22,6 +22,7 @@ from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.raft.member.raft_node import RaftSettings
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
+from local_meta.key_rows import KEYS
 from local_meta.ledger_ids import beginning
 from local_meta.transport import FrameTransport
 
@@ -78,7 +79,7 @@ class LocalMetaNode(GroupNode):
             ssl=ssl,
             raft=settings.raft,
             service=replace(settings.service, begin=partial(beginning, clock, rng)),
-            server=settings.server,
+            server=replace(settings.server, keys=KEYS),
             hint=lambda node: addresses.get(node, "") if node == node_id else self.transport.addresses.of(node),
             on_raft=self.transport.on_frame,
             machine=machine,

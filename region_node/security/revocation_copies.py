@@ -22,10 +22,11 @@ from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
+from local_meta import keys
 
 log = logging.getLogger("region_node.security.revocations")
 
-COPIES = "/security/revocations/"
+COPIES = keys.REVOKED
 RETRY_S = 5.0
 
 Known = dict[str, tuple[Revocation, bytes, int]]

@@ -21,10 +21,13 @@ from typing import cast
 
 from heliograph.kv.engine.table_image import Image, parts
 from heliograph.kv.machine_commands import CommandStatus, answer_of, ok, refusal
+from heliograph.kv.server.key_requests import check
 from heliograph.kv.server.metadata_calls import CALLS
 from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import Change
-from heliograph.model.errors import CorruptData, MetadataUnavailable, PeerError
+from heliograph.model.certificate_role import peer_identity
+from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, PeerError
+from heliograph.model.key_roles import KeyRoles, PeerKeys
 from heliograph.wire.metadata_frames import (
     FEATURES,
     FRAME_BYTES_MAX,
@@ -51,6 +54,8 @@ class ServerSettings:
     """Unread bytes of one connection, and of the changes behind one listing: beyond that it is closed."""
     pieces_at_once: int = 8
     """So many pieces of a listing are written at once, about 2 MiB: more of it waits until it is read."""
+    keys: KeyRoles | None = None
+    """Which keys are for which role's certificate; None: every key for whoever may make the call."""
 
     def __post_init__(self) -> None:
         assert self.handshake_timeout_s > 0 and self.heartbeat_s > 0 and self.connections_max > 0
@@ -231,6 +236,7 @@ class _Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._calls = CALLS.every
+        self._keys: PeerKeys | None = None
         self.greeted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -241,7 +247,10 @@ class _Connection(asyncio.Protocol):
             return
         server.connections[self] = None
         certificate = transport.get_extra_info("peercert")
-        self._calls = CALLS.of(certificate, tls=transport.get_extra_info("ssl_object") is not None)
+        encrypted = transport.get_extra_info("ssl_object") is not None
+        self._calls = CALLS.of(certificate, tls=encrypted)
+        if encrypted and server.settings.keys is not None:
+            self._keys = server.settings.keys.of(peer_identity(certificate)[0])
         self._deadline = asyncio.get_running_loop().call_later(server.settings.handshake_timeout_s, self.close)
 
     async def writable(self) -> None:
@@ -305,6 +314,8 @@ class _Connection(asyncio.Protocol):
         if not self.greeted:
             self._on_hello(kind, payload)
             return
+        if self._keys is not None and not self._may(self._keys, kind, request, payload):
+            return
         match kind:
             case Frame.COMMAND | Frame.GET | Frame.RANGE | Frame.COUNT | Frame.RENEW | Frame.STATUS | Frame.MEMBERS:
                 self._requests += 1
@@ -327,6 +338,16 @@ class _Connection(asyncio.Protocol):
                     self._server.unwatch(self, request, prefix_known)
             case _:
                 raise PeerError(f"metadata frame of kind {kind} is not known here")
+
+    def _may(self, keys: PeerKeys, kind: int, request: int, payload: bytes) -> bool:
+        """Whether its keys are this peer's; else it is answered so. Raises PeerError."""
+        try:
+            check(keys, kind, payload, self._server.service.machine.under_lease)
+        except NotAllowed as error:
+            log.warning("metadata.key_refused", extra={"error": str(error), "node": self._server.node})
+            self.write(frame(Frame.ANSWER, request, refusal(CommandStatus.REFUSED, str(error))))
+            return False
+        return True
 
     def _on_hello(self, kind: int, payload: bytes) -> None:
         if kind != Frame.HELLO:

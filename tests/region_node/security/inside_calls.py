@@ -1,5 +1,5 @@
 """What is sent to the listeners inside a region, and between regions, by whoever holds a certificate: for the table of
-what is to be answered (`inside_table.txt`).
+what is to be answered (`inside_table.txt`), and of keys (`inside_keys.txt`).
 
 Is: one well-formed frame of each call, and what comes of it. Isn't: the table, or the region.
 
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from heliograph.kv.machine_commands import CommandKind, command
+from heliograph.kv.machine_commands import CommandKind, CommandStatus, command, txn_fields, unpack
+from heliograph.kv.metadata_store import ABSENT, Put, prefix_end
 from heliograph.raft.messages import VoteReply, encode
 from heliograph.wire import bookie_frames as bookie
 from heliograph.wire import metadata_frames as meta
@@ -189,3 +190,65 @@ def _taken(port: int, folder: Path, letter: str, listener: str, sent: bytes) -> 
     except OSError as error:
         assert not isinstance(error, TimeoutError), f"{listener} neither answers nor closes"
         return False
+
+
+# -- keys of the metadata ----------------------------------------------------------------------------------------------
+
+KEY_TABLE = Path(__file__).with_name("inside_keys.txt")
+KEY_CALLS = ("read", "list", "write", "make", "watch")
+KEY_LETTERS = {"b": "broker", "k": "bookie", "m": "meta"}
+_NEVER = 1 << 40
+"""No key has this version, and no lease this number: what asks for it changes nothing."""
+
+
+def key_table(text: str) -> Iterator[tuple[str, str, str]]:
+    """(key, call, letters of those who may) of each field of each line."""
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            key, *allowed = line.split()
+            yield from ((key, call, letters) for call, letters in zip(KEY_CALLS, allowed, strict=True))
+
+
+def key_request(key: str, call: str) -> tuple[meta.Frame, bytes]:
+    """A request that changes nothing, whoever may make it."""
+    match call:
+        case "read":
+            return meta.Frame.GET, meta.body(key)
+        case "list":
+            beside = key.rpartition("/")[0] + "/"
+            return meta.Frame.RANGE, meta.body(beside, prefix_end(beside), 1)
+        case "watch":
+            return meta.Frame.WATCH, meta.body(key, 0)
+        case _:
+            put = Put(key, b"", ABSENT, lease=_NEVER) if call == "make" else Put(key, b"", _NEVER)
+            return meta.Frame.COMMAND, command(CommandKind.TXN, txn_fields([put]))
+
+
+def keys_answered(port: int, folder: Path, letter: str) -> list[str]:
+    """What differs from the table, for one peer on one connection."""
+    wrong = []
+    with (
+        socket.create_connection(("127.0.0.1", port), 60) as plain,
+        context(folder, letter).wrap_socket(plain) as stream,
+    ):
+        cutter = meta.MetadataFrameCutter()
+        cutter.size_max = meta.FRAME_BYTES_MAX
+        stream.sendall(
+            _HELLO
+            + meta.frame(meta.Frame.GET, 1, meta.body("/bookies/OWN" if letter == "k" else "/metadata-nodes/OWN"))
+        )
+        for number, (key, call, letters) in enumerate(key_table(KEY_TABLE.read_text()), 2):
+            kind, payload = key_request(key, call)
+            stream.sendall(meta.frame(kind, number, payload))
+            while True:
+                found = cutter.next()
+                if found is None:
+                    data = stream.recv(1 << 16)
+                    assert data, f"{letter} {call} {key}: the connection ended"
+                    cutter.feed(data)
+                elif found[1] == number and found[0] in (meta.Frame.ANSWER, meta.Frame.LISTING):
+                    break
+            taken = found[0] == meta.Frame.LISTING or unpack(found[2])[0] != CommandStatus.REFUSED
+            if taken != (letter in letters):
+                wrong.append(f"{letter} {call} {key}: {'taken' if taken else 'refused'}")
+    return wrong

@@ -536,6 +536,12 @@ def test_each_call_inside_is_answered_to_whom_the_table_says(region: Secured) ->
     assert not wrong, "\n".join(wrong)
 
 
+def test_each_key_of_the_metadata_is_for_whom_the_table_says(region: Secured) -> None:
+    port, folder = region.processes["us-meta-0"].ports["meta"], inside_calls.certificates(region.tls)
+    wrong = [line for letter in inside_calls.KEY_LETTERS for line in inside_calls.keys_answered(port, folder, letter)]
+    assert not wrong, "\n".join(wrong)
+
+
 def _lets_in(port: int, folder: Path, name: str, *, wait_s: float = 60.0) -> bool:
     """Whether the listener waits for the first frame; one that refuses ends the connection, on a busy machine within
     wait_s.
