@@ -93,8 +93,7 @@ class MetaRole:
         self.settings, self._runtime = settings, runtime
         self.node: LocalMetaNode | None = None
         self._level: NodeLevel | None = None
-        self._unwatch: Callable[[], None] = _nothing
-        self._disobey: Callable[[], Awaitable[None]] = _nothing_to_wait_for
+        self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> dict[str, int]:
         from local_meta.node import LocalMetaNode, LocalMetaSettings
@@ -118,21 +117,24 @@ class MetaRole:
             table=self._runtime.table(data_path(self.settings, "meta", "table")),
             settings=self._runtime.of(LocalMetaSettings),
         )
-        self._unwatch = certificates.watch()
+        self._stops.append(closing(certificates.watch()))
         port = await self.node.start()
-        client = meta_client([f"{_here(self.settings.bind)}:{port}"], self._runtime, tls)
-        self._level = NodeLevel(client, self.node.node_id, self._runtime.rng)
+        address = f"{_here(self.settings.bind)}:{port}"
+        said = meta_client([address], self._runtime, tls)
+        self._level = NodeLevel(said, self.node.node_id, self._runtime.rng)
         self._level.start()
         if self.settings.tls is not None:
             from region_node.security.authentication.revocations import Revocations
             from region_node.security.revocation_copies import COPIES
 
-            self._disobey = obey_revocations(Revocations(), certificates, (client, COPIES))
+            heard = meta_client([address], self._runtime, tls)  # the other one ends once the level is said
+            self._stops.append(closing(heard.close))
+            self._stops.append(obey_revocations(Revocations(), certificates, (heard, COPIES)))
         return {"meta": port}
 
     async def stop(self) -> None:
-        self._unwatch()
-        await self._disobey()
+        while self._stops:
+            await self._stops.pop()()
         if self._level is not None:
             await self._level.stop()
         if self.node is not None:
@@ -236,14 +238,6 @@ def _here(bind: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
 
 
-def _nothing() -> None:
-    """Before a role has started, there is nothing to stop."""
-
-
-async def _nothing_to_wait_for() -> None:
-    """Before a role has started, nobody obeys a list that could be left."""
-
-
 # -- bookie -----------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +254,7 @@ class BookieRole:
 
     async def start(self) -> dict[str, int]:
         from region_node.security.authentication.revocations import Revocations
+        from region_node.security.ca_trust import distrusted
         from region_node.security.revocation_copies import COPIES
         from region_node.security.tls import Certificates
         from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
@@ -292,6 +287,7 @@ class BookieRole:
         self._stops.append(closing(self.bookie.close))
         self.bookie.open()
         server = BookieServer(self.bookie)
+        server.distrusted = distrusted
         self._stops.append(server.stop)
         certificates = Certificates(self.settings.tls, self.settings.region)
         ports = {

@@ -110,6 +110,15 @@ class Checked(ssl.SSLObject):
             self._look()
         return super().write(data)
 
+    def distrusted(self) -> bool:
+        """Whether the peer is believed no more, so that its next byte would be the end: for who waits for none."""
+        try:
+            if self.seen != self.trust.changes:
+                self._look()
+        except ssl.SSLCertVerificationError:
+            return True
+        return False
+
     def _look(self) -> None:
         if self.made != self.trust.narrowed:
             certificate = self.getpeercert(True)
@@ -134,6 +143,13 @@ class Checked(ssl.SSLObject):
             role, region = peer_identity(certificate)
             log.info("tls.revoked", extra={"role": role, "peer_region": region, "serial": certificate["serialNumber"]})
             raise ssl.SSLCertVerificationError("the peer's certificate was revoked")
+
+
+def distrusted(connection: object) -> bool:
+    """Whether the peer of a connection by one of these contexts is believed no more; of others, and plain ones, none
+    is.
+    """
+    return isinstance(connection, Checked) and connection.distrusted()
 
 
 def check(context: ssl.SSLContext, trust: Trust, roles: Iterable[str] = (), region: str = "") -> ssl.SSLContext:

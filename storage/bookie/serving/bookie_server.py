@@ -36,6 +36,8 @@ class BookieServer:
         self.bookie = bookie
         self.slabs = SlabPool()
         self._on_bad_peer = on_bad_peer
+        self.distrusted: Callable[[object], bool] = lambda ssl_object: False
+        """Whether a connection's peer is believed no more: asked once a second, since it may say nothing for long."""
         self._server: asyncio.Server | None = None
         self._connections: dict[BookieConnection, None] = {}
         self._tick: asyncio.TimerHandle | None = None
@@ -61,6 +63,9 @@ class BookieServer:
     def _on_tick(self) -> None:
         self.bookie.tick()
         self.slabs.trim()
+        for connection in list(self._connections):
+            if self.distrusted(connection.transport.get_extra_info("ssl_object")):
+                connection.transport.abort()
         self._tick = self._loop.call_later(_TICK_S, self._on_tick)
 
     # -- called by connections ----------------------------------------------------------------------------------------
