@@ -76,7 +76,7 @@ class ConfigNode(GroupNode):
             ssl=ssl,
             raft=settings.raft,
             service=ServiceSettings(
-                rights=WriteRights,
+                rights=lambda machine: WriteRights(machine, clock.wall_ms),
                 here=(node_id,),
                 request_timeout_s=settings.request_timeout_s,
                 unavailable_text=_unavailable_text(node_id),

@@ -14,6 +14,8 @@ Invariants: what tells of one region's state is written by that region alone; a 
   feature level, and its metadata R alone; another region takes it away only where nothing names it any more |
 | /tombstones/… | any region; that R purges, or has purged, only R says |
 | a lease, and what lies under it | any region; renewed and ended by one that may write what lies under it |
+| /revocations/… | any region revokes, and revokes more; what another one has revoked it neither lifts nor shortens; a
+  record is taken away by nobody before it has been over for a while |
 | counters | any region, a few numbers at a time, and no jumps |
 | all others: tenants, namespaces, policies, topics, clusters, leaderships, operations | any region |
 
@@ -27,6 +29,7 @@ from typing import Any, TypeVar
 
 from global_config import keys
 from global_config.deferred_edits import CONFLICTS, MERGED
+from global_config.revocation_list import KEPT_MS
 from heliograph.kv.machine_commands import CommandKind, MalformedCommand, ops_of, unpack
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
 from heliograph.kv.state_machine import KvMachine
@@ -37,22 +40,30 @@ from heliograph.model.configuration.configuration_records import (
     TenantInfo,
 )
 from heliograph.model.configuration.leadership import WRITERS
+from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed
 from heliograph.wire.metadata_frames import Frame, fields
 
-V = TypeVar("V", RegionInfo, Tombstone)
+V = TypeVar("V", RegionInfo, Tombstone, Revocation)
 
 OWN = (WRITERS, keys.DATA_KEYS, keys.REPORT_KEYS, MERGED)
 """A region's name follows, which alone writes there."""
+_JUDGED = (keys.REGIONS, keys.REGION_NUMBERS, CONFLICTS, TOMBSTONES, REVOCATIONS)
+"""What is judged by what it says, and so may not go by itself."""
+GONE_MS = KEPT_MS - 86_400_000
+"""A revocation may go that has been over for so long: a day less than whoever takes it away waits, for clocks that
+differ.
+"""
 IDS_MAX = 1000
 
 
 class WriteRights:
     """Over the table of the node that leads. Implements `heliograph.kv.server.metadata_service.RightsPort`."""
 
-    def __init__(self, machine: KvMachine) -> None:
-        self._machine = machine
+    def __init__(self, machine: KvMachine, wall_ms: Callable[[], int]) -> None:
+        """wall_ms: the time, in milliseconds since 1970."""
+        self._machine, self._wall_ms = machine, wall_ms
 
     def check(self, writers: Sequence[str], kind: int, payload: bytes) -> None:
         """writers: the regions that whoever asks proves to be. Raises NotAllowed, MetadataUnavailable (this node does
@@ -100,6 +111,8 @@ class WriteRights:
     def _write(self, writers: Sequence[str], op: Put | Delete, ops: Sequence[Op]) -> None:
         key = op.key
         self._own(writers, key)
+        if isinstance(op, Put) and op.lease and key.startswith(_JUDGED):
+            raise _refused(writers, key, "it would go with its lease, whatever it says then")
         if key.startswith(CONFLICTS) and isinstance(op, Put):
             self._own(writers, key, (CONFLICTS,))
         elif key.startswith(keys.REGION_NUMBERS):
@@ -113,6 +126,8 @@ class WriteRights:
                 raise _refused(writers, key, f"{user} still names {name}")
         elif key.startswith(TOMBSTONES) and isinstance(op, Put):
             self._tombstone(writers, op)
+        elif key.startswith(REVOCATIONS):
+            self._revocation(writers, op)
 
     def _region(self, writers: Sequence[str], name: str, op: Put, ops: Sequence[Op]) -> None:
         new = _decoded(writers, op.key, RegionInfo, op.value)
@@ -145,7 +160,29 @@ class WriteRights:
             if said:
                 raise _refused(writers, op.key, f"only {min(said)} says what is purged there")
 
-    def _stored(self, writers: Sequence[str], op: Put, kind: type[V]) -> V | None:
+    def _revocation(self, writers: Sequence[str], op: Put | Delete) -> None:
+        new = _decoded(writers, op.key, Revocation, op.value) if isinstance(op, Put) else None
+        if new is not None and new.key != op.key:
+            raise _refused(writers, op.key, "it speaks of another name")
+        old = None if op.expected == ABSENT else self._stored(writers, op, Revocation)
+        if old is None:
+            return
+        if new is None:
+            if not old.over(self._wall_ms(), kept_ms=GONE_MS):
+                raise _refused(writers, op.key, "a revocation is lifted, and goes when it has been over for a month")
+            return
+        others = {
+            name for name in old.regions if name not in writers and self._machine.get(keys.region(name)) is not None
+        }
+        said = set(new.regions).difference(old.regions, writers)
+        if others and not old.lifted_ms:
+            said |= others.difference(new.regions)
+            if not new.as_strong_as(old):
+                raise _refused(writers, op.key, f"{' and '.join(sorted(others))} revoked it: lift it there")
+        if said:
+            raise _refused(writers, op.key, f"only {min(said)} says what was revoked there")
+
+    def _stored(self, writers: Sequence[str], op: Put | Delete, kind: type[V]) -> V | None:
         """What stands there, and is still there when the write is made; None: another version does, so that nothing
         will be written.
         """

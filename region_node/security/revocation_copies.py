@@ -19,7 +19,7 @@ from functools import partial
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
 from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
-from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.errors import CorruptData, HeliographError, NotAllowed
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
@@ -87,7 +87,11 @@ class RevocationCopies:
             elif there is None and here[0].over(self._clock.wall_ms(), kept_ms=0):
                 await self._meta.delete(COPIES + name, expected=here[2])
             elif there is None or here[0].age > there[0].age:
-                await self._config.put(REVOCATIONS + name, here[1], expected=_version(there))
+                try:
+                    await self._config.put(REVOCATIONS + name, here[1], expected=_version(there))
+                except NotAllowed as error:  # what another region has lifted, that one puts back
+                    log.info("revocation.not_put_back", extra={"key": name, "error": str(error)})
+                    continue
                 log.warning("revocation.put_back", extra={"kind": here[0].kind, "revoked": here[0].name})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from global_config import revocation_list
+from global_config import keys, revocation_list
 from global_config.revocation_list import KEPT_MS, RevocationList
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import rows_under
@@ -69,5 +69,26 @@ def test_what_is_over_goes_when_another_one_comes_and_what_is_in_force_never(mon
             await made.add(record("new", 2000 + KEPT_MS - 1))
         await made.add(record("new", 2000 + KEPT_MS))
         assert await names(store) == ["new", "stays"]
+
+    asyncio.run(run())
+
+
+def test_what_two_regions_have_revoked_is_lifted_by_both() -> None:
+    async def run() -> None:
+        store = EmbeddedStore()
+        for region in ("us", "eu"):
+            await store.put(keys.region(region), b"")
+        made = RevocationList(store)
+        await made.add(record("a", before_ms=900, until_ms=5000, regions=("us", "gone")))
+        with pytest.raises(NotAllowed, match="was revoked in us: lift it there"):
+            await made.lift("token", "a", 2000, "root", "eu")
+        _, both = await made.add(record("a", 2000, before_ms=100, until_ms=6000, regions=("eu",)))
+        assert both == record("a", 2000, before_ms=900, until_ms=6000, regions=("eu", "us"))
+        _, left = await made.lift("token", "a", 3000, "root", "eu")
+        assert left == record("a", 2001, before_ms=900, until_ms=6000, regions=("us",))
+        _, lifted = await made.lift("token", "a", 4000, "root", "us")
+        assert lifted.lifted_ms == 4000
+        _, anew = await made.add(record("a", 5000, regions=("eu",)))
+        assert anew == record("a", 5000, regions=("eu",))
 
     asyncio.run(run())

@@ -12,7 +12,7 @@ from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.deferred_edits import CONFLICTS, MERGED
-from global_config.write_rights import IDS_MAX, WriteRights
+from global_config.write_rights import GONE_MS, IDS_MAX, WriteRights
 from heliograph.kv.machine_commands import CommandKind, MalformedCommand, command, open_answer, pack, txn_fields
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
 from heliograph.kv.state_machine import KvMachine
@@ -23,6 +23,7 @@ from heliograph.model.configuration.configuration_records import (
     TenantInfo,
 )
 from heliograph.model.configuration.leadership import writer
+from heliograph.model.configuration.revocations import Revocation
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
 from heliograph.wire.metadata_frames import Frame
@@ -36,7 +37,8 @@ class Table:
 
     def __init__(self) -> None:
         self.machine, self._index = KvMachine(), 0
-        self.rights = WriteRights(self.machine)
+        self.now_ms = 1_000_000
+        self.rights = WriteRights(self.machine, lambda: self.now_ms)
         self.apply([Put(keys.region("us"), US.encode()), Put(keys.region_number(1), b"us")])
         self.apply([Put(keys.region("eu"), RegionInfo(name="eu", number=2).encode())])
 
@@ -243,3 +245,58 @@ def test_whoever_leads_asks_whoever_writes() -> None:
         return RegionInfo.decode(found[0])
 
     simulate(main)
+
+
+REVOKED = Revocation(
+    kind="subject", name="app", since_ms=1000, before_ms=900, until_ms=10**12, by="root", regions=("us",)
+)
+
+
+def test_what_another_region_has_revoked_is_neither_lifted_nor_shortened() -> None:
+    table = Table()
+    table.ask("eu", Put(REVOKED.key, REVOKED.encode(), ABSENT))  # an older configuration lacks it
+    table.apply([Put(REVOKED.key, REVOKED.encode())])
+    version = table.version(REVOKED.key)
+
+    def put(**changed: Any) -> Put:
+        return Put(REVOKED.key, replace(REVOKED, since_ms=2000, **changed).encode(), version)
+
+    for weaker in ({"lifted_ms": 2000}, {"before_ms": 899}, {"until_ms": 10**12 - 1}):
+        table.refuses("eu", put(**weaker), why="us revoked it: lift it there")
+        table.ask("us", put(**weaker))
+    for regions in ((), ("eu",), ("ap", "us")):
+        table.refuses("eu", put(regions=regions), why="says what was revoked there")
+    both = put(before_ms=0, until_ms=0, regions=("eu", "us"))
+    table.ask("eu", both)
+    table.apply([both])
+    version = table.version(REVOKED.key)
+    table.refuses("us", put(lifted_ms=3000), why="eu revoked it")
+    table.ask("us", put(before_ms=0, until_ms=0, regions=("eu",)))  # it takes its own word back
+
+
+def test_a_region_that_is_gone_keeps_nothing_revoked() -> None:
+    table = Table()
+    gone = replace(REVOKED, regions=("ap",))
+    table.apply([Put(gone.key, gone.encode())])
+    table.ask("eu", Put(gone.key, replace(gone, lifted_ms=2000).encode(), table.version(gone.key)))
+
+
+def test_a_revocation_is_taken_away_by_nobody_before_it_has_been_over_for_long() -> None:
+    table = Table()
+    table.apply([Put(REVOKED.key, REVOKED.encode())])
+    for region in ("us", "eu"):
+        table.refuses(region, Delete(REVOKED.key), why="name the version")
+        table.refuses(region, Delete(REVOKED.key, table.version(REVOKED.key)), why="it has been over for a month")
+        table.refuses(region, Put(replace(REVOKED, name="b").key, REVOKED.encode(), ABSENT), why="another name")
+    table.now_ms = REVOKED.until_ms + GONE_MS
+    table.ask("eu", Delete(REVOKED.key, table.version(REVOKED.key)))
+
+
+def test_nothing_that_is_judged_by_what_it_says_goes_with_a_lease() -> None:
+    """Whoever may write what lies under a lease ends it."""
+    table = Table()
+    (lease,) = table.run(CommandKind.GRANT, [3000])
+    key = keys.region("us")
+    table.refuses("eu", Put(key, US.encode(), table.version(key), lease), why="go with its lease")
+    stronger = replace(REVOKED, since_ms=2000)
+    table.refuses("eu", Put(REVOKED.key, stronger.encode(), ABSENT, lease), why="go with its lease")

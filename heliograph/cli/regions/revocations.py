@@ -123,7 +123,13 @@ def remove(
 ) -> None:
     """Take a revocation back: what it names counts again (after a password was changed, or for a slip)."""
     found = rest.delete(_one(kind, name))
-    output.told(found, f"{kind} {found['name']} counts again")
+    still = " and ".join(found.get("still_in", ()))
+    output.told(
+        found,
+        f"{kind} {found['name']} is still revoked, in {still}: `remove` it there too"
+        if still
+        else f"{kind} {found['name']} counts again",
+    )
 
 
 def _one(kind: Revoked, name: str) -> str:

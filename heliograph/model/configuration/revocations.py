@@ -64,7 +64,7 @@ class Revocation(_Value):
 
     `before_ms`: of a subject or an issuer: tokens that were issued before, and those that do not say when; 0: all.
     `until_ms`: what it names has run out by itself then, and the record may go; 0: never. `lifted_ms`: when it was
-    taken back; 0: it is in force.
+    taken back; 0: it is in force. `regions`: through which it was revoked; only these take it back.
     """
 
     kind: str
@@ -76,6 +76,7 @@ class Revocation(_Value):
     by: str = ""
     lifted_ms: int = 0
     lifted_by: str = ""
+    regions: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -89,6 +90,13 @@ class Revocation(_Value):
     def covers(self, proof: ProvenBy) -> bool:
         """Whether it revokes that credential, which it names."""
         return not self.lifted_ms and not (self.before_ms and proof.issued_ms >= self.before_ms)
+
+    def as_strong_as(self, other: Revocation) -> bool:
+        """Whether it revokes all that the other one does, for as long."""
+        return not self.lifted_ms and all(
+            not own or (theirs and own >= theirs)
+            for own, theirs in ((self.before_ms, other.before_ms), (self.until_ms, other.until_ms))
+        )
 
     def over(self, now_ms: int, *, kept_ms: int) -> bool:
         """Whether the record may be deleted: what it named ran out, or it was lifted, `kept_ms` ago."""

@@ -11,6 +11,7 @@ from global_config.revocation_list import RevocationList
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
+from heliograph.model.errors import NotAllowed
 from region_node.security import revocation_copies
 from region_node.security.revocation_copies import COPIES, RevocationCopies
 from tests.region_node.topics.fake_storage import FakeClock
@@ -122,5 +123,27 @@ def test_what_a_newer_version_wrote_stays_as_it_is(monkeypatch: pytest.MonkeyPat
         await world.meta.put(f"{COPIES}token/a", newer)
         await world.settle()
         assert await world.there() == {} and await world.meta.get(f"{COPIES}token/a") is not None
+
+    with_world(monkeypatch, test)
+
+
+def test_what_another_region_has_to_put_back_holds_nothing_else_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        for name in ("a", "b"):
+            await world.list.add(record(name))
+        await world.list.lift("token", "a", 2000, "root")
+        await world.settle()
+        put = world.config.put
+
+        async def refusing(key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+            if key.endswith("/a"):
+                raise NotAllowed("eu revoked it: lift it there")
+            return await put(key, value, expected=expected, lease=lease)
+
+        monkeypatch.setattr(world.config, "put", refusing)
+        await put(f"{REVOCATIONS}token/a", record("a").encode())  # as before it was lifted
+        await world.config.delete(f"{REVOCATIONS}token/b")
+        await world.settle()
+        assert (await world.there())["token/b"] == record("b")
 
     with_world(monkeypatch, test)

@@ -72,6 +72,7 @@ async def revoke(admin: Admin, request: web.Request, given: RevocationTerms | No
         until_ms=asked.until_ms,
         reason=asked.reason,
         by=_caller(request),
+        regions=(admin.region,),
     )
     revocations = admin.security.authentication.revocations
     request[ANSWERED_FIRST] = True
@@ -83,12 +84,16 @@ async def revoke(admin: Admin, request: web.Request, given: RevocationTerms | No
 
 
 async def lift(admin: Admin, request: web.Request) -> dict[str, Any]:
-    """What it names counts again, in every region that hears of it."""
+    """What it names counts again, in every region that hears of it; but where other regions have revoked it too
+    (`still_in`) it stays so until it is lifted there.
+    """
     kind, name = _named(request)
-    before, after = await admin.config.revocations.lift(kind, name, admin.clock.wall_ms(), _caller(request))
+    before, after = await admin.config.revocations.lift(
+        kind, name, admin.clock.wall_ms(), _caller(request), admin.region
+    )
     await admin.security.authentication.revocations.heard(after, _HEARD_S)
-    admin.changed(request, _shown(before), None)
-    return _shown(before)
+    admin.changed(request, _shown(before), None if after.lifted_ms else _shown(after))
+    return {**_shown(before), "still_in": [] if after.lifted_ms else list(after.regions)}
 
 
 def samples(admin: Admin) -> Iterator[Sample]:
