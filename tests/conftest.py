@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.broken_rules import BrokenRules
 from tests.region_node.either import ORACLE, Either, either, oracle
 from tests.region_node.rest_client import Rest
 from tests.worker_ports import take_own_ports
@@ -21,6 +22,11 @@ take_own_ports()
 
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")  # the same examples each time, however slow the machine is
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> BrokenRules:
+    return BrokenRules(monkeypatch)
 
 
 @pytest.fixture(scope="session")

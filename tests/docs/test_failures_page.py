@@ -4,6 +4,7 @@ runs, or where they are marked `long` `make test-system`.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -42,6 +43,23 @@ def test_it_says_how_many_worlds_there_are() -> None:
     assert [
         int(count) for count in re.findall(r"^\| (\d+) \|", text.partition("## Simulated")[2], re.MULTILINE)
     ] == list(worlds)
+
+
+def test_it_says_how_many_broken_rules_are_found() -> None:
+    text = PAGE.read_text()
+    worlds = ast.parse((ROOT / "tests/geo_tests/sim/test_world.py").read_text())
+    (mutants,) = (
+        node.value
+        for node in worlds.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "MUTANTS"
+    )
+    assert isinstance(mutants, ast.Dict) and f"({len(mutants.keys)} broken rules, each found)" in text
+    leadership = ROOT / "tests/region_node/dr/leadership"
+    for name, said in (("leadership_simulation", "nine"), ("subscription_leadership", "five")):
+        tree = ast.parse((leadership / f"test_{name}.py").read_text())
+        (rules,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_mutants")
+        count = sum(isinstance(node, ast.FunctionDef) for node in rules.body)
+        assert count == {"five": 5, "nine": 9}[said] and f"test_{name}.py` ({said} mutants)" in text
 
 
 def test_the_tests_that_it_names_are_there() -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from global_config import backup
 from global_config.view import ConfigView
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
@@ -28,9 +26,10 @@ from storage.bookie.directories.cookie import DiskIdentity
 from storage.bookie.serving import enrolment
 from storage.ledger.bookies.bookie_cookie import BookieCookie
 from storage.managed_ledger.cursors import cursor
+from tests.broken_rules import BrokenRules
 
 
-def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
+def the_mark_delete_position_jumps_over_gaps(patch: BrokenRules) -> None:
     def advance(self: cursor.Cursor) -> None:
         for ledger in sorted(self._acked):
             pairs = list(self._acked[ledger].pairs())
@@ -41,7 +40,7 @@ def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cursor.Cursor, "_advance", advance)
 
 
-def what_is_gone_is_not_named(patch: pytest.MonkeyPatch) -> None:
+def what_is_gone_is_not_named(patch: BrokenRules) -> None:
     """A target goes on behind what its source does not have any more, and says that it lacks nothing."""
 
     def confirm_skip(self: version_vector.Intake, record: SkipRecord) -> None:
@@ -50,7 +49,7 @@ def what_is_gone_is_not_named(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(version_vector.Intake, "confirm_skip", confirm_skip)
 
 
-def what_was_sent_is_not_at_risk(patch: pytest.MonkeyPatch) -> None:
+def what_was_sent_is_not_at_risk(patch: BrokenRules) -> None:
     """A source says that its target lacks what was not sent yet, and nothing else."""
 
     def backlog(self: link_sender.LinkSender) -> Any:
@@ -61,7 +60,7 @@ def what_was_sent_is_not_at_risk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link_sender.LinkSender, "backlog", backlog)
 
 
-def a_tombstone_goes_with_the_first_copy(patch: pytest.MonkeyPatch) -> None:
+def a_tombstone_goes_with_the_first_copy(patch: BrokenRules) -> None:
     """It is taken away once one region has purged: a region that has not heard of it yet brings the topic back."""
 
     async def settle(self: Tombstones, found: Tombstone, version: int) -> None:
@@ -71,7 +70,7 @@ def a_tombstone_goes_with_the_first_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tombstones, "settle", settle)
 
 
-def what_a_restored_tombstone_names_goes(patch: pytest.MonkeyPatch) -> None:
+def what_a_restored_tombstone_names_goes(patch: BrokenRules) -> None:
     """It is obeyed as it stands, whatever was made under its name since."""
     restored = backup._restored
 
@@ -85,7 +84,7 @@ def what_a_restored_tombstone_names_goes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tombstones, "_asked", asked)
 
 
-def a_region_that_a_backup_lacks_has_left_for_good(patch: pytest.MonkeyPatch) -> None:
+def a_region_that_a_backup_lacks_has_left_for_good(patch: BrokenRules) -> None:
     """A number that was heard of once is a region's for ever, also where the configuration went back."""
 
     def number_given(self: ConfigView, key: str, value: bytes | None) -> None:
@@ -96,7 +95,7 @@ def a_region_that_a_backup_lacks_has_left_for_good(patch: pytest.MonkeyPatch) ->
     patch.setattr(ConfigView, "_number_given", number_given)
 
 
-def what_an_ended_region_left_is_nobodys(patch: pytest.MonkeyPatch) -> None:
+def what_an_ended_region_left_is_nobodys(patch: BrokenRules) -> None:
     """Who had nothing of it before shows it under a name that no region ever had."""
 
     async def name(self: ended_origins.EndedOrigins, log: Any, origin: Any) -> str:
@@ -105,14 +104,14 @@ def what_an_ended_region_left_is_nobodys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ended_origins.EndedOrigins, "_name", name)
 
 
-def a_switchover_waits_for_no_delivery(patch: pytest.MonkeyPatch) -> None:
+def a_switchover_waits_for_no_delivery(patch: BrokenRules) -> None:
     async def deliver(self: operation_steps.Conductor, op: Operation) -> Operation:
         return op.passed("all is in both", self._wall_ms())
 
     patch.setattr(operation_steps.Conductor, "_deliver", deliver)
 
 
-def a_founder_votes_before_it_has_learned(patch: pytest.MonkeyPatch) -> None:
+def a_founder_votes_before_it_has_learned(patch: BrokenRules) -> None:
     """A voter takes its empty folder for that of the first hour."""
 
     def begin(self: RaftCore, now: float) -> None:
@@ -124,12 +123,12 @@ def a_founder_votes_before_it_has_learned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "_begin", begin)
 
 
-def a_folder_is_proven_once_it_was_started_with(patch: pytest.MonkeyPatch) -> None:
+def a_folder_is_proven_once_it_was_started_with(patch: BrokenRules) -> None:
     """A voter with an empty folder that is started again counts."""
     patch.setattr(life_file, "begin", lambda disk, life: life_file.prove(disk, life, ()))
 
 
-def a_voter_holds_for_ever_what_it_has_said(patch: pytest.MonkeyPatch) -> None:
+def a_voter_holds_for_ever_what_it_has_said(patch: BrokenRules) -> None:
     """A leader does not ask a voter again that says it holds less than before."""
 
     def on_refused(self: Leading, member: str, progress: Progress, index: int, *hint: int) -> None:
@@ -140,7 +139,7 @@ def a_voter_holds_for_ever_what_it_has_said(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "_on_refused", on_refused)
 
 
-def empty_disks_are_believed(patch: pytest.MonkeyPatch) -> None:
+def empty_disks_are_believed(patch: BrokenRules) -> None:
     """A bookie without its directories is the one that it was."""
     doubt_of = enrolment.doubt_of
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 import pytest
 
 from geo_tests.sim.raft_losses import CountsOnWhatWasLost, LosingWorld, StandsWithNothing, VotesByWhatIsLeft
+from geo_tests.sim.raft_member import Violation
 from geo_tests.sim.raft_world import violations
 from heliograph.raft.core import RaftCore
 from heliograph.raft.messages import COMMAND, Append, AppendReply
+from tests.broken_rules import BrokenRules, fitting
 from tests.heliograph.raft.cores import elect, make, sent, settle
 
 
@@ -27,10 +29,9 @@ def test_members_lose_something_and_make_it_good() -> None:
 @pytest.mark.parametrize(
     ("mutant", "first"), [(VotesByWhatIsLeft, 48), (StandsWithNothing, 2), (CountsOnWhatWasLost, 46)]
 )
-def test_a_rule_without_which_a_loss_spreads_is_missed(mutant: type[RaftCore], first: int) -> None:
-    assert next(violations(mutant, range(first, first + 8), LosingWorld), None) is not None, (
-        f"{mutant.__doc__} was not found"
-    )
+def test_a_rule_without_which_a_loss_spreads_is_missed(mutant: type[RaftCore], first: int, broken: BrokenRules) -> None:
+    fitting(mutant)
+    broken.look(lambda seed: LosingWorld(seed, core=mutant).run(), range(first, first + 8), Violation)
 
 
 def test_a_leader_feeds_a_member_that_holds_less_than_it_has_said() -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import pytest
 
+from geo_tests.sim.raft_member import Violation
 from geo_tests.sim.raft_mutants import MUTANTS, ReadsWithoutAsking
 from geo_tests.sim.raft_world import RaftWorld, violations
 from heliograph.raft.core import RaftCore
+from tests.broken_rules import BrokenRules, fitting
 
 SEEDS, CHUNK = 720, 60
 
@@ -50,6 +52,6 @@ FOUND_BY = {ReadsWithoutAsking: 465}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_broken_rule_is_found(mutant: type[RaftCore]) -> None:
-    seeds = (FOUND_BY.get(mutant, 0), *range(600))
-    assert next(violations(mutant, seeds), None) is not None, f"{mutant.__doc__} was not found"
+def test_a_broken_rule_is_found(mutant: type[RaftCore], broken: BrokenRules) -> None:
+    fitting(mutant)
+    broken.look(lambda seed: RaftWorld(seed, core=mutant).run(), (FOUND_BY.get(mutant, 0), *range(600)), Violation)

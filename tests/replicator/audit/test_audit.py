@@ -32,6 +32,7 @@ from replicator.links import link
 from replicator.log.replicated_entries import is_passing
 from replicator.manager.link_manager import LinkSettings
 from replicator.receiving import receiver_stream
+from tests.broken_rules import BrokenRules
 from tests.replicator.audit.audit_world import Damaged, held
 from tests.replicator.link_instance import Instance, TestRegion
 
@@ -290,10 +291,10 @@ async def late_and_its_origin_gone(damaged: Damaged, rng: random.Random) -> None
     assert (sorted(eu.bodies()), sorted(ap.bodies())) == shown
 
 
-def test_what_lies_late_is_told_and_kept_where_its_origin_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_late_is_told_and_kept_where_its_origin_is_gone(broken: BrokenRules) -> None:
     play(late_and_its_origin_gone, names=("us", "eu", "ap", "sa"))
-    monkeypatch.setattr(LateMap, "between", lambda *_: [])
-    with pytest.raises(AssertionError):
+    broken.setattr(LateMap, "between", lambda *_: [])
+    with broken.found():
         play(late_and_its_origin_gone, names=("us", "eu", "ap", "sa"))
 
 
@@ -306,11 +307,11 @@ def test_where_a_region_is_gone_the_others_put_each_other_right() -> None:
             raise
 
 
-def test_mutant_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_nobody_else_is_asked(broken: BrokenRules) -> None:
     async def nothing(*_: Any) -> None: ...
 
-    monkeypatch.setattr(audit_pass.AuditPass, "_look_elsewhere", nothing)
-    with pytest.raises(AssertionError):
+    broken.setattr(audit_pass.AuditPass, "_look_elsewhere", nothing)
+    with broken.found():
         play(without_its_origin)
 
 
@@ -456,12 +457,12 @@ def test_a_wrong_copy_at_the_origin_is_not_spread() -> None:
             raise
 
 
-def test_mutant_the_origin_is_always_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_the_origin_is_always_right(broken: BrokenRules) -> None:
     async def right(*_: Any) -> bool:
         return True
 
-    monkeypatch.setattr(audit_repair.Repairer, "_origin_is_right", right)
-    with pytest.raises(AssertionError):
+    broken.setattr(audit_repair.Repairer, "_origin_is_right", right)
+    with broken.found():
         play(wrong_at_its_origin)
 
 
@@ -503,17 +504,16 @@ def test_where_the_origin_has_another_entry_one_too_many_goes_with_two_regions_a
             raise
 
 
-def test_an_origin_that_does_not_say_what_lies_there_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_origin_that_does_not_say_what_lies_there_is_not_enough(broken: BrokenRules) -> None:
     """An earlier version at the other end."""
-    told = audit_scan.Teller._taken
 
     async def unsaid(*_: Any) -> int:
         return 0
 
-    monkeypatch.setattr(audit_scan.Teller, "_taken", unsaid)
-    with pytest.raises(AssertionError, match="'extra': 1"):
+    broken.setattr(audit_scan.Teller, "_taken", unsaid)
+    with broken.found(match="'extra': 1"):
         play(one_too_many, names=("us", "eu"))
-    monkeypatch.setattr(audit_scan.Teller, "_taken", told)
+    broken.mend()
     play(one_too_many, names=("us", "eu"))
 
 
@@ -688,14 +688,9 @@ def test_a_pass_keeps_to_the_rate() -> None:
 # -- rules taken out ---------------------------------------------------------------------------------------------------
 
 
-def _harm(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, broken: Any) -> None:
-    monkeypatch.setattr(where, name, broken)
-    for seed in range(40):
-        try:
-            play(spoilt_and_repaired, seed=seed)
-        except AssertionError:
-            return
-    raise AssertionError("no seed shows that the rule is gone")
+def _harm(broken: BrokenRules, where: Any, name: str, wrong: Any) -> None:
+    broken.setattr(where, name, wrong)
+    broken.look(lambda seed: play(spoilt_and_repaired, seed=seed), range(40))
 
 
 class _Agrees:
@@ -703,35 +698,35 @@ class _Agrees:
         return True
 
 
-def test_mutant_digests_that_always_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    _harm(monkeypatch, audit_pass, "digest", lambda rows: _Agrees())
+def test_mutant_digests_that_always_agree(broken: BrokenRules) -> None:
+    _harm(broken, audit_pass, "digest", lambda rows: _Agrees())
 
 
-def test_mutant_lost_ones_are_appended_without_a_look_at_holes(monkeypatch: pytest.MonkeyPatch) -> None:
-    _harm(monkeypatch, audit_pass.Hole, "may_hold", lambda self, origin, at: False)
+def test_mutant_lost_ones_are_appended_without_a_look_at_holes(broken: BrokenRules) -> None:
+    _harm(broken, audit_pass.Hole, "may_hold", lambda self, origin, at: False)
 
 
-def test_mutant_what_passes_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_scan, "_reach", lambda log, piece, ask, to: frozenset((to,)))
-    with pytest.raises(AssertionError):
+def test_mutant_what_passes_is_not_told_of(broken: BrokenRules) -> None:
+    broken.setattr(audit_scan, "_reach", lambda log, piece, ask, to: frozenset((to,)))
+    with broken.found():
         play(passed_on_and_spoilt, names=("us", "eu", "ap", "sa"))
 
 
-def test_mutant_what_passed_is_shown_after_its_repair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_repair, "passing", lambda run, region: [run])
-    with pytest.raises(AssertionError):
+def test_mutant_what_passed_is_shown_after_its_repair(broken: BrokenRules) -> None:
+    broken.setattr(audit_repair, "passing", lambda run, region: [run])
+    with broken.found():
         play(passed_on_and_spoilt, names=("us", "eu", "ap", "sa"))
 
 
-def test_mutant_late_ones_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    _harm(monkeypatch, audit_pass.AuditPass, "_note_late", lambda *_: None)
+def test_mutant_late_ones_are_not_remembered(broken: BrokenRules) -> None:
+    _harm(broken, audit_pass.AuditPass, "_note_late", lambda *_: None)
 
 
-def test_mutant_what_is_fetched_is_put_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_what_is_fetched_is_put_anywhere(broken: BrokenRules) -> None:
     place = audit_repair.Repairer._place
 
     def shuffled(self: Any, holes: Any, findings: Any) -> Any:
         placed = place(self, holes, findings)
         return [p._replace(run=q.run) for p, q in zip(placed, reversed(placed), strict=True)]
 
-    _harm(monkeypatch, audit_repair.Repairer, "_place", shuffled)
+    _harm(broken, audit_repair.Repairer, "_place", shuffled)

@@ -21,6 +21,8 @@ from tests.replicator.fake_ledger import FakeLedger, Store
 class Gate:
     """Of one namespace, in every region."""
 
+    leadership = 0
+
     def __init__(self, leadership: int = 3) -> None:
         self.leadership = self.epoch = leadership
 

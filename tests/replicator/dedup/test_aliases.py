@@ -14,11 +14,13 @@ import pytest
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
-from replicator.dedup import aliases
+from replicator.dedup import aliases, producer_dedup
 from replicator.dedup.producer_dedup import Coming, DedupSettings, Producers
 from replicator.dedup.published_checksums import PublishedChecksums, checksum_of, checksums_of, entries
 from replicator.dedup.version_vector import RunVerdict
+from replicator.log import replicated_log
 from replicator.log.replicated_log import ReplicatedLog
+from tests.broken_rules import BrokenRules
 from tests.replicator.dedup.alias_world import Region, World, body, ignored, local
 
 
@@ -41,50 +43,52 @@ def test_each_message_is_stored_once_in_every_region(restarts: bool) -> None:
         run(seed, restarts=restarts)
 
 
+def _no_aliases(patch: BrokenRules) -> None:
+    patch.setattr(replicated_log, "repeats", lambda run, held, coming: None)
+
+
+def _a_maximum(patch: BrokenRules) -> None:
+    patch.setattr(Producers, "touches", lambda self, name, low, high: True)
+    patch.setattr(Producers, "holds", lambda self, name, low, high, _: high <= self.last_sequence(name, 3))
+
+
+def _what_is_under_way_is_overlooked(patch: BrokenRules) -> None:
+    patch.setattr(replicated_log, "repeats", lambda run, held, coming: aliases.repeats(run, held, {}))
+
+
+def _what_arrives_is_overlooked(patch: BrokenRules) -> None:
+    patch.setattr(replicated_log, "under_way", lambda runs: {})
+
+
 @pytest.mark.parametrize(
-    "mutant", ("no aliases", "a maximum", "what is under way is overlooked", "what arrives is overlooked")
+    "mutant", (_no_aliases, _a_maximum, _what_is_under_way_is_overlooked, _what_arrives_is_overlooked)
 )
-def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judged(name: str) -> Callable[..., object]:
-        original = aliases.repeats
-        if name == "no aliases":
-            return lambda run, held, coming: None
-        return lambda run, held, coming: original(run, held, {})
-
-    if mutant == "a maximum":
-        monkeypatch.setattr(Producers, "touches", lambda self, name, low, high: True)
-        monkeypatch.setattr(Producers, "holds", lambda self, name, low, high, _: high <= self.last_sequence(name, 3))
-    elif mutant == "what arrives is overlooked":
-        monkeypatch.setattr("replicator.log.replicated_log.under_way", lambda runs: {})
-        monkeypatch.setattr("replicator.log.replicated_log.repeats", aliases.repeats)
-    else:
-        monkeypatch.setattr("replicator.log.replicated_log.repeats", judged(mutant))
-    with pytest.raises(AssertionError):
-        for seed in range(300):
-            run(seed)
+def test_each_rule_is_needed(mutant: Callable[[BrokenRules], None], broken: BrokenRules) -> None:
+    mutant(broken)
+    broken.look(run, range(300))
 
 
-def _sequences_are_enough(patch: pytest.MonkeyPatch) -> None:
+def _sequences_are_enough(patch: BrokenRules) -> None:
     patch.setattr(Producers, "_same", lambda self, name, low, checksum: True)
 
 
-def _what_is_on_its_way_goes_by_sequences(patch: pytest.MonkeyPatch) -> None:
+def _what_is_on_its_way_goes_by_sequences(patch: BrokenRules) -> None:
     def coming(coming: Coming, name: str, low: int, high: int, checksum: int) -> bool:
         return any(first <= low and high <= last for first, last, _ in coming.get(name, ()))
 
-    patch.setattr("replicator.dedup.producer_dedup.is_coming", coming)
-    patch.setattr("replicator.dedup.aliases.is_coming", coming)
+    patch.setattr(producer_dedup, "is_coming", coming)
+    patch.setattr(aliases, "is_coming", coming)
 
 
-def _every_epoch_is_the_first(patch: pytest.MonkeyPatch) -> None:
+def _every_epoch_is_the_first(patch: BrokenRules) -> None:
     patch.setattr(Producers, "lead", lambda self, leadership, epoch: None)
 
 
-def _own_tries_on_their_way_are_overlooked(patch: pytest.MonkeyPatch) -> None:
+def _own_tries_on_their_way_are_overlooked(patch: BrokenRules) -> None:
     patch.setattr(ReplicatedLog, "_on_its_way", lambda self, leadership: {})
 
 
-def _the_highest_answers_for_all_below(patch: pytest.MonkeyPatch) -> None:
+def _the_highest_answers_for_all_below(patch: BrokenRules) -> None:
     def answered(self: Producers, run: Run) -> bool:
         return all(
             high <= self.durable(name) or self._elsewhere(run, name, low, high, checksum)
@@ -105,12 +109,10 @@ def _the_highest_answers_for_all_below(patch: pytest.MonkeyPatch) -> None:
     ),
 )
 def test_each_rule_is_needed_where_another_process_takes_a_name_over(
-    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[BrokenRules], None], broken: BrokenRules
 ) -> None:
-    mutant(monkeypatch)
-    with pytest.raises(AssertionError):
-        for seed in range(300):
-            run(seed, restarts=True)
+    mutant(broken)
+    broken.look(lambda seed: run(seed, restarts=True), range(300))
 
 
 def test_an_alias_is_no_loss_and_survives_a_reload() -> None:

@@ -16,8 +16,10 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError
 from heliograph.model.producer_names import EVERYWHERE
 from heliograph.wire.run import Run
+from replicator.dedup import aliases, producer_dedup
 from replicator.dedup.producer_dedup import Coming, DedupSettings, Producers
 from replicator.log.replicated_log import ReplicatedLog
+from tests.broken_rules import BrokenRules
 from tests.replicator.dedup.alias_world import Gate, Region, World
 from tests.replicator.link_instance import Instance, TestRegion, play
 from tests.replicator.link_world import entry
@@ -173,33 +175,33 @@ def found_wrong(seed: int) -> str:
     return ""
 
 
-def _same_bytes(patch: pytest.MonkeyPatch) -> None:
+def _same_bytes(patch: BrokenRules) -> None:
     """Two programs may send the same, as of a heartbeat: then nothing but the leadership tells their messages apart."""
 
     def coming(coming: Coming, name: str, low: int, high: int, _: int) -> bool:
         return any(first <= low and high <= last for first, last, _ in coming.get(name, ()))
 
     patch.setattr(Producers, "_same", lambda self, name, low, checksum: True)
-    patch.setattr("replicator.dedup.producer_dedup.is_coming", coming)
-    patch.setattr("replicator.dedup.aliases.is_coming", coming)
+    patch.setattr(producer_dedup, "is_coming", coming)
+    patch.setattr(aliases, "is_coming", coming)
 
 
 @pytest.mark.parametrize("same", (False, True))
 def test_nothing_is_lost_where_two_programs_have_one_name_and_nothing_is_doubled_under_one_leadership(
-    same: bool, monkeypatch: pytest.MonkeyPatch
+    same: bool, broken: BrokenRules
 ) -> None:
     """A tail that comes only once the next leadership has begun may be."""
     if same:
-        _same_bytes(monkeypatch)
+        _same_bytes(broken)
     for seed in range(40):
         assert not (wrong := found_wrong(seed)), wrong
 
 
-def _every_leadership_is_the_same(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Gate, "leadership", property(lambda self: 1, lambda self, _: None), raising=False)
+def _every_leadership_is_the_same(patch: BrokenRules) -> None:
+    patch.setattr(Gate, "leadership", property(lambda self: 1, lambda self, _: None))
 
 
-def _ranges_outlive_their_leadership(patch: pytest.MonkeyPatch) -> None:
+def _ranges_outlive_their_leadership(patch: BrokenRules) -> None:
     def follows(self: Producers, run: Run) -> bool:
         self.leadership = max(self.leadership, run.leadership)
         return run.leadership == self.leadership
@@ -207,7 +209,7 @@ def _ranges_outlive_their_leadership(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Producers, "_follows", follows)
 
 
-def _what_is_on_its_way_is_of_every_leadership(patch: pytest.MonkeyPatch) -> None:
+def _what_is_on_its_way_is_of_every_leadership(patch: BrokenRules) -> None:
     def under_way(self: ReplicatedLog, leadership: int, *, elsewhere: bool = False) -> Iterator[Run]:
         for waiting in self._order:
             there = not (waiting.duplicate or waiting.skip or waiting.state == waiting.FAILED)
@@ -217,7 +219,7 @@ def _what_is_on_its_way_is_of_every_leadership(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(ReplicatedLog, "_under_way", under_way)
 
 
-def _no_ranges(patch: pytest.MonkeyPatch) -> None:
+def _no_ranges(patch: BrokenRules) -> None:
     patch.setattr(Producers, "_follows", lambda self, run: False)
 
 
@@ -230,10 +232,14 @@ def _no_ranges(patch: pytest.MonkeyPatch) -> None:
         _no_ranges,
     ),
 )
-def test_each_rule_is_needed(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _same_bytes(monkeypatch)
-    mutant(monkeypatch)
-    assert any(found_wrong(seed) for seed in range(150))
+def test_each_rule_is_needed(mutant: Any, broken: BrokenRules) -> None:
+    _same_bytes(broken)
+    mutant(broken)
+
+    def run(seed: int) -> None:
+        assert not (wrong := found_wrong(seed)), wrong
+
+    broken.look(run, range(150))
 
 
 def test_a_name_that_is_one_producer_everywhere_is_compared_also_where_every_region_takes_messages() -> None:

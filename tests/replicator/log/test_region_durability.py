@@ -24,6 +24,7 @@ from replicator.log.affected_ranges import AFFECTED_MAX, DUMPED_MAX, AffectedLis
 from replicator.log.region_durability import RegionWaits
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
+from tests.broken_rules import BrokenRules
 from tests.replicator.fake_ledger import FakeLedger
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.link_world import entry
@@ -233,26 +234,21 @@ def test_switched_off_what_waits_is_answered() -> None:
     play(scenario)
 
 
-def _found(monkeypatch: pytest.MonkeyPatch, name: str, broken: Any) -> None:
-    monkeypatch.setattr(RegionWaits, name, broken)
-    for seed in range(24):
-        try:
-            play(cuts_and_receipts, seed=seed)
-        except AssertionError:
-            return
-    raise AssertionError("no seed shows that the rule is gone")
+def _found(broken: BrokenRules, name: str, wrong: Any) -> None:
+    broken.setattr(RegionWaits, name, wrong)
+    broken.look(lambda seed: play(cuts_and_receipts, seed=seed), range(24))
 
 
-def test_mutant_one_region_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    _found(monkeypatch, "needed", lambda self, regions=None: 1)
+def test_mutant_one_region_is_enough(broken: BrokenRules) -> None:
+    _found(broken, "needed", lambda self, regions=None: 1)
 
 
-def test_mutant_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    _found(monkeypatch, "_note", lambda self, receipt: None)
+def test_mutant_nothing_is_listed(broken: BrokenRules) -> None:
+    _found(broken, "_note", lambda self, receipt: None)
 
 
-def test_mutant_the_list_is_kept_in_memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    _found(monkeypatch, "expire", _expire_without_storing)
+def test_mutant_the_list_is_kept_in_memory_only(broken: BrokenRules) -> None:
+    _found(broken, "expire", _expire_without_storing)
 
 
 def _expire_without_storing(self: RegionWaits) -> None:
@@ -312,14 +308,14 @@ def test_the_list_is_bounded_and_a_damaged_one_is_said() -> None:
             AffectedList.read(bad)  # type: ignore[arg-type]
 
 
-def test_mutant_it_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_it_never_goes_back(broken: BrokenRules) -> None:
     note = RegionWaits._note
 
     def far(self: RegionWaits, receipt: Any) -> None:
         note(self, receipt)
         self._newest = (1 << 62, 0)
 
-    _found(monkeypatch, "_note", far)
+    _found(broken, "_note", far)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +349,7 @@ def test_a_region_that_a_message_was_not_published_for_does_not_count(
     play(scenario)
 
 
-def test_mutant_whoever_passes_an_entry_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_durability, "meant_for", lambda _: None)
-    with pytest.raises(AssertionError, match="nobody else was to have it"):
+def test_mutant_whoever_passes_an_entry_counts(broken: BrokenRules) -> None:
+    broken.setattr(region_durability, "meant_for", lambda _: None)
+    with broken.found(match="nobody else was to have it"):
         test_a_region_that_a_message_was_not_published_for_does_not_count(2, ("ap",), "ap")

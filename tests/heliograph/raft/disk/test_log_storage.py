@@ -18,6 +18,7 @@ from heliograph.model.errors import CorruptData
 from heliograph.raft.disk.log_storage import Done, LogStorage, Recovered, segment_name
 from heliograph.raft.disk.snapshot_file import load_snapshot, snapshot_name
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
+from tests.broken_rules import BrokenRules, fitting
 from tests.heliograph.raft.disk.opened_log import SEGMENT, opened, platter, run, write
 
 
@@ -392,10 +393,9 @@ def test_after_power_cuts_what_was_reported_durable_is_there(seed: int) -> None:
     live_through_power_cuts(seed, LogStorage)
 
 
-def test_a_commit_index_before_its_entries_is_found() -> None:
-    with pytest.raises((AssertionError, CorruptData)):
-        for seed in range(100):
-            live_through_power_cuts(seed, NotesTooEarly)
+def test_a_commit_index_before_its_entries_is_found(broken: BrokenRules) -> None:
+    fitting(NotesTooEarly)
+    broken.look(lambda seed: live_through_power_cuts(seed, NotesTooEarly), range(100), AssertionError, CorruptData)
 
 
 def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:

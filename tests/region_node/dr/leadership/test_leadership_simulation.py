@@ -12,9 +12,10 @@ import pytest
 
 from geo_tests.sim.leadership import Confirmed, LeadershipWorld
 from heliograph.model.configuration.leadership import Writer
-from region_node.dr.leadership import leadership_changes
+from region_node.dr.leadership import leadership_changes, write_leases
 from region_node.dr.leadership.write_gates import Gate, Writing
 from region_node.dr.leadership.write_leases import WriteLeases
+from tests.broken_rules import BrokenRules
 
 
 def test_only_the_active_region_confirms() -> None:
@@ -27,11 +28,11 @@ def test_only_the_active_region_confirms() -> None:
     assert seen["confirmed before it was made"] > 500 and seen["confirmed unaware"] > 50, seen
 
 
-def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
-    def counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+def _mutants() -> Mapping[str, Callable[[BrokenRules], None]]:
+    def counted_from_the_answer(patch: BrokenRules) -> None:
         patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
 
-    def no_margin_for_drift(patch: pytest.MonkeyPatch) -> None:
+    def no_margin_for_drift(patch: BrokenRules) -> None:
         def born(
             self: Writing, region: str, *, ttl_s: float, drift: float, now: Any, url_of: Any = lambda _: ""
         ) -> None:
@@ -40,22 +41,23 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         original = Writing.__init__
         patch.setattr(Writing, "__init__", born)
 
-    def checked_only_when_taken(patch: pytest.MonkeyPatch) -> None:
+    def checked_only_when_taken(patch: BrokenRules) -> None:
         patch.setattr(Gate, "_may_confirm", lambda self, epoch, life: True)
 
-    def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    def nobody_is_waited_for(patch: BrokenRules) -> None:
         patch.setattr(leadership_changes, "waits_for", lambda namespace, version, found: [])
 
-    def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
+    def a_drain_is_obeyed_at_once(patch: BrokenRules) -> None:
         patch.setattr(Gate, "obeyed", property(lambda self: self.version))
 
-    def an_earlier_life_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def an_earlier_life_is_forgotten(patch: BrokenRules) -> None:
         patch.setattr(
-            "region_node.dr.leadership.write_leases.writer",
+            write_leases,
+            "writer",
             lambda region, broker, lease: f"/writers/{region}/{broker}.0",
         )
 
-    def nothing_is_read_after_registering(patch: pytest.MonkeyPatch) -> None:
+    def nothing_is_read_after_registering(patch: BrokenRules) -> None:
         async def register(self: WriteLeases, told: Writer) -> None:
             key = f"/writers/{self._region}/{self._broker}.{self._lease}"
             since = await self._store.put(key, told.encode(), lease=self._lease)
@@ -63,18 +65,18 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
 
         patch.setattr(WriteLeases, "_register", register)
 
-    def nobody_has_to_have_heard(patch: pytest.MonkeyPatch) -> None:
+    def nobody_has_to_have_heard(patch: BrokenRules) -> None:
         patch.setattr(leadership_changes, "unheard", lambda name, record, version, found: {})
 
-    def a_region_is_its_brokers_that_have_a_lease(patch: pytest.MonkeyPatch) -> None:
+    def a_region_is_its_brokers_that_have_a_lease(patch: BrokenRules) -> None:
         patch.setattr(WriteLeases, "_now", lambda self: self.core.obeyed(()))
 
     return {name: mutant for name, mutant in locals().items() if callable(mutant)}
 
 
 @pytest.mark.parametrize("mutant", sorted(_mutants()))
-def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutants()[mutant](monkeypatch)
-    with pytest.raises(Confirmed):
-        for seed in (59, *range(80)):  # a drift that is too large is rare
-            LeadershipWorld(seed).run()
+def test_each_rule_is_needed(mutant: str, broken: BrokenRules) -> None:
+    _mutants()[mutant](broken)
+    broken.look(
+        lambda seed: LeadershipWorld(seed).run(), (59, *range(80)), Confirmed
+    )  # a drift that is too large is rare

@@ -32,6 +32,7 @@ from region_node.dr.leadership import leadership_changes
 from region_node.dr.leadership.leadership_changes import closing, unheard_text
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.leadership.write_gates import SubscriptionGate, Writing
+from tests.broken_rules import BrokenRules
 
 NAME = subscription_name("persistent://t/n/x", "s")
 
@@ -50,20 +51,20 @@ def test_messages_go_out_in_the_active_region_alone() -> None:
     ), seen
 
 
-def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
-    def the_lease_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+def _mutants() -> Mapping[str, Callable[[BrokenRules], None]]:
+    def the_lease_is_not_asked(patch: BrokenRules) -> None:
         patch.setattr(Writing, "holds", property(lambda self: True))
 
-    def counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    def counted_from_the_answer(patch: BrokenRules) -> None:
         patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
 
-    def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    def nobody_is_waited_for(patch: BrokenRules) -> None:
         patch.setattr(leadership_changes, "waits_for", lambda namespace, version, found: [])
 
-    def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
+    def a_drain_is_obeyed_at_once(patch: BrokenRules) -> None:
         patch.setattr(SubscriptionGate, "obeyed", property(lambda self: self.version))
 
-    def a_draining_region_hands_out(patch: pytest.MonkeyPatch) -> None:
+    def a_draining_region_hands_out(patch: BrokenRules) -> None:
         patch.setattr(
             SubscriptionGate, "waiting", lambda self: "" if self.active and self._writing.holds else "elsewhere"
         )
@@ -72,11 +73,9 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
 
 
 @pytest.mark.parametrize("mutant", sorted(_mutants()))
-def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutants()[mutant](monkeypatch)
-    with pytest.raises(Confirmed):
-        for seed in range(40):
-            SubscriptionWorld(seed).run()
+def test_each_rule_is_needed(mutant: str, broken: BrokenRules) -> None:
+    _mutants()[mutant](broken)
+    broken.look(lambda seed: SubscriptionWorld(seed).run(), range(40), Confirmed)
 
 
 class Leases:
