@@ -133,6 +133,7 @@ def validate(
     issuer: str = "",
     audience: str = "",
     role_claim: str = "sub",
+    role_prefix: str = "",
 ) -> None:
     """Say what a broker with this key would say: prints the role and the claims, or ends with 1 and the reason."""
     from region_node.security.authentication.authentication_service import MachinePorts, build_authentication
@@ -153,6 +154,7 @@ def validate(
         jwks_file=str(jwks or ""),
         audience=audience,
         role_claim=role_claim,
+        role_prefix=role_prefix,
     )
     text = (sys.stdin.read() if token == "-" else token).strip()
     ports = MachinePorts(clock=SystemClock(), rng=system_rng(), fetch=_nothing_to_fetch, offload=_nothing_to_offload)

@@ -7,6 +7,7 @@ Source: docs/operating.md, "Security".
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -18,6 +19,7 @@ SECRET_BYTES_MIN = {"HS256": 32, "HS384": 48, "HS512": 64}
 """A secret is at least as long as the hash (RFC 7518, 3.2)."""
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 BUILT_IN = ("token", "basic", "tls")
+_PREFIX_CHARS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,10 @@ class TokenSettings:
     audience: str = ""
     """The `aud` claim must hold this; empty: not looked at."""
     role_claim: str = "sub"
+    role_prefix: str | None = None
+    """Stands before each role of this source, and no other source gives a role that begins so. None: not said, which
+    is nothing, and stops the start where another issuer has the same; sources that say the same mean the same roles.
+    """
     leeway_s: int = 5
     require_expiry: bool = False
     jwks_refresh_s: float = 300.0
@@ -104,6 +110,11 @@ class TokenSettings:
             raise ConfigError("security.tokens: want 1 <= jwks_refresh_s <= jwks_stale_s")
         if not self.role_claim:
             raise ConfigError("security.tokens: role_claim is empty; `sub` is usual")
+        if len(prefix := self.role_prefix or "") > _PREFIX_CHARS_MAX or any(ord(c) < 32 for c in prefix):
+            raise ConfigError(
+                f"security.tokens: role_prefix must have at most {_PREFIX_CHARS_MAX} characters, and no control "
+                "characters; such as `corp:`"
+            )
 
     def _check_algorithms(self, places: list[str]) -> None:
         secret, shared = places == ["secret_file"], places == ["jwks_file"]
@@ -182,6 +193,7 @@ class SecuritySettings:
             raise ConfigError("security.authentication names one way twice")
         if "token" in self.authentication and not self.tokens:
             raise ConfigError("security.authentication has token, but security.tokens is empty")
+        _check_prefixes(self.tokens)
         if "basic" in self.authentication and not Path(self.basic_file).is_file():
             raise ConfigError(
                 f"security.basic_file: the file {self.basic_file!r} does not exist; `htpasswd -B -c FILE USER` makes "
@@ -203,6 +215,19 @@ class SecuritySettings:
             raise ConfigError(f"security.refresh_ahead_s must be 1 to 3600, not {self.refresh_ahead_s}")
         if self.connections_per_address < 0:
             raise ConfigError("security.connections_per_address must be 0 (no limit) or more")
+
+
+def _check_prefixes(sources: tuple[TokenSettings, ...]) -> None:
+    """A name that two issuers give is two people's, unless both sources say that it is not. Raises ConfigError."""
+    for one, other in itertools.combinations(sources, 2):
+        same = (one.role_prefix or "") == (other.role_prefix or "")
+        if same and one.issuer != other.issuer and None in (one.role_prefix, other.role_prefix):
+            names = " and ".join(repr(source.issuer) if source.issuer else "your own keys" for source in (one, other))
+            raise ConfigError(
+                f"security.tokens: {names} could give the same role to two different people: set role_prefix of one "
+                'source (`"role_prefix": "corp:"`), and name its roles so in grants and super_users; or, where the '
+                'same name is the same person, write the same role_prefix at both (`"role_prefix": ""`)'
+            )
 
 
 def check_issuer_url(url: str) -> None:

@@ -4,7 +4,8 @@ Is: the plug-in `token`; which source of keys a token belongs to, its signature,
 or issuing (`token_issuing`).
 Invariants: the algorithm is one of the source's pinned ones before a key is looked at, and `none` is none of them; the
 signature is verified before a claim counts (the issuer alone is read before, to choose the source; the source then
-checks it); a token that has run out is refused whatever else holds.
+checks it); a token that has run out is refused whatever else holds; no source gives a role that begins with another's
+prefix.
 Source: RFC 7515, RFC 7519, RFC 8725 (best practices).
 """
 
@@ -40,6 +41,7 @@ class TokenProvider:
     def __init__(self, sources: Sequence[tuple[TokenSettings, KeySource]], clock: Clock) -> None:
         self._sources, self._clock = list(sources), clock
         self._named = {settings.issuer for settings, _ in sources if settings.issuer}
+        self._prefixes = sorted({settings.role_prefix for settings, _ in sources if settings.role_prefix})
 
     async def identify(self, credentials: Credentials) -> Principal:
         text = _text(credentials.data)
@@ -73,8 +75,15 @@ class TokenProvider:
                 claims = json.loads(signed.payload)
             except (JoseError, ValueError):
                 continue
-            return principal_of(claims, settings, self._clock.wall_ms())
+            return self._own(principal_of(claims, settings, self._clock.wall_ms()), settings.role_prefix or "")
         raise Unauthenticated("the token's signature is not one of a key that is trusted here")
+
+    def _own(self, found: Principal, prefix: str) -> Principal:
+        """Refuses a role that begins as another source's do: `corp:` with the subject `a` is nobody's `corp:a`."""
+        for other in self._prefixes:
+            if len(other) > len(prefix) and other.startswith(prefix) and found.role.startswith(other):
+                raise Unauthenticated(f"the token's role begins with {other!r}, as those of another source do")
+        return found
 
 
 def principal_of(claims: Any, settings: TokenSettings, now_ms: int) -> Principal:
@@ -99,6 +108,7 @@ def principal_of(claims: Any, settings: TokenSettings, now_ms: int) -> Principal
         role = role[0]
     if not isinstance(role, str) or not role:
         raise Unauthenticated(f"the token names no role: its claim {settings.role_claim!r} is missing, or is no text")
+    role = (settings.role_prefix or "") + role
     return Principal(
         role=role, expires_ms=0 if expires is None else int(expires * 1000), proof=_proof(claims, settings, role)
     )

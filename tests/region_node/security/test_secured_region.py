@@ -69,7 +69,12 @@ class Secured(Region):
                 "allowed_urls": ["127.0.0.0/8"],
                 "tokens": [
                     {"algorithms": ["HS256"], "secret_file": str(self.folder / "secret")},
-                    {"algorithms": ["RS256"], "issuer": self.issuer.url, "audience": "heliograph"},
+                    {
+                        "algorithms": ["RS256"],
+                        "issuer": self.issuer.url,
+                        "audience": "heliograph",
+                        "role_prefix": "idp:",
+                    },
                 ],
                 "basic_file": str(self.folder / "users"),
             }
@@ -401,7 +406,7 @@ def test_a_token_that_runs_out_is_renewed_on_the_same_connection(region: Secured
 
 
 def test_oauth2_with_an_issuer_that_publishes_its_keys(region: Secured) -> None:
-    grant(region, "oauth", "produce")
+    grant(region, "idp:oauth", "produce")
     for secret, works in (("right", True), ("wrong", False)):
         parameters = {
             "issuer_url": region.issuer.url,

@@ -86,6 +86,34 @@ def test_a_source_of_tokens_has_one_place_of_keys(tmp_path: Path) -> None:
             TokenSettings(algorithms=algorithms, secret_file=path)
 
 
+def test_two_issuers_share_names_of_roles_only_where_both_say_so(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(64))
+
+    def signed(issuer: str, **fields: Any) -> TokenSettings:
+        return TokenSettings(algorithms=("HS256",), secret_file=str(tmp_path / "a"), issuer=issuer, **fields)
+
+    for sources in (
+        (signed("one"), signed("two")),
+        (signed(""), signed("one")),
+        (signed("one", role_prefix=""), signed("two")),
+        (signed("one", role_prefix="x:"), signed("two"), signed("three")),
+    ):
+        with pytest.raises(ConfigError, match="role_prefix"):
+            SecuritySettings(authentication=("token",), tokens=sources)
+    for sources in (
+        (signed("one"),),
+        (signed("one"), signed("one")),
+        (signed(""), signed("")),
+        (signed(""), signed("one", role_prefix="one:")),
+        (signed("one", role_prefix=""), signed("two", role_prefix="")),
+        (signed("one", role_prefix="x:"), signed("two", role_prefix="x:")),
+    ):
+        SecuritySettings(authentication=("token",), tokens=sources)
+    for wrong in ("a\nb", "x" * 65):
+        with pytest.raises(ConfigError, match="role_prefix"):
+            signed("one", role_prefix=wrong)
+
+
 def test_a_plug_in_of_another_package_gets_its_settings_and_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     class Badge:
         def __init__(self, settings: Mapping[str, str], clock: Any) -> None:

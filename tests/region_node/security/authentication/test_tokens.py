@@ -150,12 +150,29 @@ def test_an_issuer_with_an_entry_of_its_own_is_judged_by_that_alone(secret: str,
     """Else the key of one tenant's issuer would sign for another issuer's users."""
     path = tmp_path / "public"
     path.write_bytes(RSA.as_pem(private=False))
-    named = TokenSettings(algorithms=("RS256",), public_key_file=str(path), issuer="corp")
-    world = World(source(secret), named)
+    named = TokenSettings(algorithms=("RS256",), public_key_file=str(path), issuer="corp", role_prefix="")
+    world = World(source(secret, role_prefix=""), named)
     world.refuses(secret_token(sub="a", iss="corp"), "algorithm")
     assert world.identify(token(RSA, "RS256", sub="a", iss="corp")).role == "a"
     world.refuses(token(RSA, "RS256", sub="a", iss="else"), "algorithm")
     assert world.identify(secret_token(sub="a", iss="else")).role == "a"
+
+
+def test_the_same_subject_of_two_issuers_is_two_roles(secret: str, tmp_path: Path) -> None:
+    path = tmp_path / "public"
+    path.write_bytes(RSA.as_pem(private=False))
+    corp, plant = (
+        TokenSettings(algorithms=("RS256",), public_key_file=str(path), issuer=issuer, role_prefix=prefix)
+        for issuer, prefix in (("corp", "corp:"), ("plant", "corp:plant:"))
+    )
+    world = World(source(secret), corp, plant)
+    found = [world.identify(secret_token(sub="alice"))]
+    found += [world.identify(token(RSA, "RS256", sub="alice", iss=issuer)) for issuer in ("corp", "plant")]
+    assert [one.role for one in found] == ["alice", "corp:alice", "corp:plant:alice"]
+    assert found[1].proof.subjects == ("corp:alice", "alice"), "a revocation may name either"
+    world.refuses(secret_token(sub="corp:alice"), "begins with 'corp:'")
+    world.refuses(token(RSA, "RS256", sub="plant:alice", iss="corp"), "begins with 'corp:plant:'")
+    assert world.identify(token(RSA, "RS256", sub="corp:alice", iss="plant")).role == "corp:plant:corp:alice"
 
 
 def test_two_secrets_side_by_side_rotate_without_a_gap(secret: str, tmp_path: Path) -> None:
