@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 import typer
 
 import heliograph
+from heliograph.cli import sign_in_commands
 from heliograph.cli.messaging import perf, produce_consume
 from heliograph.cli.regions import copy_audit, disaster_recovery, policy_conflicts, revocations
 from heliograph.cli.resources import provisioning, topics, transactions, usage
@@ -40,6 +41,7 @@ def version() -> None:
 
 
 for area in (
+    sign_in_commands,
     provisioning,
     topics,
     brokers_and_bookies,

@@ -2,8 +2,8 @@
 
 Is: JSON over HTTP, redirects to a topic's owner (with their body), and refusals as one sentence. Isn't: a command, or
 what it prints.
-The address and a token come from options, else from HELIOGRAPH_ADMIN and HELIOGRAPH_TOKEN; HELIOGRAPH_CA names the
-authority of an https address.
+The address and a token come from options, else from HELIOGRAPH_ADMIN and HELIOGRAPH_TOKEN, else the token is what
+`heliograph login` keeps for the address; HELIOGRAPH_CA names the authority of an https address.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
+from heliograph.cli.signing_in.signed_in import token_for
+from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -33,7 +35,7 @@ ADMIN = "http://127.0.0.1:8080"
 _HOPS_MAX = 5
 _REQUEST_ID = "X-Request-Id"
 _HINTS = {
-    401: "give a token with --token or HELIOGRAPH_TOKEN",
+    401: "sign in with `heliograph login`, or give a token with --token or HELIOGRAPH_TOKEN",
     403: "the role of this token may not do that: ask an admin of the tenant for a grant",
     503: "try again; `heliograph status` shows whether everything runs",
 }
@@ -63,7 +65,7 @@ class Rest:
         self.pause_s = pause_s
 
     def at(self, admin: str = "", *, timeout_s: float = 0.0) -> Rest:
-        """With the same token, at another address, or with another time limit."""
+        """At another address, or with another time limit. The token that was given goes along, none that is kept."""
         return Rest(admin or self._base, self._token, timeout_s or self.timeout_s, pause_s=self.pause_s)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -100,18 +102,21 @@ class Rest:
         url = f"{self._base}{path}" + (f"?{urlencode(given)}" if given else "")
         data = None if body is None else json.dumps(body).encode()
         named: dict[str, str] = {}
+        token = self._token or token_for(self._base)
         for _ in range(_HOPS_MAX):
             request = urllib.request.Request(
                 url, method=method, data=data, headers={"Content-Type": "application/json", **named}
             )
-            if self._token:
-                request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+            if token:
+                request.add_unredirected_header("Authorization", f"Bearer {token}")
             try:
                 with _opener().open(request, timeout=self.timeout_s) as answer:
                     return answer.read(), answer.headers
             except urllib.error.HTTPError as error:
                 if error.code in (307, 308) and error.headers.get("Location"):
                     url = error.headers["Location"]
+                    if not self._token and not secret_may_go_to(url):  # a kept token goes nowhere in clear
+                        token = ""
                     named = {_REQUEST_ID: error.headers[_REQUEST_ID]} if _REQUEST_ID in error.headers else {}
                     continue
                 raise RestRefused(error) from error

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from heliograph.cli.signing_in.signed_in import authorize
 from heliograph.model.errors import ConfigError
 from region_node.instance.control import STARTED_S, call
 
@@ -263,15 +264,16 @@ class Health:
         trouble = OSError(f"region {self._region} has no broker")
         for name in [broker] if broker else self._admins:
             try:
-                return _ask(self._admins[name] + path, self._token, method)
+                return _ask(self._admins[name], path, self._token, method)
             except OSError as error:
                 trouble = error
         raise trouble
 
 
-def _ask(url: str, token: str, method: str = "GET") -> Any:
+def _ask(admin: str, path: str, token: str, method: str = "GET") -> Any:
     """The answer, of whatever kind. Raises OSError with the URL in it."""
-    request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"} if token else {})
+    url = admin + path
+    request = authorize(urllib.request.Request(url, method=method), admin, token)
     try:
         with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
             text = answer.read()

@@ -22,6 +22,7 @@ import typer
 
 from heliograph.cli.rest import ADMIN, AdminOption, TokenOption
 from heliograph.cli.servers.scaling_rules import METRIC, Scaler, ScalingRule, rules_of
+from heliograph.cli.signing_in.signed_in import authorize
 
 _HOOK_S = 300.0
 _ASK_S = 10.0
@@ -63,19 +64,19 @@ def measures(admin: str, token: str, scaler: Scaler) -> dict[str, list[float]]:
     wanted = {rule.measure for rule in scaler.rules}
     try:
         if any(name.startswith("broker.") for name in wanted):
-            brokers = json.loads(_read(f"{admin}/heliograph/v1/balance", token))["brokers"]
+            brokers = json.loads(_read(admin, "/heliograph/v1/balance", token))["brokers"]
             found |= {
                 "broker.load": [row["load"] for row in brokers],
                 "broker.bundles": [row["bundles"] for row in brokers],
             }
         if any(name.startswith("bookie.") for name in wanted):
-            bookies = [row for row in json.loads(_read(f"{admin}/heliograph/v1/bookies", token)) if row["registered"]]
+            bookies = [row for row in json.loads(_read(admin, "/heliograph/v1/bookies", token)) if row["registered"]]
             found["bookie.free_bytes"] = [row["free_bytes"] for row in bookies if row["free_bytes"]]
             found["bookie.writable"] = [float(row["writable"]) for row in bookies]
         names = {name.removeprefix(METRIC) for name in wanted if name.startswith(METRIC)}
         if names:
-            for record in json.loads(_read(f"{admin}/heliograph/v1/status", token))["brokers"]:
-                for name, value in _samples(_read(f"{record['admin_url']}/metrics", token).decode(), names):
+            for record in json.loads(_read(admin, "/heliograph/v1/status", token))["brokers"]:
+                for name, value in _samples(_read(record["admin_url"], "/metrics", token).decode(), names):
                     found.setdefault(METRIC + name, []).append(value)
     except (OSError, ValueError, KeyError, TypeError) as error:
         typer.echo(json.dumps({"error": f"the region's measures are not to be had: {error}"}), err=True)
@@ -115,7 +116,7 @@ def _fire(rule: ScalingRule, value: float) -> str:
         return f"it could not be reached: {error}"
 
 
-def _read(url: str, token: str) -> Any:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+def _read(admin: str, path: str, token: str) -> Any:
+    request = authorize(urllib.request.Request(admin + path), admin, token)
     with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
         return answer.read()
