@@ -7,11 +7,13 @@ Is: finding a group by its name, or making it; and the options that all commands
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter, Signature, signature
 from typing import Any, get_type_hints
 
 import typer
 
+from heliograph.cli.calls import call_of
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import Output
 
@@ -39,9 +41,12 @@ _OPTIONS: dict[type, tuple[tuple[str, Any, Any], ...]] = {
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command as typer takes it: options in the place of its Rest and its Output."""
-    hints = get_type_hints(command, include_extras=True)
-    made = {name: kind for name, kind in hints.items() if kind in _OPTIONS}
+    """The command as typer takes it: options in the place of its Rest and its Output, and a call made where it is
+    one.
+    """
+    hints, row = get_type_hints(command, include_extras=True), call_of(command)
+    made = row.ports if row is not None else {name: kind for name, kind in hints.items() if kind in _OPTIONS}
+    act = partial(row.make, command) if row is not None else command
     options = [option for kind in made.values() for option in _OPTIONS[kind]]
     own = [
         one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
@@ -55,9 +60,9 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(**given: Any) -> Any:
         for name, kind in made.items():
             given[name] = kind(*(given.pop(option) for option, _, _ in _OPTIONS[kind]))
-        return command(**given)
+        return act(**given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
     run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]
-    return run
+    return run if row is None else row(run)

@@ -151,14 +151,30 @@ def _opener() -> urllib.request.OpenerDirector:
     )
 
 
+def path_of(template: str, **names: Any) -> str:
+    """The path of a row, its {names} filled in. A `topic`, full or short, says {domain}, {tenant}, and {namespace} too;
+    a `namespace`, tenant/namespace, its {tenant}.
+    """
+    if "topic" in names:
+        name = TopicName.parse(names["topic"])
+        names |= {"domain": name.domain, "tenant": name.tenant, "namespace": name.namespace_local, "topic": name.local}
+    elif "namespace" in names:
+        given = names["namespace"]
+        names["tenant"], _, names["namespace"] = given.partition("/")
+        if not names["tenant"] or not names["namespace"] or "/" in names["namespace"]:
+            raise ConfigError(f"{given!r} is no namespace: expected tenant/namespace")
+    return template.format_map({name: quote(str(value), safe="") for name, value in names.items()})
+
+
+TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+OWN_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
+NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
+
+
 def topic_path(topic: str) -> str:
-    """`/admin/v2/persistent/tenant/namespace/topic` of a full or short name."""
-    name = TopicName.parse(topic)
-    return f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
+    return path_of(TOPIC, topic=topic)
 
 
 def namespace_path(namespace: str) -> str:
-    tenant, separator, local = namespace.partition("/")
-    if not separator or "/" in local or not tenant or not local:
-        raise ConfigError(f"{namespace!r} is no namespace: expected tenant/namespace")
-    return f"/admin/v2/namespaces/{quote(tenant, safe='')}/{quote(local, safe='')}"
+    return path_of(NAMESPACE, namespace=namespace)

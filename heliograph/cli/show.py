@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from heliograph.model.errors import ConfigError
 
 
 class Output:
@@ -69,6 +72,12 @@ def when(ms: int) -> str:
 
 def done(text: str, json_output: bool = False) -> None:
     typer.echo(json.dumps({"done": text}) if json_output else text)
+
+
+def confirm(question: str) -> None:
+    """Raises ConfigError where a person says no, or there is none to ask."""
+    if not sys.stdin.isatty() or not typer.confirm(question):
+        raise ConfigError("nothing was done: say --yes, or answer with y")
 
 
 def _cell(value: Any) -> str:

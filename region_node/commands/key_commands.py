@@ -9,16 +9,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add
-from heliograph.cli.rest import Rest
+from heliograph.cli.rest import Rest, path_of
 from heliograph.cli.show import Output, table
 from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/keys"
+_TENANT = f"{_PATH}/{{tenant}}"
 TenantArgument = Annotated[str, typer.Argument(help="The tenant.")]
 
 
@@ -69,7 +70,7 @@ def show(
     """List the data keys of a region's tenants: which one seals, by which master key each is wrapped, and since when it
     is there.
     """
-    answer = rest.get(f"{_PATH}/{quote(tenant, safe='')}" if tenant else _PATH)
+    answer = rest.get(path_of(_TENANT, tenant=tenant) if tenant else _PATH)
     if output.json:
         output.show(answer)
         return
@@ -110,7 +111,7 @@ def rotate(
     if bool(tenant) == everybody:
         raise ConfigError("give a tenant, or --all")
     for name in rest.get(_PATH)["tenants"] if everybody else [tenant]:
-        answer = rest.post(f"{_PATH}/{quote(name, safe='')}/rotate")
+        answer = rest.post(path_of(f"{_TENANT}/rotate", tenant=name))
         typer.echo(
             f"{name}: data key {answer['number']} seals in region {answer['region']}, wrapped by {answer['master']}"
         )
@@ -124,7 +125,7 @@ def require(
     """Have everything of a tenant encrypted at rest, in all its regions: its admins cannot switch it off. For what is
     published from now on.
     """
-    path = f"{_PATH}/{quote(tenant, safe='')}/required"
+    path = path_of(f"{_TENANT}/required", tenant=tenant)
     answer = rest.delete(path) if off else rest.post(path)
     if off:
         typer.echo(f"{tenant}: what is set for its namespaces and topics holds")
@@ -135,18 +136,19 @@ def require(
     )
 
 
-def rewrap(rest: Rest) -> None:
+@Call(
+    "POST",
+    _PATH,
+    said="region {answer[region]}: the keys of {answer[tenants]} tenants are now wrapped by {answer[master]}",
+)
+def rewrap() -> None:
     """Wrap every data key by the current master key; after it the older master keys may leave the file. Entries stay as
     they are.
     """
-    answer = rest.post(_PATH)
-    typer.echo(
-        f"region {answer['region']}: the keys of {answer['tenants']} tenants are now wrapped by {answer['master']}"
-    )
 
 
+@Call("DELETE", f"{_TENANT}/{{number}}", ("force",), said="{tenant}: data key {number} is gone")
 def remove(
-    rest: Rest,
     tenant: TenantArgument,
     number: Annotated[str, typer.Argument(help="Of the key, as `heliograph keys list` shows it.")],
     force: Annotated[
@@ -154,5 +156,3 @@ def remove(
     ] = False,
 ) -> None:
     """Remove an older data key for ever. Refused while a topic may hold entries that it sealed."""
-    rest.delete(f"{_PATH}/{quote(tenant, safe='')}/{quote(number, safe='')}", force="true" if force else None)
-    typer.echo(f"{tenant}: data key {number} is gone")

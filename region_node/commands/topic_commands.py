@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.regions.copy_audit import audit_ended
-from heliograph.cli.rest import Rest
+from heliograph.cli.rest import OWN_TOPIC, Rest, path_of
 from heliograph.cli.show import Output
-from heliograph.model.topic_names import TopicName
 from region_node.commands.storage import tier_commands
 
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
@@ -93,16 +93,19 @@ def _behind(ledger: int, entry: int) -> str:
     return "the beginning" if ledger < 0 else f"behind {ledger}:{entry}"
 
 
+@Call(
+    "POST",
+    f"{OWN_TOPIC}/subscriptions/{{subscription}}/seek",
+    said="{subscription} goes on behind {answer[mark_delete][0]}:{answer[mark_delete][1]}",
+    as_json=True,
+)
 def seek(
-    rest: Rest,
-    output: Output,
     topic: Topic,
     subscription: Annotated[str, typer.Argument(help="Its consumers are closed and come back.")],
     coordinate: Coordinate,
-) -> None:
+) -> dict[str, str]:
     """Lets a subscription of the asked region go on with the message of a coordinate."""
-    answer = _ask(rest, topic, f"subscriptions/{quote(subscription, safe='')}/seek", {"coordinate": coordinate})
-    output.told(answer, f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}")
+    return {"coordinate": coordinate}
 
 
 def repair(
@@ -173,7 +176,6 @@ def _tell(output: Output, answer: dict[str, Any], wanted: str) -> None:
 
 def _ask(rest: Rest, topic: str, path: str, given: Any = None, **query: Any) -> dict[str, Any]:
     """given: what is posted; None: it is a GET. Raises ConfigError with what the broker says."""
-    name = TopicName.parse(topic)
-    place = f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"
-    found: dict[str, Any] = rest.ask("GET" if given is None else "POST", place, given, query)
+    place = path_of(OWN_TOPIC, topic=topic)
+    found: dict[str, Any] = rest.ask("GET" if given is None else "POST", f"{place}/{path}", given, query)
     return found

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from heliograph.cli.groups import add
-from heliograph.cli.rest import Rest
+from heliograph.cli.rest import OWN_TOPIC, Rest, path_of
 from heliograph.cli.show import Output, table
 from heliograph.model.errors import ConfigError
-from heliograph.model.topic_names import TopicName
 
 _POLL_S = 0.2
 
@@ -32,8 +30,7 @@ def audit(
     """Compare a region's copy of a topic with where each message was first published. Exit code 1 where something is
     left that is not repaired.
     """
-    name = TopicName.parse(topic)
-    path = f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/audit"
+    path = path_of(f"{OWN_TOPIC}/audit", topic=topic)
     answer = _pass(rest, path, wait_s) if now else rest.get(path)
     if output.json:
         output.show(answer)

@@ -8,17 +8,16 @@ given again, here or on another machine.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, cells, done, table, when
+from heliograph.cli.rest import Rest, namespace_path, path_of
+from heliograph.cli.show import Output, cells, confirm, done, table, when
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -39,36 +38,19 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def register(app: typer.Typer) -> None:
     dr = group(app, "dr", "Disaster recovery: switch a namespace to another region, fail over, come back.")
-    add(
-        dr,
-        status=status,
-        set=set_active,
-        unset=unset,
-        switchover=switchover,
-        failover=failover,
-        rejoin=rejoin,
-        failback=failback,
-    )
-    add(
-        dr,
-        cancel=cancel,
-        history=history,
-        drill=drill,
-        reports=reports,
-        verify=verify,
-        delete=delete,
-        undelete=undelete,
-        deletions=deletions,
-    )
+    add(dr, status=status, set=set_active, unset=unset, switchover=switchover, failover=failover, rejoin=rejoin)
+    add(dr, failback=failback, cancel=cancel, history=history, drill=drill, reports=reports, verify=verify)
+    add(dr, delete=delete, undelete=undelete, deletions=deletions)
     add(dr, subscriptions=subscriptions, subscription_set=subscription_set, subscription_unset=subscription_unset)
     add(dr, subscription_move=subscription_move, subscription_cancel=subscription_cancel)
 
 
+_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
+_SUBSCRIPTION = f"{_NAMESPACE}/subscriptions/{{topic}}/{{subscription}}"
+
+
 def _path(namespace: str) -> str:
-    tenant, separator, local = namespace.partition("/")
-    if not separator or not tenant or not local or "/" in local:
-        raise ConfigError(f"{namespace!r} is no namespace: expected tenant/namespace")
-    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
+    return path_of(_NAMESPACE, namespace=namespace)
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
@@ -82,25 +64,12 @@ def status(
     """Show who is active, what is at risk, and whether another region could take over now."""
     if not namespace:
         found = rest.get("/heliograph/v1/dr")
-        columns = (
-            "namespace",
-            "active",
-            "epoch",
-            "state",
-            "takes messages here",
-            "lease left s",
-            "at risk s",
-            "silent s",
-        )
+        same = ("namespace", "active", "epoch", "state")
         lines = [
-            (
-                *cells(n, "namespace", "active", "epoch", "state", "writable_here", "lease_left_s"),
-                round(n.get("at_risk_s", 0.0), 1),
-                _silence(n),
-            )
+            (*cells(n, *same, "writable_here", "lease_left_s"), round(n.get("at_risk_s", 0.0), 1), _silence(n))
             for n in found["namespaces"]
         ]
-        output.rows(columns, lines, found)
+        output.rows((*same, "takes messages here", "lease left s", "at risk s", "silent s"), lines, found)
         if not output.json and found.get("promises"):
             promised = [
                 (
@@ -225,10 +194,9 @@ def set_active(
         done(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
 
 
-def unset(rest: Rest, namespace: Namespace) -> None:
+@Call("DELETE", _NAMESPACE, said="{namespace} is active in all of its regions")
+def unset(namespace: Namespace) -> None:
     """Make a namespace active-active again: every region takes messages."""
-    rest.delete(_path(namespace))
-    done(f"{namespace} is active in all of its regions")
 
 
 # -- moving it ---------------------------------------------------------------------------------------------------------
@@ -264,8 +232,7 @@ def failover(
     if not dry_run and not yes:
         plan = rest.post(f"{_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
         _say_cost(plan)
-        if not sys.stdin.isatty() or not typer.confirm(f"Fail {namespace} over to {plan['target']}?"):
-            raise ConfigError("nothing was done: say --yes, or answer with y")
+        confirm(f"Fail {namespace} over to {plan['target']}?")
     _operate(rest, output, namespace, "failover", to, dry_run, wait_s, force=force)
 
 
@@ -408,10 +375,14 @@ def verify(
     output.told(found, f"{report} was signed by {found['signed_by']}, and says: {says}")
 
 
-def cancel(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call(
+    "POST",
+    f"{_NAMESPACE}/operations/cancel",
+    said="the {answer[kind]} of {namespace} is cancelled: {answer[source]} goes on",
+    as_json=True,
+)
+def cancel(namespace: Namespace) -> None:
     """Give up what is under way, before the regions were flipped: the active region goes on."""
-    found = rest.post(f"{_path(namespace)}/operations/cancel")
-    output.told(found, f"the {found['kind']} of {namespace} is cancelled: {found['source']} goes on")
 
 
 # -- subscriptions in one region ---------------------------------------------------------------------------------------
@@ -420,51 +391,30 @@ Topic = Annotated[str, typer.Argument(help="A full name such as persistent://ten
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 
 
-def _subscription_path(topic: str, subscription: str) -> str:
-    """The path of the subscription."""
-    name = TopicName.parse(topic)
-    return f"{_path(name.namespace)}/subscriptions/{quote(name.local, safe='')}/{quote(subscription, safe='')}"
-
-
 def subscriptions(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List the subscriptions that are active in one region at a time, as the broker asked knows them."""
     found = rest.get(f"{_path(namespace)}/subscriptions")
-    columns = (
-        "topic",
-        "subscription",
-        "active",
-        "epoch",
-        "state",
-        "consumers here",
-        "unacknowledged here",
-        "waits here because",
-    )
-    lines = [
-        (
-            *cells(row, "topic", "subscription", "active", "epoch", "state", "consumers", "unacknowledged"),
-            row["waiting"] or "-",
-        )
-        for row in found
-    ]
-    output.rows(columns, lines, found)
+    same = ("topic", "subscription", "active", "epoch", "state")
+    lines = [(*cells(row, *same, "consumers", "unacknowledged"), row["waiting"] or "-") for row in found]
+    output.rows((*same, "consumers here", "unacknowledged here", "waits here because"), lines, found)
 
 
+_ACTIVE = "{subscription} of {topic} is active in {answer[active]} under epoch {answer[epoch]}"
+
+
+@Call("PUT", _SUBSCRIPTION, said=_ACTIVE, as_json=True)
 def subscription_set(
-    rest: Rest,
-    output: Output,
     topic: Topic,
     subscription: Subscription,
     active: Annotated[str, typer.Option("--active", help="The region in which its messages are handed out.")],
-) -> None:
+) -> dict[str, str]:
     """Let a subscription be active in one region at a time: its consumers elsewhere wait."""
-    found = rest.put(_subscription_path(topic, subscription), {"active": active})
-    output.told(found, f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
+    return {"active": active}
 
 
-def subscription_unset(rest: Rest, topic: Topic, subscription: Subscription) -> None:
+@Call("DELETE", _SUBSCRIPTION, said="{subscription} of {topic} may be active in every region")
+def subscription_unset(topic: Topic, subscription: Subscription) -> None:
     """Let it be active in every region again."""
-    rest.delete(_subscription_path(topic, subscription))
-    done(f"{subscription} of {topic} may be active in every region")
 
 
 def subscription_move(
@@ -492,7 +442,7 @@ def subscription_move(
     """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command
     goes on.
     """
-    path, begun = _subscription_path(topic, subscription), time.monotonic()
+    path, begun = path_of(_SUBSCRIPTION, topic=topic, subscription=subscription), time.monotonic()
     waiting, pause = "", threading.Event()
     while True:
         late = time.monotonic() - begun
@@ -508,13 +458,12 @@ def subscription_move(
                 "gives up"
             )
         pause.wait(rest.pause_s)
-    output.told(found, f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
+    output.told(found, _ACTIVE.format(subscription=subscription, topic=topic, answer=found))
 
 
-def subscription_cancel(rest: Rest, topic: Topic, subscription: Subscription) -> None:
+@Call("POST", f"{_SUBSCRIPTION}/cancel", said="{subscription} of {topic} goes on in {answer[active]}")
+def subscription_cancel(topic: Topic, subscription: Subscription) -> None:
     """Give up a move that has not come to its end: the active region goes on."""
-    found = rest.post(f"{_subscription_path(topic, subscription)}/cancel")
-    done(f"{subscription} of {topic} goes on in {found['active']}")
 
 
 # -- deleting in two steps ---------------------------------------------------------------------------------------------
@@ -524,8 +473,7 @@ def _deletion(topic: str) -> tuple[str, str]:
     """topic: its full name, or `tenant/namespace` for all of a namespace. (namespace, path of its deletion)."""
     if "://" not in topic:
         return topic, f"{_path(topic)}/deletion"
-    name = TopicName.parse(topic)
-    return name.namespace, f"{_path(name.namespace)}/deletions/{quote(name.local, safe='')}"
+    return TopicName.parse(topic).namespace, path_of(f"{_NAMESPACE}/deletions/{{topic}}", topic=topic)
 
 
 Deleted = Annotated[
@@ -549,8 +497,8 @@ def delete(
     """
     (namespace, path) = _deletion(topic)
     found = []
-    for region in rest.get(f"/admin/v2/namespaces/{namespace}")["replication_clusters"]:
-        cluster = rest.get(f"/admin/v2/clusters/{quote(region, safe='')}")
+    for region in rest.get(namespace_path(namespace))["replication_clusters"]:
+        cluster = rest.get(path_of("/admin/v2/clusters/{region}", region=region))
         if "gateway" in cluster:  # a Pulsar cluster: its copy is its own
             continue
         url = cluster["serviceUrl"]
@@ -564,8 +512,7 @@ def delete(
         Output(output.json and dry_run).rows([key.replace("_", " ") for key in keys], lines, found)
         if dry_run:
             return
-        if not sys.stdin.isatty() or not typer.confirm(f"Delete {topic} in all of these regions?"):
-            raise ConfigError("nothing was done: say --yes, or answer with y")
+        confirm(f"Delete {topic} in all of these regions?")
     made = rest.put(path, {"grace_s": grace_h * 3600})
     output.told(
         {**made, "preview": found},
@@ -666,15 +613,11 @@ def _say_cost(plan: dict[str, Any]) -> None:
         found = cost[side]
         if "unreachable" in found:
             typer.echo(f"  {found['region']} does not answer: {found['unreachable']}")
-        elif side == "source":
-            typer.echo(
-                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in "
-                f"{plan['target']} yet{_say_silence(found)}"
-            )
         else:
+            what = f"are not in {plan['target']} yet" if side == "source" else "are known to be missing here"
             typer.echo(
-                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be "
-                f"missing here{_say_silence(found)}"
+                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) "
+                f"{what}{_say_silence(found)}"
             )
     if risk := cost.get("at_risk"):
         typer.echo(f"  at risk: {risk['text']}")

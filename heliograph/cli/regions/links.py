@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.rest import Rest, topic_path
+from heliograph.cli.rest import OWN_TOPIC, Rest, path_of, topic_path
 from heliograph.cli.show import Output, cells
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
@@ -89,15 +89,8 @@ def give_up(
     """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first:
     `heliograph audit TOPIC --now`.
     """
-    done = _decide(
-        rest,
-        topic,
-        region,
-        lambda link: link["cause"] == "storage",
-        "give-up",
-        {"dry_run": dry_run},
-        "waits for storage",
-    )
+    stored = {"dry_run": dry_run}
+    done = _decide(rest, topic, region, lambda link: link["cause"] == "storage", "give-up", stored, "waits for storage")
     if output.json:
         output.show(done)
         return
@@ -136,7 +129,7 @@ def _paths(rest: Rest, topic: str) -> list[str]:
     count = rest.get(f"{topic_path(topic)}/partitions")["partitions"]
     name = TopicName.parse(topic)
     names = [name.with_partition(index) for index in range(count)] or [name]
-    return [topic_path(str(each)).replace("/admin/v2/persistent/", "/heliograph/v1/topics/") for each in names]
+    return [path_of(OWN_TOPIC, topic=str(each)) for each in names]
 
 
 def _differences(link: dict[str, Any]) -> None:

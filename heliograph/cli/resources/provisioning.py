@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.resources import policies
-from heliograph.cli.rest import Rest, namespace_path
+from heliograph.cli.rest import NAMESPACE, Rest, namespace_path, path_of
 from heliograph.cli.show import Output, done
 
 Cluster = Annotated[str, typer.Argument(help="The region's name.")]
@@ -19,37 +20,19 @@ Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]
 Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
 Force = Annotated[bool, typer.Option("--force", help="With everything in it.")]
 _CLUSTERS, _TENANTS = "/admin/v2/clusters", "/admin/v2/tenants"
+_CLUSTER, _TENANT = f"{_CLUSTERS}/{{cluster}}", f"{_TENANTS}/{{tenant}}"
 
 
 def register(app: typer.Typer) -> None:
     clusters = group(app, "clusters", "Regions of the instance, and Pulsar clusters behind them.")
-    add(
-        clusters,
-        list=clusters_list,
-        get=clusters_get,
-        create=clusters_create,
-        update=clusters_update,
-        delete=clusters_delete,
-    )
+    add(clusters, list=clusters_list, get=clusters_get)
+    add(clusters, create=clusters_create, update=clusters_update, delete=clusters_delete)
     tenants = group(app, "tenants", "Tenants: who may administer them, and in which regions.")
-    add(
-        tenants,
-        list=tenants_list,
-        get=tenants_get,
-        create=tenants_create,
-        update=tenants_update,
-        delete=tenants_delete,
-        quota=tenants_quota,
-    )
+    add(tenants, list=tenants_list, get=tenants_get, create=tenants_create, update=tenants_update)
+    add(tenants, delete=tenants_delete, quota=tenants_quota)
     namespaces = group(app, "namespaces", "Namespaces and the policies of their topics.")
-    add(
-        namespaces,
-        list=namespaces_list,
-        get=namespaces_get,
-        create=namespaces_create,
-        delete=namespaces_delete,
-        topics=namespaces_topics,
-    )
+    add(namespaces, list=namespaces_list, get=namespaces_get, create=namespaces_create)
+    add(namespaces, delete=namespaces_delete, topics=namespaces_topics)
     add(namespaces, clusters=namespaces_clusters, unload=namespaces_unload, clear_backlog=namespaces_clear)
     add(namespaces, bundles=namespaces_bundles, split_bundle=namespaces_split)
     policies.register(namespaces, "namespace", namespace_path)
@@ -116,9 +99,9 @@ def clusters_list(rest: Rest, output: Output) -> None:
     output.rows(("cluster", "behind", "number", "epoch", "service", "admin"), lines, found)
 
 
-def clusters_get(rest: Rest, output: Output, cluster: Cluster) -> None:
+@Call("GET", _CLUSTER)
+def clusters_get(cluster: Cluster) -> None:
     """Show one region or Pulsar cluster."""
-    output.show(rest.get(f"{_CLUSTERS}/{quote(cluster, safe='')}"))
 
 
 def _writes(method: str, what: str, text: str) -> Callable[..., None]:
@@ -150,7 +133,7 @@ def _writes(method: str, what: str, text: str) -> Callable[..., None]:
             "brokerServiceUrl": broker_url,
             **{name: value for name, value in more.items() if value is not None},
         }
-        rest.ask(method, f"{_CLUSTERS}/{quote(cluster, safe='')}", given)
+        rest.ask(method, path_of(_CLUSTER, cluster=cluster), given)
         done(f"cluster {cluster} is {what}")
 
     command.__doc__ = text
@@ -165,10 +148,9 @@ clusters_create = _writes(
 clusters_update = _writes("POST", "changed", "Change what is given of a region or a Pulsar cluster.")
 
 
-def clusters_delete(rest: Rest, cluster: Cluster) -> None:
+@Call("DELETE", _CLUSTER, said="cluster {cluster} is removed")
+def clusters_delete(cluster: Cluster) -> None:
     """Remove a region or Pulsar cluster that no tenant and no namespace names."""
-    rest.delete(f"{_CLUSTERS}/{quote(cluster, safe='')}")
-    done(f"cluster {cluster} is removed")
 
 
 # -- tenants -----------------------------------------------------------------------------------------------------------
@@ -177,14 +159,14 @@ Roles = Annotated[str, typer.Option("--admin-roles", help="Roles that administer
 Clusters = Annotated[str, typer.Option("--clusters", help="Regions, comma separated; none given: all.")]
 
 
-def tenants_list(rest: Rest, output: Output) -> None:
+@Call("GET", _TENANTS)
+def tenants_list() -> None:
     """List the names of all tenants."""
-    output.show(rest.get(_TENANTS))
 
 
-def tenants_get(rest: Rest, output: Output, tenant: Tenant) -> None:
+@Call("GET", _TENANT)
+def tenants_get(tenant: Tenant) -> None:
     """Show a tenant's admin roles and allowed clusters."""
-    output.show(rest.get(f"{_TENANTS}/{quote(tenant, safe='')}"))
 
 
 def _info(rest: Rest, roles: str, clusters: str) -> dict[str, Any]:
@@ -197,7 +179,7 @@ def _names(text: str) -> list[str]:
 
 def tenants_create(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> None:
     """Make a tenant, with its admin roles and allowed clusters."""
-    rest.put(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
+    rest.put(path_of(_TENANT, tenant=tenant), _info(rest, admin_roles, clusters))
     done(f"tenant {tenant} is created")
 
 
@@ -222,7 +204,7 @@ def tenants_quota(
     clear: Annotated[bool, typer.Option("--clear", help="Take every bound away.")] = False,
 ) -> None:
     """Show, or as an operator set, what a tenant may have, whatever its own admin sets."""
-    path = f"/heliograph/v1/tenants/{quote(tenant, safe='')}/quota"
+    path = path_of("/heliograph/v1/tenants/{tenant}/quota", tenant=tenant)
     given = {
         "max_namespaces": namespaces,
         "max_topics": topics,
@@ -242,31 +224,30 @@ def tenants_quota(
 
 def tenants_update(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> None:
     """Change who administers a tenant and where it may be."""
-    rest.post(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
+    rest.post(path_of(_TENANT, tenant=tenant), _info(rest, admin_roles, clusters))
     done(f"tenant {tenant} is changed")
 
 
-def tenants_delete(rest: Rest, tenant: Tenant, force: Force = False) -> None:
+@Call("DELETE", _TENANT, ("force",), said="tenant {tenant} is removed")
+def tenants_delete(tenant: Tenant, force: Force = False) -> None:
     """Remove a tenant; with --force, all its namespaces and their data in this region too."""
-    rest.delete(f"{_TENANTS}/{quote(tenant, safe='')}", force=force)
-    done(f"tenant {tenant} is removed")
 
 
 # -- namespaces --------------------------------------------------------------------------------------------------------
 
 
-def namespaces_list(rest: Rest, output: Output, tenant: Tenant) -> None:
+@Call("GET", "/admin/v2/namespaces/{tenant}")
+def namespaces_list(tenant: Tenant) -> None:
     """List a tenant's namespaces."""
-    output.show(rest.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}"))
 
 
-def namespaces_get(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call("GET", NAMESPACE)
+def namespaces_get(namespace: Namespace) -> None:
     """Show a namespace: regions, bundles, and the policies that are set."""
-    output.show(rest.get(namespace_path(namespace)))
 
 
+@Call("PUT", NAMESPACE, said="namespace {namespace} is created")
 def namespaces_create(
-    rest: Rest,
     namespace: Namespace,
     clusters: Annotated[
         str, typer.Option("--clusters", help="Regions, comma separated; none given: the region asked, alone.")
@@ -274,22 +255,19 @@ def namespaces_create(
     bundles: Annotated[
         int, typer.Option(help="Hash ranges that its topics are spread over; fixed from then on.", min=1, max=4096)
     ] = 4,
-) -> None:
+) -> dict[str, Any]:
     """Make a namespace, in the regions that `--clusters` names."""
-    body = {"bundles": {"numBundles": bundles}, **({"replication_clusters": _names(clusters)} if clusters else {})}
-    rest.put(namespace_path(namespace), body)
-    done(f"namespace {namespace} is created")
+    return {"bundles": {"numBundles": bundles}, **({"replication_clusters": _names(clusters)} if clusters else {})}
 
 
-def namespaces_delete(rest: Rest, namespace: Namespace, force: Force = False) -> None:
+@Call("DELETE", NAMESPACE, ("force",), said="namespace {namespace} is removed")
+def namespaces_delete(namespace: Namespace, force: Force = False) -> None:
     """Remove a namespace; with --force, its topics in this region too."""
-    rest.delete(namespace_path(namespace), force=force)
-    done(f"namespace {namespace} is removed")
 
 
-def namespaces_topics(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call("GET", f"{NAMESPACE}/topics")
+def namespaces_topics(namespace: Namespace) -> None:
     """List the topics of a namespace, partitions one by one."""
-    output.show(rest.get(f"{namespace_path(namespace)}/topics"))
 
 
 def namespaces_clusters(

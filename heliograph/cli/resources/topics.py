@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.regions import links
+from heliograph.cli.regions.links import Topic
 from heliograph.cli.resources import policies
-from heliograph.cli.rest import Rest, namespace_path, topic_path
+from heliograph.cli.rest import SUBSCRIPTION, TOPIC, Rest, namespace_path, path_of, topic_path
 from heliograph.cli.show import Output, cells, done, table
 from heliograph.model.errors import ConfigError
 
-Topic = Annotated[
-    str,
-    typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default."),
-]
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected.")]
 _EARLIEST, _LATEST = {"ledgerId": -1, "entryId": -1}, {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1}
@@ -31,14 +28,9 @@ def register(app: typer.Typer) -> None:
     add(topics, links=links.links, unpark=links.unpark, give_up=links.give_up)
     policies.register(topics, "topic", topic_path)
     subscriptions = group(app, "subscriptions", "Subscriptions of a topic.")
-    add(
-        subscriptions,
-        list=subscriptions_list,
-        create=subscriptions_create,
-        delete=subscriptions_delete,
-        reset=subscriptions_reset,
-    )
-    add(subscriptions, skip=subscriptions_skip, peek=subscriptions_peek, expire=subscriptions_expire)
+    add(subscriptions, list=subscriptions_list, create=subscriptions_create, delete=subscriptions_delete)
+    add(subscriptions, reset=subscriptions_reset, skip=subscriptions_skip, peek=subscriptions_peek)
+    add(subscriptions, expire=subscriptions_expire)
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
@@ -81,18 +73,15 @@ def delete(rest: Rest, topic: Topic, force: Force = False) -> None:
     done(f"topic {topic} is removed")
 
 
-def partitions(
-    rest: Rest, topic: Topic, count: Annotated[int, typer.Argument(help="More than there are.", min=1)]
-) -> None:
+@Call("POST", f"{TOPIC}/partitions", said="topic {topic} has {count} partitions")
+def partitions(topic: Topic, count: Annotated[int, typer.Argument(help="More than there are.", min=1)]) -> int:
     """Give a partitioned topic more partitions; clients see them by themselves."""
-    rest.post(f"{topic_path(topic)}/partitions", count)
-    done(f"topic {topic} has {count} partitions")
+    return count
 
 
-def unload(rest: Rest, topic: Topic) -> None:
+@Call("PUT", f"{TOPIC}/unload", said="topic {topic} is unloaded")
+def unload(topic: Topic) -> None:
     """Close a topic at its broker: the next client opens it again."""
-    rest.put(f"{topic_path(topic)}/unload")
-    done(f"topic {topic} is unloaded")
 
 
 def terminate(rest: Rest, topic: Topic) -> None:
@@ -106,10 +95,9 @@ def terminate(rest: Rest, topic: Topic) -> None:
     )
 
 
-def truncate(rest: Rest, topic: Topic) -> None:
+@Call("DELETE", f"{TOPIC}/truncate", said="topic {topic} is empty")
+def truncate(topic: Topic) -> None:
     """Delete every message that is there, whatever retention says and whoever waits for it."""
-    rest.delete(f"{topic_path(topic)}/truncate")
-    done(f"topic {topic} is empty")
 
 
 def compact(
@@ -132,28 +120,11 @@ def stats(rest: Rest, output: Output, topic: Topic) -> None:
     if output.json:
         output.show(found)
         return
-    keys = (
-        "msgRateIn",
-        "msgThroughputIn",
-        "msgRateOut",
-        "msgThroughputOut",
-        "msgInCounter",
-        "msgOutCounter",
-        "storageSize",
-        "deduplicationStatus",
-    )
+    rates = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
+    keys = (*rates, "msgInCounter", "msgOutCounter", "storageSize", "deduplicationStatus")
     output.show({key: found.get(key) for key in keys} | {"publishers": len(found["publishers"])})
-    columns = (
-        "subscription",
-        "type",
-        "consumers",
-        "backlog",
-        "unacked",
-        "delayed",
-        "expired",
-        "out msgs/s",
-        "redelivered/s",
-    )
+    counts = ("consumers", "backlog", "unacked", "delayed", "expired")
+    columns = ("subscription", "type", *counts, "out msgs/s", "redelivered/s")
     table(columns, [_subscription_row(name, s) for name, s in sorted(found["subscriptions"].items())])
     if found.get("replication"):
         lines = [
@@ -202,12 +173,12 @@ def _count(rest: Rest, path: str) -> int:
 
 
 def _path(topic: str, subscription: str) -> str:
-    return f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
+    return path_of(SUBSCRIPTION, topic=topic, subscription=subscription)
 
 
-def subscriptions_list(rest: Rest, output: Output, topic: Topic) -> None:
+@Call("GET", f"{TOPIC}/subscriptions")
+def subscriptions_list(topic: Topic) -> None:
     """List a topic's subscriptions."""
-    output.show(rest.get(f"{topic_path(topic)}/subscriptions"))
 
 
 Position = Annotated[str, typer.Option("--position", help="earliest, latest, or ledger:entry: what comes next.")]
@@ -223,16 +194,15 @@ def _message_id(text: str) -> dict[str, int]:
         raise ConfigError(f"--position: expected earliest, latest, or ledger:entry, not {text!r}") from error
 
 
-def subscriptions_create(rest: Rest, topic: Topic, subscription: Subscription, position: Position = "latest") -> None:
+@Call("PUT", SUBSCRIPTION, said="subscription {subscription} of {topic} is created")
+def subscriptions_create(topic: Topic, subscription: Subscription, position: Position = "latest") -> dict[str, int]:
     """Make a subscription, before any consumer comes."""
-    rest.put(_path(topic, subscription), _message_id(position))
-    done(f"subscription {subscription} of {topic} is created")
+    return _message_id(position)
 
 
-def subscriptions_delete(rest: Rest, topic: Topic, subscription: Subscription, force: Force = False) -> None:
+@Call("DELETE", SUBSCRIPTION, ("force",), said="subscription {subscription} of {topic} is removed")
+def subscriptions_delete(topic: Topic, subscription: Subscription, force: Force = False) -> None:
     """Remove a subscription: what it has not acknowledged is forgotten."""
-    rest.delete(_path(topic, subscription), force=force)
-    done(f"subscription {subscription} of {topic} is removed")
 
 
 def subscriptions_reset(
@@ -264,15 +234,17 @@ def subscriptions_skip(
     done(f"subscription {subscription} of {topic} has skipped {count or 'everything'}")
 
 
+@Call(
+    "POST",
+    f"{SUBSCRIPTION}/expireMessages/{{seconds}}",
+    said="subscription {subscription} of {topic}: nothing older than {seconds} s waits",
+)
 def subscriptions_expire(
-    rest: Rest,
     topic: Topic,
     subscription: Subscription,
     seconds: Annotated[int, typer.Argument(help="What is older counts as acknowledged.", min=0)],
 ) -> None:
     """Skip what was published longer ago than so many seconds."""
-    rest.post(f"{_path(topic, subscription)}/expireMessages/{seconds}")
-    done(f"subscription {subscription} of {topic}: nothing older than {seconds} s waits")
 
 
 def subscriptions_peek(

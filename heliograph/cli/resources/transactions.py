@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import json
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import Rest, namespace_path
+from heliograph.cli.rest import OWN_TOPIC, Rest, namespace_path, path_of
 from heliograph.cli.show import Output, cells
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
 _PATH = "/admin/v3/transactions"
-_OF_TOPIC = "/heliograph/v1/topics"
 IdArgument = Annotated[str, typer.Argument(help="COORDINATOR:NUMBER, as `slow` shows it.")]
 
 
@@ -86,13 +84,8 @@ def _foreign(rest: Rest, topic: str, namespace: str) -> list[dict[str, Any]]:
     return [
         {"topic": name, **row}
         for name in persistent
-        for row in rest.get(f"{_OF_TOPIC}/{_short(name)}/transactions/foreign")
+        for row in rest.get(path_of(f"{OWN_TOPIC}/transactions/foreign", topic=name))
     ]
-
-
-def _short(topic: str) -> str:
-    name = TopicName.parse(topic)
-    return f"{name.namespace}/{quote(name.local, safe='')}"
 
 
 def foreign(rest: Rest, output: Output, topic: TopicOption = "", namespace: NamespaceOption = "") -> None:
@@ -126,7 +119,7 @@ def settle(
         )
     for row in rows:
         body = {"region": region, "transaction": row["transaction"], "commit": commit}
-        rest.post(f"{_OF_TOPIC}/{_short(row['topic'])}/transactions/verdict", body)
+        rest.post(path_of(f"{OWN_TOPIC}/transactions/verdict", topic=row["topic"]), body)
         typer.echo(
             f"{row['transaction']} of {region} is {'committed' if commit else 'aborted'} in {row['topic']}: "
             f"{row['messages']} message(s)"

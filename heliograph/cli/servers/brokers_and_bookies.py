@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, done
-from heliograph.model.errors import ConfigError
+from heliograph.cli.rest import Rest, path_of
+from heliograph.cli.show import Output, confirm, done
 
 Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
 Setting = Annotated[str, typer.Argument(help="A name in `heliograph brokers settings`.")]
 _SETTINGS = "/admin/v2/brokers/configuration"
+_BOOKIE = "/heliograph/v1/bookies/{bookie}"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,9 +37,9 @@ def brokers_list(rest: Rest, output: Output) -> None:
     output.rows(("broker", "service", "admin", "pid", "feature level"), lines, found)
 
 
-def brokers_health(rest: Rest) -> None:
+@Call("GET", "/admin/v2/brokers/health", said="{answer}")
+def brokers_health() -> None:
     """Say ok where this broker is well."""
-    typer.echo(rest.get("/admin/v2/brokers/health"))
 
 
 def brokers_topics(rest: Rest, output: Output) -> None:
@@ -87,10 +86,9 @@ def brokers_pause(
     done(f"nothing is moved for {minutes:g} minutes")
 
 
-def brokers_resume(rest: Rest) -> None:
+@Call("DELETE", "/heliograph/v1/balance/pause", said="bundles are moved again where the load asks for it")
+def brokers_resume() -> None:
     """End a pause of balancing."""
-    rest.delete("/heliograph/v1/balance/pause")
-    done("bundles are moved again where the load asks for it")
 
 
 def brokers_settings(rest: Rest, output: Output) -> None:
@@ -101,16 +99,14 @@ def brokers_settings(rest: Rest, output: Output) -> None:
     output.rows(("setting", "value", "changed"), lines, {n: held.get(n) for n in names})
 
 
-def brokers_set(rest: Rest, name: Setting, value: Annotated[str, typer.Argument()]) -> None:
+@Call("POST", f"{_SETTINGS}/{{name}}/{{value}}", said="{name} is {value}")
+def brokers_set(name: Setting, value: Annotated[str, typer.Argument()]) -> None:
     """Change a setting of all brokers of the region, at once and lasting."""
-    rest.post(f"{_SETTINGS}/{quote(name, safe='')}/{quote(value, safe='')}")
-    done(f"{name} is {value}")
 
 
-def brokers_unset(rest: Rest, name: Setting) -> None:
+@Call("DELETE", f"{_SETTINGS}/{{name}}", said="{name} is as the settings file says")
+def brokers_unset(name: Setting) -> None:
     """Go back to what the settings files say."""
-    rest.delete(f"{_SETTINGS}/{quote(name, safe='')}")
-    done(f"{name} is as the settings file says")
 
 
 def brokers_audit(
@@ -165,15 +161,14 @@ def bookies_list(rest: Rest, output: Output) -> None:
 
 def bookies_decommission(rest: Rest, output: Output, bookie: Bookie) -> None:
     """Begin to empty a bookie; again: show how far that is. Stop it once `done` is yes."""
-    path = f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission"
+    path = path_of(f"{_BOOKIE}/decommission", bookie=bookie)
     rest.post(path)
     output.show(rest.get(path))
 
 
-def bookies_recommission(rest: Rest, bookie: Bookie) -> None:
+@Call("DELETE", f"{_BOOKIE}/decommission", said="bookie {bookie} is used again")
+def bookies_recommission(bookie: Bookie) -> None:
     """Use a bookie again that was being emptied."""
-    rest.delete(f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission")
-    done(f"bookie {bookie} is used again")
 
 
 def bookies_new_life(
@@ -189,15 +184,14 @@ def bookies_new_life(
     now, and its copies are made again from other bookies. Again: show how far that is. First look whether a disk is
     only not mounted: then mount it, and nothing is lost.
     """
-    path = f"/heliograph/v1/bookies/{quote(bookie, safe='')}/new-life"
+    path = path_of(f"{_BOOKIE}/new-life", bookie=bookie)
     found = rest.get(path)
     if found["state"] != "limbo":
         output.show(found)
         return
     if not yes:
         _say_price(found)
-        if not sys.stdin.isatty() or not typer.confirm(f"Are the directories that {bookie} had lost for good?"):
-            raise ConfigError("nothing was done: say --yes, or answer with y")
+        confirm(f"Are the directories that {bookie} had lost for good?")
     output.show(rest.post(path + ("?force=true" if force else "")))
 
 
