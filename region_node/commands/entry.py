@@ -7,7 +7,6 @@ ask.
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from heliograph.cli.groups import add
 from heliograph.cli.servers import autoscale, metadata_members
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 from region_node.commands import (
     certificate_commands,
@@ -30,6 +31,7 @@ from region_node.commands import (
     token_commands,
     topic_commands,
 )
+from region_node.commands.instance_options import DEFAULT_DATA, Data
 from region_node.commands.storage import (
     backup_commands,
     bookie_commands,
@@ -54,17 +56,12 @@ PinOption = Annotated[
         "--pin", help="A core of its own for each broker, as far as there are some; the other processes share the rest."
     ),
 ]
-DataOption = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-_DEFAULT_DATA = Path(".heliograph")
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the program. Called by the entry point `heliograph.commands`."""
     app.command()(standalone)
-    app.command()(up)
-    app.command()(status)
-    app.command()(down)
+    add(app, up=up, status=status, down=down)
     app.command()(demo)
     wan = typer.Typer(help="Cut and heal the wide-area links of a running instance.", no_args_is_help=True)
     wan.command("cut")(wan_cut)
@@ -92,7 +89,7 @@ def register(app: typer.Typer) -> None:
 
 
 def standalone(
-    data: DataOption = _DEFAULT_DATA,
+    data: Data = DEFAULT_DATA,
     service_port: Annotated[int, typer.Option(help="Where Pulsar clients connect.", min=1, max=65535)] = 6650,
     admin_port: Annotated[int, typer.Option(help="Where the admin REST listens.", min=1, max=65535)] = 8080,
     brokers: Annotated[int, typer.Option(help="Broker processes; they share the two ports.", min=1, max=16)] = 1,
@@ -146,7 +143,7 @@ def _say_standalone(data: Path, plan: InstancePlan) -> None:
 
 
 def up(
-    data: DataOption = _DEFAULT_DATA,
+    data: Data = DEFAULT_DATA,
     regions: Annotated[str, typer.Option(help="Names, comma separated.")] = "us,eu,ap",
     wan: Annotated[
         str, typer.Option(help="Round trips between regions: default, none (no proxy), or a JSON file.")
@@ -156,7 +153,8 @@ def up(
     tls: TlsOption = False,
     pin: PinOption = False,
     restart: RestartOption = True,
-    json_output: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Start an instance of several regions on this machine, and leave it running.
 
@@ -168,12 +166,8 @@ def up(
     wanted = {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls}
     with LoopbackPorts() as ports:
         _pinned(data, _plan(data, names, wanted, ports), pin)
-        start_background(data, Console(stderr=True, quiet=json_output), restart=restart)
-    answer = call(data, "status")
-    if json_output:
-        typer.echo(json.dumps(answer))
-    else:
-        _show(answer, data)
+        start_background(data, Console(stderr=True, quiet=output.json), restart=restart)
+    _status(data, output)
 
 
 def _pinned(data: Path, plan: InstancePlan, pin: bool) -> InstancePlan:
@@ -274,7 +268,7 @@ def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None]
     console.print("stopped")
 
 
-def down(data: DataOption = _DEFAULT_DATA) -> None:
+def down(data: Data = DEFAULT_DATA) -> None:
     """Stop a running instance; its data stays."""
     data = data.resolve()
     with Console(stderr=True).status("stopping"):
@@ -285,14 +279,17 @@ def down(data: DataOption = _DEFAULT_DATA) -> None:
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def status(data: DataOption = _DEFAULT_DATA, json_output: JsonOption = False) -> None:
+def status(output: Output, data: Data = DEFAULT_DATA) -> None:
     """Show regions, processes, and links with their backlog and age."""
-    data = data.resolve()
+    _status(data.resolve(), output)
+
+
+def _status(data: Path, output: Output) -> None:
     answer = call(data, "status")
-    if json_output:
-        typer.echo(json.dumps(answer))
-        return
-    _show(answer, data)
+    if output.json:
+        output.show(answer)
+    else:
+        _show(answer, data)
 
 
 def _show(answer: dict[str, Any], data: Path) -> None:
@@ -354,13 +351,13 @@ def links_table(links: list[dict[str, Any]]) -> Table:
 OneWay = Annotated[bool, typer.Option("--one-way", help="Only connections that SOURCE opens to TARGET.")]
 
 
-def wan_cut(source: str, target: str, data: DataOption = _DEFAULT_DATA, one_way: OneWay = False) -> None:
+def wan_cut(source: str, target: str, data: Data = DEFAULT_DATA, one_way: OneWay = False) -> None:
     """Cut all links between two regions, until `heliograph wan heal`."""
     names = call(data.resolve(), "cut", source=source, target=target, both=not one_way)["proxies"]
     typer.echo(f"cut: {', '.join(names)}")
 
 
-def wan_heal(source: str, target: str, data: DataOption = _DEFAULT_DATA, one_way: OneWay = False) -> None:
+def wan_heal(source: str, target: str, data: Data = DEFAULT_DATA, one_way: OneWay = False) -> None:
     """Heal what `wan cut` cut."""
     names = call(data.resolve(), "heal", source=source, target=target, both=not one_way)["proxies"]
     typer.echo(f"healed: {', '.join(names)}")

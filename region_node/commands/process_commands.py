@@ -6,7 +6,6 @@ asked).
 
 from __future__ import annotations
 
-import json
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -16,15 +15,13 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from heliograph.model.errors import ConfigError
+from heliograph.cli import groups
+from heliograph.cli.show import Output
+from region_node.commands.instance_options import DEFAULT_DATA, Data, Region, region_of
 from region_node.instance.control import STARTED_S, call
 
-Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say whether it can go, or why not, and do nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[str, typer.Argument(help="Its name in `heliograph status`.")]
-Region = Annotated[str, typer.Option("--region", help="The region's name; it may be left out where there is one only.")]
-_DEFAULT_DATA = Path(".heliograph")
 _POLL_S = 0.5
 
 
@@ -38,14 +35,11 @@ def register(app: typer.Typer) -> None:
         help="Add and remove brokers and bookies of a running instance; kill and start its processes, to rehearse.",
         no_args_is_help=True,
     )
-    process.command()(add)
-    process.command()(remove)
-    process.command()(kill)
-    process.command()(start)
+    groups.add(process, add=add, remove=remove, kill=kill, start=start)
     app.add_typer(process, name="process")
 
 
-def add(role: ProcessRole, region: Region = "", data: Data = _DEFAULT_DATA, json_output: Json = False) -> None:
+def add(output: Output, role: ProcessRole, region: Region = "", data: Data = DEFAULT_DATA) -> None:
     """Start one more broker or bookie in a region, for good: `down` and `up` have it again.
 
     Nothing is copied. A bookie gets new ledgers at once; a broker gets bundles by the load, or by `heliograph
@@ -53,26 +47,19 @@ def add(role: ProcessRole, region: Region = "", data: Data = _DEFAULT_DATA, json
     from then on. While one is being added the same command waits for that one.
     """
     data = data.resolve()
-    regions = call(data, "status")["regions"]
-    if not region and len(regions) == 1:
-        region = next(iter(regions))
-    if region not in regions:
-        wrong = f"there is no region {region!r}" if region else "it is not said which region"
-        raise ConfigError(f"{wrong}: give one of {', '.join(regions)} by --region")
-    with Console(stderr=True, quiet=json_output).status(f"a {role} is added to {region}"):
+    region, _ = region_of(data, region)
+    with Console(stderr=True, quiet=output.json).status(f"a {role} is added to {region}"):
         answer = call(data, "add", timeout_s=STARTED_S, region=region, role=str(role))
-    if json_output:
-        typer.echo(json.dumps(answer))
-        return
     name = answer["process"]
-    typer.echo(f"{name} is registered, process {answer['pid']}; {region} has {answer['count']} {role}s now")
     by_load = (
         f"bundles come to it by the load; by hand: `heliograph namespaces unload NAMESPACE --bundle BUNDLE --to {name}`"
     )
-    typer.echo("new ledgers are put on it from now on" if role == ProcessRole.BOOKIE else by_load)
+    use = "new ledgers are put on it from now on" if role == ProcessRole.BOOKIE else by_load
+    here = f"{name} is registered, process {answer['pid']}; {region} has {answer['count']} {role}s now"
+    output.told(answer, f"{here}\n{use}")
 
 
-def remove(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json_output: Json = False) -> None:
+def remove(output: Output, name: Name, data: Data = DEFAULT_DATA, dry_run: DryRun = False) -> None:
     """Take a broker or a bookie out of its region, for good, without a loss: its folder stays.
 
     A broker hands its bundles over first. A bookie is emptied first: its copies move to others, and it gets nothing
@@ -80,17 +67,13 @@ def remove(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json
     it again, `heliograph bookies recommission NAME` takes it back.
     """
     data = data.resolve()
-    with Console(stderr=True, quiet=json_output).status(f"{name} is being drained") as spinner:
+    with Console(stderr=True, quiet=output.json).status(f"{name} is being drained") as spinner:
         answer = _removed(data, name, dry_run, spinner)
-    if json_output:
-        typer.echo(json.dumps(answer))
-    elif dry_run:
-        typer.echo(f"{name} can be removed" if not answer["done"] else f"{name} is removed already")
-    else:
-        typer.echo(
-            f"{name} is removed"
-            + (f"; nothing is read from {answer['data']} any more: delete it when you like" if answer["data"] else "")
-        )
+    if dry_run:
+        output.told(answer, f"{name} is removed already" if answer["done"] else f"{name} can be removed")
+        return
+    left = f"; nothing is read from {answer['data']} any more: delete it when you like" if answer["data"] else ""
+    output.told(answer, f"{name} is removed{left}")
 
 
 def _removed(data: Path, name: str, dry_run: bool, spinner: Status) -> dict[str, Any]:
@@ -114,11 +97,11 @@ def _removed(data: Path, name: str, dry_run: bool, spinner: Status) -> dict[str,
         time.sleep(_POLL_S)
 
 
-def kill(name: Name, data: Data = _DEFAULT_DATA) -> None:
+def kill(name: Name, data: Data = DEFAULT_DATA) -> None:
     """Kill a process (SIGKILL) by its name in `heliograph status`, and keep it down."""
     typer.echo(f"killed {name}, process {call(data.resolve(), 'kill', process=name)['pid']}")
 
 
-def start(name: Name, data: Data = _DEFAULT_DATA) -> None:
+def start(name: Name, data: Data = DEFAULT_DATA) -> None:
     """Start a process that was killed."""
     typer.echo(f"{name} is up, process {call(data.resolve(), 'start', timeout_s=STARTED_S, process=name)['pid']}")

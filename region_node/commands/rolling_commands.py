@@ -28,14 +28,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from heliograph.cli.groups import add
+from heliograph.cli.show import Output
 from heliograph.cli.signing_in.signed_in import authorize
 from heliograph.model.errors import ConfigError
+from region_node.commands.instance_options import DEFAULT_DATA, Data, Region, region_of
 from region_node.instance.control import STARTED_S, call
 
-Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say in which order, and do nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Region = Annotated[str, typer.Option("--region", help="The region's name; it may be left out where there is one only.")]
 Patience = Annotated[
     float,
     typer.Option("--wait", help="Seconds to wait for the region to be well between two processes.", min=1, max=3600),
@@ -43,7 +43,6 @@ Patience = Annotated[
 Token = Annotated[
     str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the brokers want one.")
 ]
-_DEFAULT_DATA = Path(".heliograph")
 _POLL_S = 0.2
 _PAUSE_S = 600.0
 _ASK_S = 30.0
@@ -61,23 +60,23 @@ def register(app: typer.Typer) -> None:
     rolling = typer.Typer(
         help="Restart or upgrade all processes of a region, one at a time, while clients work.", no_args_is_help=True
     )
-    rolling.command()(restart)
-    rolling.command()(upgrade)
+    add(rolling, restart=restart, upgrade=upgrade)
     app.add_typer(rolling, name="rolling")
 
 
 def restart(
     region: Region = "",
-    data: Data = _DEFAULT_DATA,
+    data: Data = DEFAULT_DATA,
     wait: Patience = 120.0,
     token: Token = "",
     dry_run: DryRun = False,
-    json_output: Json = False,
+    *,
+    output: Output,
 ) -> None:
     """Restart every process of a region, one at a time: metadata, bookies, brokers. Interrupted, it goes on where it
     was when it is given again.
     """
-    _roll(data.resolve(), region, "", wait, token, dry_run, json_output)
+    _roll(data.resolve(), region, "", wait, token, dry_run, output)
 
 
 def upgrade(
@@ -88,26 +87,22 @@ def upgrade(
         ),
     ],
     region: Region = "",
-    data: Data = _DEFAULT_DATA,
+    data: Data = DEFAULT_DATA,
     wait: Patience = 120.0,
     token: Token = "",
     dry_run: DryRun = False,
-    json_output: Json = False,
+    *,
+    output: Output,
 ) -> None:
     """Start every process of a region again with another version, one at a time; back by the same command with the
     earlier interpreter.
     """
-    _roll(data.resolve(), region, str(python.absolute()), wait, token, dry_run, json_output)
+    _roll(data.resolve(), region, str(python.absolute()), wait, token, dry_run, output)
 
 
-def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_run: bool, json_output: bool) -> None:
-    regions = call(data, "status")["regions"]
-    if not region and len(regions) == 1:
-        region = next(iter(regions))
-    if region not in regions:
-        wrong = f"there is no region {region!r}" if region else "it is not said which region"
-        raise ConfigError(f"{wrong}: give one of {', '.join(regions)} by --region")
-    rows = regions[region]["processes"]
+def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_run: bool, output: Output) -> None:
+    region, found = region_of(data, region)
+    rows = found["processes"]
     health = Health(
         data,
         region,
@@ -124,9 +119,9 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
         left = [*down, *(row["name"] for row in rows if row["ready"] and row["name"] not in notes.done)]
         if dry_run:
             answer = {"region": region, "order": left, "done": notes.done}
-            typer.echo(json.dumps(answer) if json_output else f"would restart, in this order: {', '.join(left)}")
+            output.told(answer, f"would restart, in this order: {', '.join(left)}")
             return
-        console, began = Console(stderr=True, quiet=json_output), time.monotonic()
+        console, began = Console(stderr=True, quiet=output.json), time.monotonic()
         if notes.done:
             console.print(
                 f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(rows)} processes are "
@@ -146,7 +141,7 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
         notes.path.unlink(missing_ok=True)
     took_s = round(time.monotonic() - began, 1)
     done = {"region": region, "restarted": left, "took_s": took_s}
-    typer.echo(json.dumps(done) if json_output else f"{region}: {len(left)} processes in {took_s:.0f} s")
+    output.told(done, f"{region}: {len(left)} processes in {took_s:.0f} s")
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
+from heliograph.cli.groups import add
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, load_plan
@@ -34,22 +36,20 @@ if TYPE_CHECKING:
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
 RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _DEFAULT_DATA = Path(".heliograph")
 _PARTS = {1: "meta", 2: "config"}
 """Store -> its folder in the data folder of a process."""
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(backup)
-    app.command()(restore)
-    app.command("confirm-restore")(confirm_restore)
+    add(app, backup=backup, restore=restore, confirm_restore=confirm_restore)
 
 
 # -- backup -----------------------------------------------------------------------------------------------------------
 
 
 def backup(
+    output: Output,
     out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet.")],
     region: RegionOption = "",
     data: DataOption = None,
@@ -62,7 +62,6 @@ def backup(
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Back up a running region's local metadata, or the global configuration: consistent at one moment, while
     everything goes on.
@@ -81,15 +80,12 @@ def backup(
         tls = tls or of_data_folder(data, name)
     if out.exists():
         raise ConfigError(f"{out} is there already: give a new file with --out, so that no older backup is lost")
-    console = Console(stderr=True, quiet=json_output)
+    console = Console(stderr=True, quiet=output.json)
     columns = (TextColumn("backing up"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("backing up", total=None)
         found = asyncio.run(_back_up(store, name, address, out, tls, lambda size: bar.update(task, completed=size)))
-    if json_output:
-        typer.echo(json.dumps(found))
-    else:
-        typer.echo(f"{out}: {found['keys']} keys, {found['bytes']} bytes, as of index {found['index']}")
+    output.told(found, f"{out}: {found['keys']} keys, {found['bytes']} bytes, as of index {found['index']}")
 
 
 async def _back_up(
@@ -145,6 +141,7 @@ async def _back_up(
 
 
 def restore(
+    output: Output,
     file: Annotated[Path, typer.Argument(help="What `heliograph backup` wrote.")],
     region: RegionOption = "",
     data: DataOption = None,
@@ -168,7 +165,6 @@ def restore(
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers
     must be stopped.
@@ -193,7 +189,7 @@ def restore(
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
         with (
             _locked(targets),
-            Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar,
+            Progress(*columns, console=Console(stderr=True, quiet=output.json), transient=True) as bar,
         ):
             if reader.info.store is BackedUpStore.GLOBAL:
                 found = _restore_global(reader, targets, voters, bar)
@@ -204,8 +200,8 @@ def restore(
     finally:
         opened.close()
         disk.close()
-    if json_output:
-        typer.echo(json.dumps(found))
+    if output.json:
+        output.show(found)
         return
     typer.echo(f"restored {found['keys']} keys as of {found['made']} into {', '.join(found['folders'])}")
     if reader.info.store is BackedUpStore.LOCAL:

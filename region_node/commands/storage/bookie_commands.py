@@ -6,7 +6,6 @@ Is: options, and what a person sees. Isn't: the examination (`storage.bookie.mai
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from heliograph.cli.groups import add
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,23 +35,21 @@ LedgerDirs = Annotated[
     list[Path] | None,
     typer.Option("--ledgers", help="The ledgers' folder, where it lies elsewhere; again for each further one."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _RANGES_SHOWN = 3
 
 
 def register(app: typer.Typer) -> None:
     bookie = typer.Typer(help="Look into the directory of a stopped bookie.", no_args_is_help=True)
-    bookie.command()(inspect)
-    bookie.command()(fsck)
+    add(bookie, inspect=inspect, fsck=fsck)
     app.add_typer(bookie, name="bookie")
 
 
 def inspect(
+    output: Output,
     data: Data,
     journal: JournalDirs = None,
     ledgers: LedgerDirs = None,
     ledger: Annotated[int | None, typer.Option(help="Only this ledger, with all its ranges of entries.", min=0)] = None,
-    json_output: Json = False,
 ) -> None:
     """List ledgers, entries, entry logs, and journal segments; exit code 1 where something cannot be read.
 
@@ -66,14 +65,14 @@ def inspect(
                 f"ledger {ledger} is not on bookie {found.bookie}: `heliograph bookie inspect --data {data}` lists "
                 "those that are"
             )
-    if json_output:
-        typer.echo(json.dumps(dataclasses.asdict(found)))
+    if output.json:
+        output.show(dataclasses.asdict(found))
     else:
         _show(found, whole=ledger is not None)
     raise typer.Exit(1 if found.problems else 0)
 
 
-def fsck(data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None, json_output: Json = False) -> None:
+def fsck(output: Output, data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None) -> None:
     """Verify the checksum of everything that a bookie holds; changes nothing. Exit code 1 on damage."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -81,13 +80,13 @@ def fsck(data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None, js
 
     disks = _disks(data, journal, ledgers)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True, quiet=output.json), transient=True) as bar:
         task = bar.add_task("verifying", total=None)
         found = examine(
             *disks, verify_blocks=True, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
-    if json_output:
-        typer.echo(json.dumps(dataclasses.asdict(found)))
+    if output.json:
+        output.show(dataclasses.asdict(found))
         raise typer.Exit(1 if found.problems else 0)
     _say(found)
     entries = sum(one.entries for one in found.ledgers)

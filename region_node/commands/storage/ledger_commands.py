@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heliograph.cli.groups import add
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
-from region_node.commands.storage.backup_commands import DataOption, JsonOption, RegionOption, region_of
+from region_node.commands.storage.backup_commands import DataOption, RegionOption, region_of
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
@@ -29,23 +31,22 @@ _PAGE = 200
 
 
 def register(app: typer.Typer) -> None:
-    app.command("follow-ledger")(follow_ledger)
-    app.command("lacking-copies")(lacking_copies)
+    add(app, follow_ledger=follow_ledger, lacking_copies=lacking_copies)
 
 
 def follow_ledger(
+    output: Output,
     ledger: Annotated[int, typer.Argument(help="Its number, as message ids and internal statistics show it.", min=0)],
     region: RegionOption = "",
     data: DataOption = None,
     address: AddressOption = "",
     first: Annotated[int, typer.Option("--from", help="The first entry.", min=0)] = 0,
-    json_output: JsonOption = False,
 ) -> None:
     """Print what is confirmed of a ledger, read from its bookies, and go on as its writer adds to it; ends where it is
     closed.
     """
     try:
-        asyncio.run(_run(address or _metadata_of(data, region), ledger, first, json_output))
+        asyncio.run(_run(address or _metadata_of(data, region), ledger, first, output.json))
     except HeliographError as error:
         raise ConfigError(f"ledger {ledger}: {error}") from error
     except KeyboardInterrupt:
@@ -53,7 +54,7 @@ def follow_ledger(
 
 
 def lacking_copies(
-    region: RegionOption = "", data: DataOption = None, address: AddressOption = "", json_output: JsonOption = False
+    output: Output, region: RegionOption = "", data: DataOption = None, address: AddressOption = ""
 ) -> None:
     """List the ledgers that lack copies, and what each waits for. Exit code 1 where there are any."""
     try:
@@ -61,8 +62,8 @@ def lacking_copies(
     except HeliographError as error:
         raise ConfigError(f"the ledgers that lack copies: {error}") from error
     for row in found:
-        typer.echo(json.dumps(row) if json_output else f"{row['ledger']:>8}  {row['topic']}: {row['waits_for']}")
-    if not found and not json_output:
+        output.told(row, f"{row['ledger']:>8}  {row['topic']}: {row['waits_for']}")
+    if not found and not output.json:
         typer.echo("no ledger lacks a copy")
     raise typer.Exit(1 if found else 0)
 

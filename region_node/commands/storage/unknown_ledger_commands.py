@@ -9,7 +9,6 @@ Source: docs/operating.md, "Backup and restore".
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +18,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from heliograph.cli.groups import add
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.commands.storage.backup_commands import DataOption, JsonOption, RegionOption, of_data_folder, region_of
+from region_node.commands.storage.backup_commands import DataOption, RegionOption, of_data_folder, region_of
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given
 from region_node.instance.plan.layout import HOST
 
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("unknown-ledgers")(unknown_ledgers)
+    add(app, unknown_ledgers=unknown_ledgers)
 
 
 def unknown_ledgers(
+    output: Output,
     region: RegionOption = "",
     data: DataOption = None,
     address: Annotated[
@@ -55,7 +57,6 @@ def unknown_ledgers(
     ca: CaOption = "",
     cert: CertOption = "",
     key: KeyOption = "",
-    json_output: JsonOption = False,
 ) -> None:
     """List what lies on bookies and is in no topic since a restore; publish one such ledger again.
 
@@ -71,15 +72,15 @@ def unknown_ledgers(
     if publish_to and not service:
         raise ConfigError("--publish-to wants the address of a broker, with --service pulsar://HOST:PORT")
     found = asyncio.run(_run(address, tls, ledger, publish_to, service))
-    if json_output:
-        typer.echo(json.dumps([{**asdict(one), "producers": sorted(one.producers)} for one in found]))
+    if output.json:
+        output.show([{**asdict(one), "producers": sorted(one.producers)} for one in found])
     else:
         _show(found)
     if publish_to:
         one = found[0]
         typer.echo(
             f"published to {publish_to}: {one.entries - one.replicated_entries} entries of ledger {one.ledger}",
-            err=json_output,
+            err=output.json,
         )
 
 

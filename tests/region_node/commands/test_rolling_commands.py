@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
-from region_node.commands import rolling_commands
+from region_node.commands import instance_options, rolling_commands
 
 BOOKIES = ("us-bookie-0", "us-bookie-1", "us-bookie-2")
 NAMES = ("us-meta-0", *BOOKIES, "us-broker-0", "us-broker-1")
@@ -70,13 +71,14 @@ class Region:
 @pytest.fixture
 def region(monkeypatch: pytest.MonkeyPatch) -> Region:
     made = Region()
-    monkeypatch.setattr(rolling_commands, "call", made.call)
+    for module in (rolling_commands, instance_options):
+        monkeypatch.setattr(module, "call", made.call)
     monkeypatch.setattr(rolling_commands, "_ask", made.ask)
     return made
 
 
 def roll(folder: Path, *, wait_s: float = 0.0, dry_run: bool = False, python: str = "") -> None:
-    rolling_commands._roll(folder, "us", python, wait_s, "", dry_run, True)
+    rolling_commands._roll(folder, "us", python, wait_s, "", dry_run, Output(json=True))
 
 
 def one_is_down(region: Region) -> None:
