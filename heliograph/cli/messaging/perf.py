@@ -23,17 +23,16 @@ from heliograph.cli.messaging.latency_histogram import Histogram, due_times
 from heliograph.cli.messaging.produce_consume import (
     SERVICE,
     ServiceOption,
-    TokenOption,
     TopicArgument,
     client,
     official,
     refused,
 )
+from heliograph.cli.rest import JsonOption, TokenOption
 from heliograph.cli.show import table
 
 Size = Annotated[int, typer.Option("--size", help="Bytes of a message.", min=16, max=5 << 20)]
 Count = Annotated[int, typer.Option("--count", "-n", help="Messages.", min=1)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _STAMP = struct.Struct(">dQ")
 _QUIET_S = 10.0
 _GIVEN_UP_MS = 30_000
@@ -85,7 +84,7 @@ def produce(
     batching: Batching = True,
     service: ServiceOption = SERVICE,
     token: TokenOption = "",
-    json_output: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """As fast as it goes: messages and bytes a second until the last receipt; exit code 1 where some were not
     stored.
@@ -157,7 +156,7 @@ def consume(
     ] = "heliograph-perf",
     service: ServiceOption = SERVICE,
     token: TokenOption = "",
-    json_output: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """As fast as it goes: messages and bytes a second of what waits."""
     pulsar = official()
@@ -280,7 +279,7 @@ def latency(
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw how the latencies are spread.")] = True,
     service: ServiceOption = SERVICE,
     token: TokenOption = "",
-    json_output: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """At a fixed rate: from when each message was due to its receipt, and to a consumer; exit code 1 where some did not
     arrive.

@@ -10,12 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from heliograph.cli.rest import TokenOption
 from heliograph.model.errors import ConfigError
 
 ServiceOption = Annotated[str, typer.Option("--service", envvar="HELIOGRAPH_SERVICE", help="The Pulsar service URL.")]
-TokenOption = Annotated[
-    str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")
-]
 TopicArgument = Annotated[str, typer.Argument(help="A full name, or a short one in public/default.")]
 SERVICE = "pulsar://127.0.0.1:6650"
 

@@ -21,18 +21,18 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from heliograph.cli.rest import Rest, RestRefused, namespace_path, topic_path
+from heliograph.cli.rest import SUBSCRIPTION, Rest, RestRefused, namespace_path, path_of, topic_path
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
 FORMAT = 1
+_TENANT = "/admin/v2/tenants/{tenant}"
 _INTERNAL = "pulsar"
 """The tenant of what brokers keep for themselves: made anew by them."""
 _AT_ONCE = 16
@@ -97,13 +97,11 @@ def backup(
         "bytes": sum(map(sum, held.values())),
         "store": tier["store"],
     }
-    if output.json:
-        output.show(told)
-    else:
-        typer.echo(
-            f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, "
-            f"{told['bytes']} bytes in {tier['store']}"
-        )
+    output.told(
+        told,
+        f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, "
+        f"{told['bytes']} bytes in {tier['store']}",
+    )
 
 
 def restore(
@@ -155,21 +153,11 @@ def restore(
             "be given again, and goes on"
         )
     for tenant, info in made["tenants"].items():
-        _unless_there(
-            lambda tenant=tenant, info=info: rest.put(  # type: ignore[misc]
-                f"/admin/v2/tenants/{quote(tenant, safe='')}", {**info, "allowedClusters": [region]}
-            )
-        )
+        _put_unless_there(rest, path_of(_TENANT, tenant=tenant), {**info, "allowedClusters": [region]})
     for namespace, policies in made["namespaces"].items():
-        _unless_there(
-            lambda ns=namespace, given=policies: rest.put(  # type: ignore[misc]
-                namespace_path(ns), {**given, "replication_clusters": [region]}
-            )
-        )
+        _put_unless_there(rest, namespace_path(namespace), {**policies, "replication_clusters": [region]})
     for topic, partitions in made["partitioned"].items():
-        _unless_there(
-            lambda topic=topic, n=partitions: rest.put(f"{topic_path(topic)}/partitions", n)  # type: ignore[misc]
-        )
+        _put_unless_there(rest, f"{topic_path(topic)}/partitions", partitions)
     with _bar("empty topics", output.json) as bar:
         if failed := _each(made["empty"], lambda topic: _make(rest, topic, made["empty"][topic]), bar):
             raise ConfigError(
@@ -197,14 +185,10 @@ def restore(
 
 def _found(rest: Rest) -> dict[str, Any]:
     """Tenants, namespaces, partitioned topics, and every persistent topic, partitions one by one."""
-    tenants = {
-        name: rest.get(f"/admin/v2/tenants/{quote(name, safe='')}")
-        for name in rest.get("/admin/v2/tenants")
-        if name != _INTERNAL
-    }
-    names = [
-        namespace for tenant in tenants for namespace in rest.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}")
-    ]
+    wanted = [name for name in rest.get("/admin/v2/tenants") if name != _INTERNAL]
+    tenants = {name: rest.get(path_of(_TENANT, tenant=name)) for name in wanted}
+    listed_of = "/admin/v2/namespaces/{tenant}"
+    names = [namespace for tenant in tenants for namespace in rest.get(path_of(listed_of, tenant=tenant))]
     namespaces, partitioned, topics = {}, {}, list[str]()
     for namespace in names:
         namespaces[namespace] = rest.get(namespace_path(namespace))
@@ -233,18 +217,14 @@ def _offload(rest: Rest, topic: str, wait_s: float) -> None:
 
 def _make(rest: Rest, topic: str, subscriptions: Iterable[str]) -> None:
     if TopicName.parse(topic).partition < 0:
-        _unless_there(lambda: rest.put(topic_path(topic)))
+        _put_unless_there(rest, topic_path(topic))
     for name in subscriptions:
-        _unless_there(
-            lambda name=name: rest.put(  # type: ignore[misc]
-                f"{topic_path(topic)}/subscription/{quote(name, safe='')}"
-            )
-        )
+        _put_unless_there(rest, path_of(SUBSCRIPTION, topic=topic, subscription=name))
 
 
-def _unless_there(make: Callable[[], Any]) -> None:
+def _put_unless_there(rest: Rest, path: str, body: Any = None) -> None:
     try:
-        make()
+        rest.put(path, body)
     except RestRefused as error:
         if error.code != _CONFLICT:
             raise

@@ -10,7 +10,6 @@ Source: docs/operating.md, "Members of the metadata"; docs/protocols/admin.md, "
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -80,13 +79,8 @@ def add(
     if promote_too and not dry_run:
         answer = _promote(rest, config, member, wait, quiet=output.json)
         answer["changed"] = True
-    _tell(
-        answer,
-        dry_run,
-        output.json,
-        f"{member} is a {'voter' if promote_too else 'learner'}",
-        f"{member} would be added as a learner",
-    )
+    role = "voter" if promote_too else "learner"
+    _tell(output, answer, dry_run, f"{member} is a {role}", f"{member} would be added as a learner")
 
 
 def promote(
@@ -94,7 +88,7 @@ def promote(
 ) -> None:
     """Make a learner a voter, as soon as it has caught up."""
     answer = _promote(rest, config, member, 0 if dry_run else wait, quiet=output.json, dry_run=dry_run)
-    _tell(answer, dry_run, output.json, f"{member} is a voter", f"{member} would become a voter")
+    _tell(output, answer, dry_run, f"{member} is a voter", f"{member} would become a voter")
 
 
 def remove(rest: Rest, output: Output, member: Member, config: Config = False, dry_run: DryRun = False) -> None:
@@ -102,9 +96,8 @@ def remove(rest: Rest, output: Output, member: Member, config: Config = False, d
     lost.
     """
     answer = call(rest, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
-    _tell(
-        answer, dry_run, output.json, f"{member} is no member any more: stop its process", f"{member} would be removed"
-    )
+    gone = f"{member} is no member any more: stop its process"
+    _tell(output, answer, dry_run, gone, f"{member} would be removed")
 
 
 def replace(
@@ -128,34 +121,21 @@ def replace(
     if any(row["member"] == old and row["leads"] for row in call(rest, config, "GET")["members"]):
         _again(rest, config, "POST", f"/{quote(new, safe='')}/lead", f"{new} takes over", wait, quiet=output.json)
     answer = _again(rest, config, "DELETE", f"/{quote(old, safe='')}", f"{old} goes", wait, quiet=output.json)
-    _tell(
-        answer,
-        False,
-        output.json,
-        f"{new} is a voter in the place of {old}: stop the old process, and delete its folder",
-        "",
-    )
+    done = f"{new} is a voter in the place of {old}: stop the old process, and delete its folder"
+    _tell(output, answer, False, done, "")
 
 
 def transfer(rest: Rest, output: Output, to: Member, config: Config = False, dry_run: DryRun = False) -> None:
     """Hand the leadership to another voter; writes wait meanwhile, for one election time-out at most."""
     answer = call(rest, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
-    _tell(answer, dry_run, output.json, f"{to} leads", f"the leadership would move to {to}")
+    _tell(output, answer, dry_run, f"{to} leads", f"the leadership would move to {to}")
 
 
 def _promote(
     rest: Rest, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False
 ) -> dict[str, Any]:
-    return _again(
-        rest,
-        config,
-        "POST",
-        f"/{quote(member, safe='')}/promote",
-        f"{member} catches up",
-        wait_s,
-        quiet=quiet,
-        dry_run=dry_run,
-    )
+    path, what = f"/{quote(member, safe='')}/promote", f"{member} catches up"
+    return _again(rest, config, "POST", path, what, wait_s, quiet=quiet, dry_run=dry_run)
 
 
 def _again(
@@ -182,13 +162,11 @@ def _again(
             time.sleep(_POLL_S)
 
 
-def _tell(answer: dict[str, Any], dry_run: bool, json_output: bool, done: str, would: str) -> None:
-    if json_output:
-        typer.echo(json.dumps(answer))
-    elif dry_run:
-        typer.echo(would if answer["would_change"] else "nothing would change")
+def _tell(output: Output, answer: dict[str, Any], dry_run: bool, done: str, would: str) -> None:
+    if dry_run:
+        output.told(answer, would if answer["would_change"] else "nothing would change")
     else:
-        typer.echo(done if answer["changed"] else f"nothing to do: {done}")
+        output.told(answer, done if answer["changed"] else f"nothing to do: {done}")
 
 
 def _show(answer: dict[str, Any]) -> None:
