@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from heliograph.model.errors import HeliographError, MetadataUnavailable
+from heliograph.model.errors import HeliographError
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import balancer_of
 from region_node.placement.balance.balancer import Balancer
 from region_node.runtime import prometheus_text
 
@@ -29,7 +30,7 @@ async def show(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads;
     `here=true`: of this one.
     """
-    balancer, now_ms = _balancer(admin), admin.clock.wall_ms()
+    balancer, now_ms = balancer_of(admin), admin.clock.wall_ms()
     return {
         "leader": balancer.leader,
         "paused_s": max(0.0, (balancer.pause.until_ms - now_ms) / 1000) if balancer.pause is not None else 0.0,
@@ -70,7 +71,7 @@ async def availability(admin: Admin, request: web.Request) -> Any:
     """
     namespace = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
     admin.policies(namespace)
-    balancer, permitted = _balancer(admin), set(admin.ownership.permitted((namespace, 0)))
+    balancer, permitted = balancer_of(admin), set(admin.ownership.permitted((namespace, 0)))
     answer: dict[str, Any] = {}
     for record in admin.ownership.brokers():
         if record.broker not in permitted:
@@ -94,11 +95,11 @@ async def pause(admin: Admin, request: web.Request) -> None:
         seconds = -1.0
     if not 0 < seconds <= _PAUSE_MAX_S:
         raise MalformedRequest(f"seconds must be above 0 and at most {_PAUSE_MAX_S:.0f}: a pause ends by itself")
-    await _balancer(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
+    await balancer_of(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
 
 
 async def resume(admin: Admin, request: web.Request) -> None:
-    await _balancer(admin).set_pause("", 0)
+    await balancer_of(admin).set_pause("", 0)
 
 
 def samples(admin: Admin) -> Iterable[prometheus_text.Sample]:
@@ -152,12 +153,6 @@ def used(admin: Admin) -> dict[str, float]:
     """The shares that this broker measured last; empty until it has."""
     report = admin.balancer.reports.get(admin.balancer.broker) if admin.balancer is not None else None
     return report.used if report is not None else {}
-
-
-def _balancer(admin: Admin) -> Balancer:
-    if admin.balancer is None:
-        raise MetadataUnavailable("this broker does not balance: it is not started yet")
-    return admin.balancer
 
 
 ROUTES: tuple[Route, ...] = (

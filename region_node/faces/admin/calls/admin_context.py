@@ -361,8 +361,7 @@ class Admin:
             return None
         except OwnedElsewhere as where:
             try:
-                own = f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
-                return await self.call(where.record, method, f"{own}{path}", body)
+                return await self.call(where.record, method, f"{path_at_owner(name)}{path}", body)
             except NotFound:
                 return None
 
@@ -386,9 +385,9 @@ class Admin:
             except NotFound as error:
                 missing, last = missing + 1, str(error)
             except OwnedElsewhere as where:
-                own = f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
+                path = "/".join([path_at_owner(part), *behind])
                 try:
-                    await self.call(where.record, request.method, "/".join([own, *behind]) + query, given)
+                    await self.call(where.record, request.method, path + query, given)
                 except NotFound as error:
                     missing, last = missing + 1, str(error)
         if missing == count:
@@ -425,6 +424,10 @@ class Admin:
             stop_book()
             if stop_rules is not None:
                 stop_rules()
+
+
+def path_at_owner(name: TopicName) -> str:
+    return f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
 
 
 # -- bodies and queries -----------------------------------------------------------------------------------------------

@@ -7,16 +7,19 @@ Is: looking, and Pulsar's words where there is nothing. Isn't: what a handler do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
-from heliograph.model.errors import NotAllowed, NotFound, SubscriptionNotFound
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, SubscriptionNotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.placement.balance.balancer import Balancer
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
+
+Part = TypeVar("Part")
 
 
 def existing_tenant(admin: Admin, request: web.Request) -> str:
@@ -62,6 +65,31 @@ def leases_of(admin: Admin) -> WriteLeases:
     if admin.leases is None:
         raise NotAllowed("this broker takes no part in disaster recovery")
     return admin.leases
+
+
+def balancer_of(admin: Admin) -> Balancer:
+    """Raises MetadataUnavailable while this broker has none."""
+    return started(admin.balancer)
+
+
+def started(part: Part | None) -> Part:
+    """The broker's balancer, or a part of it. Raises MetadataUnavailable where it is not there yet."""
+    if part is None:
+        raise MetadataUnavailable("this broker does not balance: it is not started yet")
+    return part
+
+
+def role_of(request: web.Request) -> str:
+    """Who asks, as records name somebody."""
+    return getattr(request.get("principal"), "role", "") or "anonymous"
+
+
+def check_in_region(admin: Admin, namespace: str, region: str) -> tuple[str, ...]:
+    """Returns the namespace's regions. Raises NotAllowed where it is not in that one, NotFound where it is nowhere."""
+    regions = admin.policies(namespace).regions
+    if region not in regions:
+        raise NotAllowed(f"{namespace} is not in region {region}; it is in {', '.join(regions)}")
+    return regions
 
 
 def partitions_of(admin: Admin, name: TopicName) -> list[TopicName]:

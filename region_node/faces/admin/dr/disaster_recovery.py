@@ -28,7 +28,7 @@ from region_node.dr.slo_monitor import POLICY as SLO_POLICY
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace, leases_of
+from region_node.faces.admin.calls.existing import check_in_region, existing_namespace, leases_of, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
@@ -327,16 +327,14 @@ async def make_passive(admin: Admin, request: web.Request, given: ActivePassive)
     soon as every broker of every region has heard of it: that is waited for, a few seconds; `unheard` says who has not.
     """
     namespace = admin.namespace(request)
-    policies = admin.policies(namespace)
-    if given.active not in policies.regions:
-        raise NotAllowed(f"{namespace} is not in region {given.active}; it is in {', '.join(policies.regions)}")
+    regions = check_in_region(admin, namespace, given.active)
     slo = {key: value for key, value in msgspec.structs.asdict(given.slo).items() if value is not None}
     switching = conductor_for(admin, request).switching
     record = await switching.begin(namespace, given.active, slo)
     admin.changed(request, None, asdict(record))
     await admin.seen(lambda: leases_of(admin).gate(namespace) is not None)
     for _ in range(_HEARD_LOOKS):
-        if not (left := await switching.settle(namespace, policies.regions)):
+        if not (left := await switching.settle(namespace, regions)):
             break
         await asyncio.sleep(_HEARD_S / _HEARD_LOOKS)
     return {**asdict(record), "unheard": unheard_text(left)}
@@ -368,8 +366,7 @@ async def begin(admin: Admin, request: web.Request, given: WantedOperation) -> A
     namespace, conductor = admin.namespace(request), conductor_for(admin, request)
     if given.dry_run:
         return await _dry_run(admin, request, namespace, given.kind, given.to)
-    by = getattr(request.get("principal"), "role", "") or "anonymous"
-    operation = await conductor.begin(given.kind, namespace, given.to, by, force=bool(given.force))
+    operation = await conductor.begin(given.kind, namespace, given.to, role_of(request), force=bool(given.force))
     admin.changed(
         request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}
     )

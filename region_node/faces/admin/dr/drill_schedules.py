@@ -20,7 +20,7 @@ from region_node.dr.operations.operation_steps import Conductor
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace, leases_of
+from region_node.faces.admin.calls.existing import check_in_region, existing_namespace, leases_of, role_of
 
 
 class OwnCredentials:
@@ -61,11 +61,10 @@ class Repetition(Given):
 
 async def put(admin: Admin, request: web.Request, given: Repetition) -> dict[str, Any]:
     namespace, to = existing_namespace(admin, request), given.to
-    policies = admin.policies(namespace)
-    if to and to not in policies.regions:
-        raise NotAllowed(f"{namespace} is not in region {to}; it is in {', '.join(policies.regions)}")
-    by = getattr(request.get("principal"), "role", "") or "anonymous"
-    made = Schedule(every_s=given.every_s, to=to, by=by, next_ms=int(given.first_ms) or admin.clock.wall_ms())
+    if to:
+        check_in_region(admin, namespace, to)
+    next_ms = int(given.first_ms) or admin.clock.wall_ms()
+    made = Schedule(every_s=given.every_s, to=to, by=role_of(request), next_ms=next_ms)
     await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
     await leases_of(admin).store.put(schedule(namespace), made.encode())
     admin.changed(request, None, asdict(made))

@@ -26,7 +26,7 @@ from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace
+from region_node.faces.admin.calls.existing import check_in_region, existing_namespace
 from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
@@ -48,7 +48,7 @@ class Active(Given):
 async def give(admin: Admin, request: web.Request, given: Active) -> dict[str, Any]:
     """From now on its messages are handed out in that region alone."""
     name = _name(admin, request)
-    _check_region(admin, request, given.active)
+    check_in_region(admin, admin.namespace(request), given.active)
     leadership = _leadership(admin)
     record = await leadership.switching.begin(name, given.active, {})
     admin.changed(request, None, asdict(record))
@@ -76,7 +76,7 @@ class SubscriptionMove(Given):
 async def move(admin: Admin, request: web.Request, given: SubscriptionMove) -> Any:
     """Does the next step, as far as it can be done now."""
     name = _name(admin, request)
-    _check_region(admin, request, given.to)
+    check_in_region(admin, admin.namespace(request), given.to)
     found = await _step(admin, request, name, given.to, fence=given.force or given.fence, force=given.force)
     admin.changed(request, None, {"subscription": name, **found})
     return found
@@ -160,16 +160,8 @@ def _only(found: dict[str, Any], topic: str, subscription: str) -> dict[str, Any
     return {**found, "topics": topics}
 
 
-def _check_region(admin: Admin, request: web.Request, region: str) -> None:
-    policies = admin.policies(admin.namespace(request))
-    if region not in policies.regions:
-        raise NotAllowed(
-            f"{admin.namespace(request)} is not in region {region}; it is in {', '.join(policies.regions)}"
-        )
-
-
 def _name(admin: Admin, request: web.Request) -> str:
-    topic = TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}")
+    topic = admin.topic(request)
     if topic.partition >= 0:
         raise NotAllowed(
             f"{topic} is a partition: all partitions are active in the same region; name {topic.partitioned}"

@@ -21,7 +21,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace, leases_of
+from region_node.faces.admin.calls.existing import existing_namespace, leases_of, role_of
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -107,13 +107,12 @@ async def _bury(
     store, now = leases_of(admin).store, admin.clock.wall_ms()
     before = await store.get(tombstone(name))
     again = before is not None and bool(Tombstone.decode(before[0]).asks)
-    by = getattr(request.get("principal"), "role", "") or "anonymous"
     made = Tombstone(
         topic=name,
         regions=regions,
         since_ms=now,
         until_ms=now + int((given or Deletion()).grace_s * 1000),
-        by=by,
+        by=role_of(request),
         partitions=partitions,
         sure=again,
     )
@@ -155,7 +154,7 @@ async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
 
 
 def _name(admin: Admin, request: web.Request) -> TopicName:
-    name = TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}")
+    name = admin.topic(request)
     if name.partition >= 0:
         raise NotAllowed(f"{name} is a partition: delete {name.partitioned}, with all of them")
     return name

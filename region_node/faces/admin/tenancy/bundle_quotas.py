@@ -13,10 +13,11 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import MetadataUnavailable, NotFound
+from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import balancer_of, started
 from region_node.placement.balance.broker_capacity import ResourceQuota
 from region_node.placement.balance.bundle_divider import BundleDivider
 from region_node.placement.balance.bundle_quotas import QuotaBook
@@ -111,15 +112,11 @@ def _where(admin: Admin, request: web.Request) -> tuple[str, tuple[int, int]]:
 
 
 def _quotas(admin: Admin) -> QuotaBook:
-    if admin.balancer is None or admin.balancer.quotas is None:
-        raise MetadataUnavailable("this broker does not balance: it is not started yet")
-    return admin.balancer.quotas
+    return started(balancer_of(admin).quotas)
 
 
 def _divider(admin: Admin) -> BundleDivider:
-    if admin.balancer is None or admin.balancer.divider is None:
-        raise MetadataUnavailable("this broker does not balance: it is not started yet")
-    return admin.balancer.divider
+    return started(balancer_of(admin).divider)
 
 
 _DEFAULT = "/admin/v2/resource-quotas"

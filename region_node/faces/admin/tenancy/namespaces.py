@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import NotAllowed, NotOwner, Unauthorized
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag, path_at_owner
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_namespace, existing_tenant
@@ -79,11 +79,7 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
         if record is admin.ownership.record:
             await admin.topics.delete_topic(topic, force=True)
         else:
-            domain, _, rest = topic.partition("://")
-            tenant, local_namespace, local = rest.split("/", 2)
-            await admin.call(
-                record, "DELETE", f"/admin/v2/{domain}/{tenant}/{local_namespace}/{quote(local, safe='')}?force=true"
-            )
+            await admin.call(record, "DELETE", f"{path_at_owner(TopicName.parse(topic))}?force=true")
 
 
 async def delete_bundle(admin: Admin, request: web.Request) -> None:

@@ -326,25 +326,28 @@ def _right(policy: Policy) -> CallAccess:
     return CallAccess.SUPER if policy.by_super else CallAccess.TENANT
 
 
-def _namespace_routes() -> tuple[Route, ...]:
+def _at_level(base: str, level: Level) -> list[Route]:
+    """Every row of the table, and the quotas, which both levels have."""
     routes: list[Route] = []
     for policy in POLICIES:
-        if policy.namespace:
-            handlers = _get(NAMESPACE, policy), _set(NAMESPACE, policy), _unset(NAMESPACE, policy)
-            setter = "PUT" if policy.put else "POST"
-            routes += _three(f"{_NAMESPACE}/{policy.namespace}", setter, handlers, _right(policy), policy.check)
-    get, set_, unset = _quotas(NAMESPACE)
-    group = BY_NAME["resourceGroup"]
-    routes += [
-        Route("GET", f"{_NAMESPACE}/backlogQuotaMap", CallAccess.TENANT, get),
-        Route("POST", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, set_, schema_of(quota)),
-        Route("DELETE", f"{_NAMESPACE}/backlogQuota", CallAccess.TENANT, unset),
-        Route(
-            "DELETE",
-            f"{_NAMESPACE}/removeOffloadPolicies",
-            CallAccess.TENANT,
-            _unset(NAMESPACE, BY_NAME["offloadPolicies"]),
-        ),
+        path, put = (policy.namespace, policy.put) if level is NAMESPACE else (policy.topic, policy.put_topic)
+        if path:
+            handlers = _get(level, policy), _set(level, policy), _unset(level, policy)
+            routes += _three(f"{base}/{path}", "PUT" if put else "POST", handlers, _right(policy), policy.check)
+    get, set_, unset = _quotas(level)
+    return [
+        *routes,
+        Route("GET", f"{base}/backlogQuotaMap", CallAccess.TENANT, get),
+        Route("POST", f"{base}/backlogQuota", CallAccess.TENANT, set_, schema_of(quota)),
+        Route("DELETE", f"{base}/backlogQuota", CallAccess.TENANT, unset),
+    ]
+
+
+def _namespace_routes() -> tuple[Route, ...]:
+    group, offload = BY_NAME["resourceGroup"], BY_NAME["offloadPolicies"]
+    routes = [
+        *_at_level(_NAMESPACE, NAMESPACE),
+        Route("DELETE", f"{_NAMESPACE}/removeOffloadPolicies", CallAccess.TENANT, _unset(NAMESPACE, offload)),
         Route("GET", f"{_NAMESPACE}/resourcegroup", CallAccess.SUPER, _get(NAMESPACE, group)),
         Route("POST", f"{_NAMESPACE}/resourcegroup/{{group}}", CallAccess.SUPER, set_group),
         Route("DELETE", f"{_NAMESPACE}/resourcegroup", CallAccess.SUPER, _unset(NAMESPACE, group)),
@@ -361,21 +364,8 @@ def _namespace_routes() -> tuple[Route, ...]:
 
 
 def _topic_routes() -> tuple[Route, ...]:
-    routes: list[Route] = []
-    for policy in POLICIES:
-        if policy.topic:
-            handlers = _get(TOPIC, policy), _set(TOPIC, policy), _unset(TOPIC, policy)
-            setter = "PUT" if policy.put_topic else "POST"
-            routes += _three(f"{_TOPIC}/{policy.topic}", setter, handlers, _right(policy), policy.check)
-    get, set_, unset = _quotas(TOPIC)
-    routes += [
-        Route("GET", f"{_TOPIC}/backlogQuotaMap", CallAccess.TENANT, get),
-        Route("POST", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, set_, schema_of(quota)),
-        Route("DELETE", f"{_TOPIC}/backlogQuota", CallAccess.TENANT, unset),
-    ]
     rates = _keyed(TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
-    routes += _three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates, check=RATE)
-    return tuple(routes)
+    return *_at_level(_TOPIC, TOPIC), *_three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates, check=RATE)
 
 
 ROUTES: tuple[Route, ...] = (

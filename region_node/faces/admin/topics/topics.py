@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -18,7 +17,7 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, flag, number
+from region_node.faces.admin.calls.admin_context import Admin, flag, number, path_at_owner
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import (
@@ -276,9 +275,7 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
             if record is admin.ownership.record:
                 await admin.topics.get(str(part), create=True)
             else:
-                await admin.call(
-                    record, "PUT", f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
-                )
+                await admin.call(record, "PUT", path_at_owner(part))
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

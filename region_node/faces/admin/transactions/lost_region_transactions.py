@@ -15,7 +15,6 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientSSLE
 from msgspec import Meta
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Origin
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
 _ASK = ClientTimeout(total=5.0)
 _PATH = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/transactions"
-
-
-def _name(admin: Admin, request: web.Request) -> TopicName:
-    return TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}")
 
 
 def _region(admin: Admin, origin: Origin) -> str:
@@ -66,7 +61,7 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     `waits_for`, where it is committed: the topics whose part has not come; readers stand before it until it has, or too
     long a time has gone by.
     """
-    topic = await admin.loaded(_name(admin, request))
+    topic = await admin.loaded(admin.topic(request))
     rows = [{**_shown(admin, *one), "waits_for": []} for one in _foreign(topic)]
     buffer = topic.transactions.buffer if topic.transactional else None
     for (origin, coordinator, number), held in ({} if buffer is None else buffer.held).items():
@@ -88,7 +83,7 @@ async def verdict(admin: Admin, request: web.Request, given: TransactionVerdict)
     """Ends a transaction of a region that is lost."""
     region, txn, commit = given.region, given.transaction, given.commit
     coordinator, number = (int(part) for part in txn.split(":"))
-    topic = await admin.loaded(_name(admin, request))
+    topic = await admin.loaded(admin.topic(request))
     found = [
         one
         for one in _foreign(topic)

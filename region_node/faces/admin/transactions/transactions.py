@@ -11,6 +11,7 @@ TransactionBufferStats.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -20,14 +21,9 @@ from heliograph.model.errors import NotAllowed, NotFound, NotOwner
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
-from region_node.faces.admin.calls.admin_context import (
-    Admin,
-    OwnedElsewhere,
-    flag,
-    number,
-)
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag, number
 from region_node.faces.admin.calls.call_bodies import Given
-from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import subscription_of
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
@@ -220,7 +216,7 @@ async def abort(admin: Admin, request: web.Request) -> None:
 
 
 async def _loaded(admin: Admin, request: web.Request) -> Topic:
-    return await admin.loaded(TopicName.parse(f"persistent://{admin.namespace(request)}/{request.match_info['topic']}"))
+    return await admin.loaded(admin.topic(request))
 
 
 def _in_buffer(topic: Topic, txn: TxnId) -> dict[str, Any]:
@@ -426,20 +422,17 @@ def way_to_others(admin: Admin) -> None:
         admin.transactions.arrivals.elsewhere = ask
 
 
-async def _known(admin: Admin, request: web.Request, call: Any) -> Any:
-    try:
-        return await call(admin, request)
-    except NoSuchTransaction as error:
-        raise NotFound(str(error)) from error
+def _of_transaction(call: Handler) -> Handler:
+    """Where there is no such transaction, nothing is found."""
 
+    @wraps(call)
+    async def handle(admin: Admin, request: web.Request) -> Any:
+        try:
+            return await call(admin, request)
+        except NoSuchTransaction as error:
+            raise NotFound(str(error)) from error
 
-def _of_transaction(call: Any) -> Any:
-    async def handler(admin: Admin, request: web.Request) -> Any:
-        return await _known(admin, request, call)
-
-    handler.__doc__ = call.__doc__
-    handler.__name__ = call.__name__
-    return handler
+    return handle
 
 
 _ID = "{mostBits}/{leastBits}"
