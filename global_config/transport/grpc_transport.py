@@ -46,6 +46,7 @@ _BACKOFF = Backoff(0.1, 2.0)
 CALLS_MAX = 256
 _JUDGED_MAX = 64
 
+HANDSHAKE_MS = 10_000
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -122,7 +123,8 @@ class GrpcTransport:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        options = [*_OPTIONS, ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS)]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
         handlers = {
             "Raft": grpc.stream_unary_rpc_method_handler(self._on_raft),
             "Forward": grpc.unary_unary_rpc_method_handler(self._on_forward),

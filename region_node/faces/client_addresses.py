@@ -1,9 +1,9 @@
-"""Where clients come from, before anybody knows who they are: connections per address, and the PROXY protocol's header.
+"""Where clients come from, before anybody knows who they are: the PROXY protocol's header.
 
-Is: two cores. Isn't: a socket, or identity.
-Invariants: an IPv6 client counts by its /64, which is what one customer gets; a header is read to its end or the
-connection is refused, so that no byte of it is ever taken for a client's; nothing of it is trusted but addresses, and
-those only where the settings say that a load balancer is in front.
+Is: a core. Isn't: a socket, or identity.
+Invariants: a header is read to its end or the connection is refused, so that no byte of it is ever taken for a
+client's; nothing of it is trusted but addresses, and those only where the settings say that a load balancer is in
+front.
 Source: HAProxy, "The PROXY protocol", version 2.
 
     12 bytes signature | version and command | family and protocol | u16 length | addresses | type-length-values
@@ -23,49 +23,6 @@ HEADER_BYTES_MAX = 2048
 _FIXED = 16
 _LOCAL, _PROXY = 0x20, 0x21
 _TCP4, _TCP6 = 0x11, 0x21
-
-
-class AddressCounts:
-    """Open connections by address. `most` 0: no limit, nothing is counted."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._counts: dict[str, int] = {}
-
-    def take(self, host: str) -> bool:
-        """False: it has as many as it may have."""
-        if not self.most:
-            return True
-        group = _group(host)
-        count = self._counts.get(group, 0)
-        if count >= self.most:
-            return False
-        self._counts[group] = count + 1
-        return True
-
-    def give(self, host: str) -> None:
-        """For each `take` that was True, once."""
-        if not self.most:
-            return
-        group = _group(host)
-        left = self._counts[group] - 1
-        if left:
-            self._counts[group] = left
-        else:
-            del self._counts[group]
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-
-def _group(host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
 
 
 class ProxyHeader:

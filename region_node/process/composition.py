@@ -371,11 +371,12 @@ class BookieRole:
     async def _open_http(
         self, port: int, certificates: Certificates, meta: MetaClient, revocations: Revocations
     ) -> int:
+        from heliograph.runtime.tls_listener import listen
         from region_node.bookie.entry_ranges import RangeReads
         from region_node.bookie.http_face import BookieHttp, HttpConnection
         from region_node.security.read_permits import ReadKeys
 
-        loop, answers_max = asyncio.get_running_loop(), self.settings.bookie.direct_reads
+        answers_max = self.settings.bookie.direct_reads
         ranges: RangeReads | None = None
         if answers_max:
             keys = ReadKeys(meta, self._runtime.clock)
@@ -385,7 +386,7 @@ class BookieRole:
             BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill, ranges),
             self._access(revocations),
         )
-        server = await loop.create_server(
+        server = await listen(
             lambda: HttpConnection(pages.answer, access, ranges),
             self.settings.bind,
             port,

@@ -28,6 +28,7 @@ from heliograph.kv.state_machine import Change
 from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.model.key_roles import KeyRoles, PeerKeys
+from heliograph.runtime.tls_listener import Listening, listen
 from heliograph.wire.metadata_frames import (
     FEATURES,
     FRAME_BYTES_MAX,
@@ -81,7 +82,7 @@ class MetaServer:
         self.service, self.node, self.settings = service, node, settings or ServerSettings()
         self.host, self.port, self._ssl = host, port, ssl
         self.connections: dict[_Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._watches: dict[str, dict[tuple[_Connection, int], None]] = {}
         self._early: dict[tuple[_Connection, int], tuple[str, int]] = {}
@@ -90,9 +91,12 @@ class MetaServer:
 
     async def start(self) -> int:
         loop = asyncio.get_running_loop()
-        timeout_s = self.settings.handshake_timeout_s if self._ssl is not None else None
-        self._server = await loop.create_server(
-            lambda: _Connection(self), self.host, self.port, ssl=self._ssl, ssl_handshake_timeout=timeout_s
+        self._server = await listen(
+            lambda: _Connection(self),
+            self.host,
+            self.port,
+            ssl=self._ssl,
+            timeout_s=self.settings.handshake_timeout_s,
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._heartbeat = loop.call_later(self.settings.heartbeat_s, self._beat)

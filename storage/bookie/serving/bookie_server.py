@@ -17,6 +17,7 @@ from typing import cast
 
 from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
+from heliograph.runtime.tls_listener import Listening, listen
 from heliograph.wire.bookie_frames import BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
 from storage.bookie.serving.bookie import Bookie
 from storage.bookie.serving.bookie_calls import CALLS
@@ -38,7 +39,7 @@ class BookieServer:
         self._on_bad_peer = on_bad_peer
         self.distrusted: Callable[[object], bool] = lambda ssl_object: False
         """Whether a connection's peer is believed no more: asked once a second, since it may say nothing for long."""
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._connections: dict[BookieConnection, None] = {}
         self._tick: asyncio.TimerHandle | None = None
         self._committing = False
@@ -47,7 +48,7 @@ class BookieServer:
     async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None) -> int:
         """Returns the port; 0 asks for any. Raises OSError where it is taken."""
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(lambda: BookieConnection(self), host, port, ssl=ssl)
+        self._server = await listen(lambda: BookieConnection(self), host, port, ssl=ssl)
         self._tick = self._loop.call_later(_TICK_S, self._on_tick)
         return int(self._server.sockets[0].getsockname()[1])
 

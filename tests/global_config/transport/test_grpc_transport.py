@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from benchmarks.servers import free_port
 from global_config.node import ConfigNode, ConfigNodeSettings
+from global_config.transport import grpc_transport
 from global_config.transport.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import (
@@ -463,3 +465,21 @@ def test_message_bytes() -> None:
     for wrong in (b"", b"\x02\x02us", b"\x01\x05us", b"\x01"):
         with pytest.raises(PeerError):
             open_message(wrong)
+
+
+@pytest.mark.slow
+def test_a_handshake_that_does_not_finish_is_ended(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_transport, "HANDSHAKE_MS", 200)
+
+    async def run() -> None:
+        peers = {"us": "127.0.0.1:1", "eu": "127.0.0.1:1"}
+        transport = GrpcTransport("us", peers, rng=random.Random(1), tls=tls_of(certificates, "config", "us"))
+        port = await transport.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+        await transport.stop()
+
+    asyncio.run(run())

@@ -13,7 +13,7 @@ import pytest
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotAllowed, PeerError
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.faces.client_addresses import HEADER_BYTES_MAX, SIGNATURE, AddressCounts, ProxyHeader
+from region_node.faces.client_addresses import HEADER_BYTES_MAX, SIGNATURE, ProxyHeader
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.security.allowed_urls import ListedRegions, UrlList
 from tests.region_node.faces.pulsar.codec import Reader, frame
@@ -106,28 +106,6 @@ def test_a_client_that_forges_no_header_gets_nothing_where_one_is_wanted() -> No
 
 
 # -- connections per address
-
-
-def test_addresses_are_counted_until_they_go() -> None:
-    counts = AddressCounts(2)
-    assert [counts.take("10.0.0.1") for _ in range(3)] == [True, True, False]
-    assert counts.take("10.0.0.2")
-    counts.give("10.0.0.1")
-    assert counts.take("10.0.0.1")
-    assert [counts.take(f"2001:db8::{i}") for i in range(3)] == [True, True, False] and counts.take("2001:db8:0:1::1")
-    assert [counts.take(f"::ffff:10.9.0.{i}") for i in range(3)] == [True, True, True]
-    for host in (
-        "10.0.0.1",
-        "10.0.0.1",
-        "10.0.0.2",
-        "2001:db8::5",
-        "2001:db8::6",
-        "2001:db8:0:1::9",
-        *(f"::ffff:10.9.0.{i}" for i in range(3)),
-    ):
-        counts.give(host)
-    assert not len(counts)
-    assert all(AddressCounts(0).take("x") for _ in range(99))
 
 
 def test_one_address_too_often_is_refused_and_its_place_given_back() -> None:

@@ -7,7 +7,6 @@ Source: docs/protocols/admin.md.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from aiohttp import web
 
 from heliograph.model import errors
 from heliograph.model.configuration.policy_values import WrongKind
+from heliograph.runtime.tls_listener import Listening, listen
 from region_node.faces.admin.brokers import (
     bookie_state,
     bookies,
@@ -174,7 +174,7 @@ class AdminServer:
             keepalive_timeout=self._limits.keep_alive_s,
         )
         self._connections: HttpConnections | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listening] = []
 
     async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
         """Listens; may be called for several ports. `shared`: with other processes of this host. Returns the port.
@@ -187,13 +187,8 @@ class AdminServer:
             self._connections = HttpConnections(self._limits, self._runner.server)
             revocations = self._admin.security.authentication.revocations
             revocations.on_change(partial(self._connections.end_revoked, revocations.of), "admin")
-        server = await self._connections.loop.create_server(
-            self._connections,
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=self._limits.header_timeout_s if tls is not None else None,
-            reuse_port=shared or None,
+        server = await listen(
+            self._connections, host, port, ssl=tls, timeout_s=self._limits.header_timeout_s, reuse_port=shared
         )
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]

@@ -18,8 +18,8 @@ from typing import cast
 from aiohttp import web
 
 from heliograph.model.configuration.revocations import ProvenBy
+from heliograph.runtime.address_counts import AddressCounts
 from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST, PRINCIPAL
-from region_node.faces.client_addresses import AddressCounts
 from region_node.security.authentication.principal import Principal
 
 log = logging.getLogger("region_node.admin.server")

@@ -13,9 +13,10 @@ import logging
 import ssl as tls_module
 
 from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.runtime.address_counts import AddressCounts
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.standstill import stood_still_s
-from region_node.faces.client_addresses import AddressCounts
+from heliograph.runtime.tls_listener import Listening, listen
 from region_node.faces.flow_control import Outbox
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
@@ -46,7 +47,7 @@ class KafkaListener:
         self.outbox: Outbox[KafkaConnection] = Outbox(self.loop.call_soon)
         self.budget: ByteBudget[KafkaConnection] = ByteBudget(broker.settings.inflight_bytes_max, _hold)
         """Bounds the bytes of produce requests whose batches are not durable yet."""
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[Listening] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         """When the next tick should come."""
@@ -55,10 +56,13 @@ class KafkaListener:
 
     async def start(self, host: str, port: int, *, ssl: tls_module.SSLContext | None = None) -> int:
         """Listens, and returns the port. Raises ConfigError where it is taken."""
-        timeout_s = self.broker.settings.handshake_timeout_s if ssl is not None else None
         try:
-            server = await self.loop.create_server(
-                lambda: KafkaConnection(self, tls=ssl is not None), host, port, ssl=ssl, ssl_handshake_timeout=timeout_s
+            server = await listen(
+                lambda: KafkaConnection(self, tls=ssl is not None),
+                host,
+                port,
+                ssl=ssl,
+                timeout_s=self.broker.settings.handshake_timeout_s,
             )
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port} for Kafka: {error.strerror or error}") from error

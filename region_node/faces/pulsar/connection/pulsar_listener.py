@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.address_counts import AddressCounts
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.standstill import stood_still_s
+from heliograph.runtime.tls_listener import Listening, listen
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
-from region_node.faces.client_addresses import AddressCounts
 from region_node.faces.flow_control import Outbox, drained
 from region_node.faces.pulsar.commands.replicator_producers import ClusterPort
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
@@ -152,7 +153,7 @@ class PulsarListener:
             self.settings.inflight_bytes_max, PulsarConnection.hold_reading
         )
         """Bounds the bytes of publishes that wait for their receipts."""
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listening] = []
         self._names = 0
         self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
         self._timer: asyncio.TimerHandle | None = None
@@ -164,15 +165,14 @@ class PulsarListener:
     ) -> int:
         """Listens, and returns the port. May be called several times. Raises ConfigError where the port is taken."""
         balanced = self.settings.proxy_protocol and ssl is None and not link
-        timeout_s = self.settings.handshake_timeout_s if ssl is not None else None
         try:
-            server = await self.loop.create_server(
+            server = await listen(
                 lambda: PulsarConnection(self, link=link, balanced=balanced),
                 host,
                 port,
                 ssl=ssl,
-                ssl_handshake_timeout=timeout_s,
-                reuse_port=reuse_port or None,
+                timeout_s=self.settings.handshake_timeout_s,
+                reuse_port=reuse_port,
             )
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
