@@ -253,11 +253,6 @@ class KvMachine:
         """The next id that this counter would give out."""
         return self._counters.get(name, 0)
 
-    def under_lease(self, lease: int) -> tuple[str, ...]:
-        """The keys that go with it; empty where there is no such lease."""
-        held = self.held.get(lease)
-        return () if held is None else tuple(held.keys)
-
     def leases(self) -> dict[int, int]:
         """Maps each lease that exists to its ttl in ms."""
         return {lease: held.ttl_ms for lease, held in self.held.items()}

@@ -345,8 +345,9 @@ class _Connection(asyncio.Protocol):
 
     def _may(self, keys: PeerKeys, kind: int, request: int, payload: bytes) -> bool:
         """Whether its keys are this peer's; else it is answered so. Raises PeerError."""
+        held = self._server.service.machine.held
         try:
-            check(keys, kind, payload, self._server.service.machine.under_lease)
+            check(keys, kind, payload, lambda lease: held[lease].keys if lease in held else ())
         except NotAllowed as error:
             log.warning("metadata.key_refused", extra={"error": str(error), "node": self._server.node})
             self.write(frame(Frame.ANSWER, request, refusal(CommandStatus.REFUSED, str(error))))
