@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from global_config import cluster_migrations, keys
+from global_config.acl_writes import AclWrites
 from global_config.peer_clusters import PeerClusters
 from global_config.revocation_list import RevocationList
 from global_config.write_retries import Tries, busy
@@ -74,7 +75,7 @@ class ConfigAdmin:
         """
         self._store, self._offline, self._rng, self._clock = store, offline, rng, clock
         self.peers, self.migrations = PeerClusters(store, rng), cluster_migrations.ClusterMigrations(store, rng)
-        self.revocations = RevocationList(store, rng)
+        self.revocations, self.acls = RevocationList(store, rng), AclWrites(store, rng)
 
     # -- regions ------------------------------------------------------------------------------------------------------
 
@@ -350,7 +351,7 @@ class ConfigAdmin:
             )
             return f"namespace {found[0][0].removeprefix(keys.NAMESPACES)}" if found else ""
 
-        await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users)
+        await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users, keys.acls(name))
         await self._store.delete(keys.tenant_quota(name))
 
     # -- namespaces ---------------------------------------------------------------------------------------------------
@@ -405,8 +406,8 @@ class ConfigAdmin:
         raise busy()
 
     async def delete_namespace(self, name: str) -> None:
-        """Its partitioned topics' entries and its leadership go with it; whether topics hold data is the caller's to
-        see. Raises NotFound, NotAllowed (too many).
+        """Its partitioned topics' entries, its ACLs, and its leadership go with it; whether topics hold data is the
+        caller's to see. Raises NotFound, NotAllowed (too many).
         """
         async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
@@ -416,12 +417,13 @@ class ConfigAdmin:
                 for domain in ("persistent", "non-persistent")
                 for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))
             ]
-            if len(topics) > OPS_MAX - 4:
+            if len(topics) > OPS_MAX - 5:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
             if await self._committed(
                 [
                     Delete(keys.namespace(name), version),
                     *map(Delete, (*topics, keys.migrated(name), leadership(name))),
+                    *await self.acls.without(name),
                     Check(keys.GUARD, guard),
                 ]
             ):

@@ -16,6 +16,7 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
 /topic-policies/{topic's full name}   TopicPolicies that hold in every region
 /resource-groups/{name}               ResourceGroup
 /tenant-quotas/{tenant}               TenantQuota
+/acls/{tenant}                        TenantAcls (`heliograph.model.configuration.acl_records`)
 /data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key
                                       (`storage.sealing.keyring`)
 /dr/keys/{region}/{public key}        empty; a key with which that region signs reports
@@ -42,6 +43,7 @@ PARTITIONED = "/partitioned/"
 TOPIC_POLICIES = "/topic-policies/"
 RESOURCE_GROUPS = "/resource-groups/"
 TENANT_QUOTAS = "/tenant-quotas/"
+ACLS = "/acls/"
 DATA_KEYS = "/data-keys/"
 REPORT_KEYS = "/dr/keys/"
 GUARD = "/guard"
@@ -84,6 +86,10 @@ def tenant(name: str) -> str:
 
 def tenant_quota(tenant: str) -> str:
     return TENANT_QUOTAS + tenant
+
+
+def acls(tenant: str) -> str:
+    return ACLS + tenant
 
 
 def namespace(name: str) -> str:

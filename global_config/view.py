@@ -17,6 +17,7 @@ from global_config import keys
 from global_config.policy_edits import PROPERTIES, Change, Fields, flat
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
+from heliograph.model.configuration.acl_records import AclRecord, TenantAcls
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     ClusterPeers,
@@ -47,6 +48,7 @@ V = TypeVar(
     TopicPolicies,
     ResourceGroup,
     TenantQuota,
+    TenantAcls,
 )
 _ALL = "/"
 
@@ -68,6 +70,7 @@ class ConfigView:
         self._topic_policies: dict[str, TopicPolicies] = {}
         self._resource_groups: dict[str, ResourceGroup] = {}
         self._quotas: dict[str, TenantQuota] = {}
+        self._acls: dict[str, TenantAcls] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._pending: dict[str, list[tuple[Change, ...]]] = {}
         """Key -> edits of its policies that were made here and are not in the configuration yet, in their order."""
@@ -213,6 +216,11 @@ class ConfigView:
     def tenant_quotas(self) -> dict[str, TenantQuota]:
         return dict(self._quotas)
 
+    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
+        """What Kafka's tools allow or refuse in a tenant."""
+        found = self._acls.get(tenant)
+        return () if found is None else found.records
+
     # -- what was edited here while the configuration could not be reached ---------------------------------------------
 
     def set_pending(self, key: str, edits: list[tuple[Change, ...]]) -> None:
@@ -253,7 +261,7 @@ class ConfigView:
             elif key.startswith(keys.NAMESPACES):
                 name = key.removeprefix(keys.NAMESPACES)
                 _set(self._namespaces, name, NamespacePolicies, value)
-                self._index(name)
+                _index(self._by_tenant, name, known=name in self._namespaces)
             elif key.startswith(keys.PARTITIONED):
                 _set(self._partitioned, key.removeprefix(keys.PARTITIONED), PartitionedTopic, value)
             elif key.startswith(keys.TOPIC_POLICIES):
@@ -262,6 +270,8 @@ class ConfigView:
                 _set(self._resource_groups, key.removeprefix(keys.RESOURCE_GROUPS), ResourceGroup, value)
             elif key.startswith(keys.TENANT_QUOTAS):
                 _set(self._quotas, key.removeprefix(keys.TENANT_QUOTAS), TenantQuota, value)
+            elif key.startswith(keys.ACLS):
+                _set(self._acls, key.removeprefix(keys.ACLS), TenantAcls, value)
             else:
                 return
         except CorruptData as error:
@@ -281,15 +291,16 @@ class ConfigView:
         except ValueError as error:
             self.broken[key] = f"no number of a region with its name: {error}"
 
-    def _index(self, namespace: str) -> None:
-        tenant = namespace.partition("/")[0]
-        members = self._by_tenant.setdefault(tenant, {})
-        if namespace in self._namespaces:
-            members[namespace] = None
-        else:
-            members.pop(namespace, None)
-            if not members:
-                del self._by_tenant[tenant]
+
+def _index(by_tenant: dict[str, dict[str, None]], namespace: str, *, known: bool) -> None:
+    tenant = namespace.partition("/")[0]
+    members = by_tenant.setdefault(tenant, {})
+    if known:
+        members[namespace] = None
+    else:
+        members.pop(namespace, None)
+        if not members:
+            del by_tenant[tenant]
 
 
 def _above(fields: Fields, pending: list[tuple[Change, ...]]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_who_may_and_who_may_not(region: Region) -> None:
     assert caught.value.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_acls_are_grants(region: Region) -> None:
+def test_acls_allow_and_refuse(region: Region) -> None:
     acl, kinds = admin_module, admin_module.ResourceType
     root = acl.AdminClient(login(region, "root", "r"))
     for future in root.create_topics([acl.NewTopic("granted", 1, 1)]).values():
@@ -96,8 +96,30 @@ def test_acls_are_grants(region: Region) -> None:
     )
     assert root.describe_acls(one).result(DEADLINE_S) == [wanted]
     group = acl.AclBinding(kinds.GROUP, "g", acl.ResourcePatternType.LITERAL, "User:bob", *fields)
-    with pytest.raises(ck.KafkaException):
+    with pytest.raises(ck.KafkaException):  # there is no writing to a group
         next(iter(root.create_acls([group]).values())).result(DEADLINE_S)
+    refused = ("127.0.0.1", acl.AclOperation.ALL, acl.AclPermissionType.DENY)
+    denied = acl.AclBinding(kinds.TOPIC, "grant", acl.ResourcePatternType.PREFIXED, "User:*", *refused)
+    match = acl.AclBindingFilter(
+        kinds.TOPIC,
+        "granted",
+        acl.ResourcePatternType.MATCH,
+        "User:*",
+        None,
+        acl.AclOperation.ANY,
+        acl.AclPermissionType.DENY,
+    )
+    for future in root.create_acls([denied]).values():
+        future.result(DEADLINE_S)
+    while (error := sent(login(region, "bob", "b"), "granted")) is None and time.monotonic() < deadline:
+        pass
+    assert error is not None and error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert sent(login(region, "root", "r"), "granted") is None, "a super user is refused nothing"
+    for future in root.delete_acls([match]).values():
+        assert future.result(DEADLINE_S) == [denied]
+    while (error := sent(login(region, "bob", "b"), "granted")) is not None and time.monotonic() < deadline:
+        pass
+    assert error is None
     for future in root.delete_acls([one]).values():
         assert future.result(DEADLINE_S) == [wanted]
     while (error := sent(login(region, "bob", "b"), "granted")) is None and time.monotonic() < deadline:

@@ -7,7 +7,8 @@ Source: docs/security.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Protocol
 
 from heliograph.model.configuration.revocations import ProvenBy
@@ -40,9 +41,15 @@ class Principal:
     """A process of this instance: it may do what its own protocol asks."""
     proof: ProvenBy = field(default=ProvenBy(), compare=False)
     """By what it was known: what a revocation names."""
+    host: str = field(default="", compare=False)
+    """The address that it asks from, which an ACL may name; of a proxy, the proxy's."""
 
     def __post_init__(self) -> None:
         check_role(self.role)
+
+    def at(self, host: str) -> Principal:
+        """The same, from that address."""
+        return replace(self, host=plain_address(host))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -62,6 +69,15 @@ class Provider(Protocol):
     async def identify(self, credentials: Credentials) -> Principal:
         """Raises Unauthenticated with a sentence that gives nothing away about what would be right."""
         ...
+
+
+def plain_address(host: str) -> str:
+    """An address as ACLs have it: an IPv4 one that is written as one of IPv6 is IPv4's; what is none stays as it is."""
+    try:
+        found = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def check_role(role: str) -> str:

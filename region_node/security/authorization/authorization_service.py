@@ -1,9 +1,10 @@
 """Authorization: what a role may do with a topic, a namespace, a tenant.
 
-Is: super users, admins of a tenant, grants at namespaces and topics, subscriptions that only some roles may use;
-answered from the watch-fed copy of the global configuration, so a check is a few look-ups and never waits. Isn't:
-identity (`region_node.security.authentication`), or where a check is made (each face does).
-Invariants: what no rule allows is refused; a proxy gets only what it and the role it speaks for are both allowed; a
+Is: super users, admins of a tenant, grants at namespaces and topics, Kafka's ACLs, subscriptions that only some roles
+may use; answered from the watch-fed copy of the global configuration, so a check is a few look-ups and never waits.
+Isn't: identity (`region_node.security.authentication`), or where a check is made (each face does).
+Invariants: what no rule allows is refused; an ACL that refuses wins over every grant and every other ACL, in all
+protocols, and not over a tenant's admins; a proxy gets only what it and the role it speaks for are both allowed; a
 check is made when something is opened, and again for what is open when the rules change, never for a message.
 Grants, in the namespace's value: role -> actions; topic -> role -> actions (a partitioned topic's hold for its
 partitions); subscription -> roles.
@@ -12,14 +13,16 @@ Source: docs/security.md, "Rights".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
+from heliograph.model.configuration.acl_records import ALLOWED_BY, ANYBODY, AclOperation, AclRecord, Resource
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.acl_decisions import AclAnswer, AclDecisions
 from region_node.security.settings import SecuritySettings
 
 
@@ -34,6 +37,10 @@ class Action(StrEnum):
     PACKAGES = "packages"
 
 
+_OPERATIONS = {Action.PRODUCE: AclOperation.WRITE, Action.CONSUME: AclOperation.READ}
+"""What an ACL calls what is granted."""
+
+
 class RightsView(Protocol):
     """`global_config.view.ConfigView`, as rights are read from it."""
 
@@ -44,6 +51,8 @@ class RightsView(Protocol):
     def tenants(self) -> list[str]: ...
 
     def namespaces(self, tenant: str) -> list[str]: ...
+
+    def acls(self, tenant: str) -> tuple[AclRecord, ...]: ...
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
 
@@ -57,14 +66,25 @@ class Authorization:
         self._view = view
         self.changes = 0
         """How often the rules may have changed: an answer holds as long as this is the same."""
-        self._named: dict[Action, frozenset[str]] = {}
-        """Action -> the roles that some rule lets do it somewhere; empty where that has to be looked up again."""
+        self._named: dict[Action, frozenset[str | None]] = {}
+        """Action -> the roles that some rule lets do it somewhere; empty where that has to be looked up again. None:
+        every role, by an ACL.
+        """
+        self._acls = None if view is None else AclDecisions(view)
         if self.enabled and view is not None:
             view.on_change(self._changed)
 
     def _changed(self, key: str) -> None:
         self.changes += 1
         self._named = {}
+        if self._acls is not None:
+            self._acls.changed()
+
+    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
+        return () if self._view is None else self._view.acls(tenant)
+
+    def acls_are_about(self, tenant: str, resource: Resource) -> bool:
+        return self.enabled and self._acls is not None and self._acls.are_about(tenant, resource)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -83,25 +103,54 @@ class Authorization:
         return (
             not self.enabled
             or principal.internal
-            or all(self._role_may(role, action, topic) for role in principal.roles)
+            or all(self._role_may(role, principal.host, action, topic) for role in principal.roles)
         )
+
+    def may_do(self, principal: Principal, operation: AclOperation, topic: TopicName) -> bool:
+        """What nobody grants: for a tenant's admins, and for whom an ACL lets do it."""
+        return (
+            self.administers(principal, topic.tenant)
+            or self.says_of_topic(principal, operation, topic) is AclAnswer.ALLOWED
+        )
+
+    def says_of_topic(self, principal: Principal, operation: AclOperation, topic: TopicName) -> AclAnswer:
+        """What ACLs say of a topic; nothing to its tenant's admins."""
+        if self._acls is None or self.administers(principal, topic.tenant):
+            return AclAnswer.SILENT
+        acls, host = self._acls, principal.host
+        return _of_all(acls.of_topic(role, host, operation, topic) for role in principal.roles)
+
+    def says(
+        self, principal: Principal, operation: AclOperation, tenant: str, resource: Resource, name: str
+    ) -> AclAnswer:
+        """What ACLs say of a group, or of a transactional id; nothing to a tenant's admins."""
+        if self._acls is None or self.administers(principal, tenant):
+            return AclAnswer.SILENT
+        acls, host = self._acls, principal.host
+        return _of_all(acls.of_name(role, host, operation, tenant, resource, name) for role in principal.roles)
 
     def may_subscribe(self, principal: Principal, topic: TopicName, subscription: str) -> bool:
         if not self.enabled or principal.internal:
             return True
         return all(
-            self._role_may(role, Action.CONSUME, topic) and self._role_may_use(role, topic, subscription)
+            self._role_may(role, principal.host, Action.CONSUME, topic)
+            and self._role_may_use(role, topic, subscription)
             for role in principal.roles
         )
 
     def may_look_up(self, principal: Principal, topic: TopicName) -> bool:
-        return self.may(principal, Action.PRODUCE, topic) or self.may(principal, Action.CONSUME, topic)
+        said = self.says_of_topic(principal, AclOperation.DESCRIBE, topic)
+        return said is not AclAnswer.REFUSED and (
+            said is AclAnswer.ALLOWED
+            or self.may(principal, Action.PRODUCE, topic)
+            or self.may(principal, Action.CONSUME, topic)
+        )
 
     def may_list(self, principal: Principal, namespace: str) -> bool:
         """The topics of a namespace: for whoever may produce or consume in all of it."""
         if not self.enabled or principal.internal:
             return True
-        return all(self._role_may_list(role, namespace) for role in principal.roles)
+        return all(self._role_may_list(role, principal.host, namespace) for role in principal.roles)
 
     def has_a_grant(self, principal: Principal, *actions: Action) -> bool:
         """Whether it may do one of these (none said: produce, or consume) with anything at all, in whatever tenant, or
@@ -113,6 +162,8 @@ class Authorization:
         if not self._named:
             self._named = {action: frozenset(self._roles_with(action)) for action in (Action.PRODUCE, Action.CONSUME)}
         named = self._named
+        if any(None in named[each] for each in wanted):
+            return True
         return all(role in self._supers or any(role in named[each] for each in wanted) for role in principal.roles)
 
     # -- the same, as an error ----------------------------------------------------------------------------------------
@@ -154,21 +205,29 @@ class Authorization:
         info = self._view.tenant(tenant)
         return info is not None and role in info.admin_roles
 
-    def _roles_with(self, action: Action) -> Iterator[str]:
+    def _roles_with(self, action: Action) -> Iterator[str | None]:
         assert self._view is not None
         for tenant in self._view.tenants():
             if (info := self._view.tenant(tenant)) is not None:
                 yield from info.admin_roles
+            for record in self._view.acls(tenant):
+                opens = record.allow and record.resource in (Resource.TOPIC, Resource.GROUP)
+                if opens and record.operation in ALLOWED_BY[_OPERATIONS[action]]:
+                    yield None if record.role == ANYBODY else record.role
             for namespace in self._view.namespaces(tenant):
                 if (policies := self._view.namespace(namespace)) is None:
                     continue
                 for grants in (policies.permissions, *policies.topic_permissions.values()):
                     yield from (role for role, actions in grants.items() if action in actions)
 
-    def _role_may(self, role: str, action: Action, topic: TopicName) -> bool:
+    def _role_may(self, role: str, host: str, action: Action, topic: TopicName) -> bool:
         if self._role_administers(role, topic.tenant):
             return True
-        assert self._view is not None
+        assert self._view is not None and self._acls is not None
+        if (operation := _OPERATIONS.get(action)) is not None:
+            said = self._acls.of_topic(role, host, operation, topic)
+            if said is not AclAnswer.SILENT:
+                return said is AclAnswer.ALLOWED
         policies = self._view.namespace(topic.namespace)
         if policies is None:
             return False
@@ -193,13 +252,24 @@ class Authorization:
         allowed = policies.subscription_permissions.get(subscription)
         return not allowed or role in allowed
 
-    def _role_may_list(self, role: str, namespace: str) -> bool:
+    def _role_may_list(self, role: str, host: str, namespace: str) -> bool:
         if self._role_administers(role, namespace.partition("/")[0]):
             return True
-        assert self._view is not None
+        assert self._view is not None and self._acls is not None
+        said = self._acls.of_namespace(role, host, AclOperation.DESCRIBE, namespace)
+        if said is not AclAnswer.SILENT:
+            return said is AclAnswer.ALLOWED
         policies = self._view.namespace(namespace)
         granted = policies.permissions.get(role, ()) if policies is not None else ()
         return Action.PRODUCE in granted or Action.CONSUME in granted
+
+
+def _of_all(said: Iterable[AclAnswer]) -> AclAnswer:
+    """To several roles that must be allowed the same."""
+    answers = set(said)
+    if AclAnswer.REFUSED in answers:
+        return AclAnswer.REFUSED
+    return AclAnswer.ALLOWED if answers == {AclAnswer.ALLOWED} else AclAnswer.SILENT
 
 
 def refusal(principal: Principal, action: str, what: str) -> Unauthorized:

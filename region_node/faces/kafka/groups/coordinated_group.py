@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgpack
 
 from heliograph.kv.metadata_store import ABSENT
+from heliograph.model.configuration.acl_records import AclOperation
 from heliograph.model.errors import CorruptData
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.groups.committed_offsets import Committed
@@ -40,7 +41,8 @@ class GroupAccess:
         self.stored: str | None = None
         self.topics: list[TopicName] = []
         self.stamp: Stamp = (-1, -1, -1)
-        self.allowed: dict[tuple[str, ...], bool] = {}
+        self.allowed: dict[tuple[tuple[str, ...], str, AclOperation], bool] = {}
+        """(roles, address, what for) -> whether."""
 
     def dump(self) -> bytes:
         packed: bytes = msgpack.packb([FORMAT, self.owner])

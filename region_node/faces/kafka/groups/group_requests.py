@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heliograph.model.configuration.acl_records import AclOperation
 from heliograph.model.errors import HeliographError
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
@@ -31,10 +32,14 @@ def _group_code(error: HeliographError) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-async def _group(connection: KafkaConnection, group: str) -> CoordinatedGroup:
-    """The group, for a role that may use it. Raises Refused: it may not, or this broker does not coordinate it."""
+async def _group(
+    connection: KafkaConnection, group: str, operation: AclOperation = AclOperation.READ
+) -> CoordinatedGroup:
+    """The group, for a role that may use it, or see it. Raises Refused: it may not, or this broker does not coordinate
+    it.
+    """
     held = await connection.broker.coordinator.held(group)
-    connection.broker.group_rights.check(_principal(connection), held)
+    connection.broker.group_rights.check(_principal(connection), held, operation)
     return held
 
 
@@ -327,7 +332,7 @@ async def describe_groups(connection: KafkaConnection, request: Request) -> Fiel
         }
         rows.append(row)
         try:
-            held = await _group(connection, name)
+            held = await _group(connection, name, AclOperation.DESCRIBE)
         except HeliographError as error:
             row["error_code"] = _group_code(error)
             continue
@@ -357,7 +362,7 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
     try:
         for name in await coordinator.names():
             held = await coordinator.held(name)
-            if not connection.broker.group_rights.may(_principal(connection), held):
+            if not connection.broker.group_rights.may(_principal(connection), held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
                 rows.append(

@@ -1,9 +1,11 @@
 """GroupRights: which roles may use which consumer group.
 
-Is: the owner of a group, the topics that it is about, and the answer, kept until one of them or the rules change.
+Is: the owner of a group, the topics that it is about, what ACLs say of it, and the answer, kept until one of them or
+the rules change.
 Isn't: a right to a topic (`region_node.security.authorization`), or storage (`group_coordinator`).
-Invariants: a group is used by the role that made it, by roles that may consume every one of its topics, and by admins
-of the listener's tenant, and by nobody else; it is about what its members subscribe to and what it has offsets of. A
+Invariants: a group is used by the role that made it, by roles that may consume every one of its topics, by those that
+an ACL allows it, and by admins of the listener's tenant, and by nobody else; an ACL that refuses wins over all but
+admins; it is about what its members subscribe to and what it has offsets of. A
 group without members and offsets is nobody's: who joins it first owns it. A member names only topics that it may
 consume. Where nothing is authorized, everybody may, and no owner is written down.
 Bounds: an answer is a look-up, except behind a change of the rules, the members, or the partitions.
@@ -14,14 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from heliograph.model.configuration.acl_records import AclOperation, Resource
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Protocols
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess
 from region_node.faces.kafka.groups.group_regions import topics_of
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
 
+ANSWERS_MAX = 1_000
+"""Of one group."""
 _CONSUMERS = "consumer"
 """The protocol type whose members name topics; members of others say nothing of them."""
 
@@ -52,8 +58,11 @@ class GroupRights:
                     Code.GROUP_AUTHORIZATION_FAILED,
                     f"the role {principal.role!r} may not consume {topic}, which it names: grant it consume there",
                 )
+        said = self._says(principal, held, AclOperation.READ)
+        if said is AclAnswer.REFUSED:
+            raise _refusal(principal, held)
         if nobodys(held):
-            if not topics and not self._rights.has_a_grant(principal):
+            if not topics and said is AclAnswer.SILENT and not self._rights.has_a_grant(principal):
                 raise Refused(
                     Code.GROUP_AUTHORIZATION_FAILED,
                     f"the role {principal.role!r} has no grant anywhere: an admin of a tenant can grant it consume",
@@ -65,32 +74,36 @@ class GroupRights:
             held.access.owner = principal.role
             held.access.allowed.clear()
 
-    def check(self, principal: Principal, held: CoordinatedGroup) -> None:
+    def check(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ) -> None:
         """Raises Refused where `may` says no."""
-        if not self.may(principal, held):
-            raise Refused(
-                Code.GROUP_AUTHORIZATION_FAILED,
-                f"the role {principal.role!r} may not use the group {held.group.name!r}: grant it consume on each of "
-                "the group's topics",
-            )
+        if not self.may(principal, held, operation):
+            raise _refusal(principal, held)
 
-    def may(self, principal: Principal, held: CoordinatedGroup) -> bool:
-        """Whether the role may see and use it; one that is nobody's has nothing to see."""
+    def may(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ) -> bool:
+        """Whether the role may use it, or see it (DESCRIBE); one that is nobody's has nothing to see."""
         if not self._rights.enabled or principal.internal:
             return True
-        access = self._known(held)
-        answer = access.allowed.get(principal.roles)
+        allowed, who = self._known(held).allowed, (principal.roles, principal.host, operation)
+        answer = allowed.get(who)
         if answer is None:
-            answer = access.allowed[principal.roles] = self._answer(principal, held)
+            if len(allowed) >= ANSWERS_MAX:
+                allowed.clear()
+            answer = allowed[who] = self._answer(principal, held, operation)
         return answer
 
     def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
         """Whether the role may delete it, or offsets of it: it administers the listener's tenant, or those of all its
-        topics. Raises Refused.
+        topics, or an ACL allows it. Raises Refused.
         """
-        topics = self._known(held).topics
-        if self._rights.administers(principal, self._tenant) or (
-            topics and all(self._rights.administers(principal, topic.tenant) for topic in topics)
+        topics, said = self._known(held).topics, self._says(principal, held, AclOperation.DELETE)
+        if (
+            said is AclAnswer.ALLOWED
+            or self._rights.administers(principal, self._tenant)
+            or (
+                said is AclAnswer.SILENT
+                and topics
+                and all(self._rights.administers(principal, topic.tenant) for topic in topics)
+            )
         ):
             return
         raise Refused(
@@ -109,8 +122,13 @@ class GroupRights:
             access.allowed.clear()
         return access
 
-    def _answer(self, principal: Principal, held: CoordinatedGroup) -> bool:
-        rights, access = self._rights, held.access
+    def _says(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> AclAnswer:
+        return self._rights.says(principal, operation, self._tenant, Resource.GROUP, held.group.name)
+
+    def _answer(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool:
+        rights, access, said = self._rights, held.access, self._says(principal, held, operation)
+        if said is not AclAnswer.SILENT:
+            return said is AclAnswer.ALLOWED
         if nobodys(held) or rights.administers(principal, self._tenant):
             return True
         if principal.role == access.owner or (access.owner is None and not access.topics):
@@ -126,6 +144,14 @@ class GroupRights:
                 yield self._name(name)
             except Refused:  # no topic can have that name
                 continue
+
+
+def _refusal(principal: Principal, held: CoordinatedGroup) -> Refused:
+    return Refused(
+        Code.GROUP_AUTHORIZATION_FAILED,
+        f"the role {principal.role!r} may not use the group {held.group.name!r}: grant it consume on each of the "
+        "group's topics, or let an ACL allow it the group, and none refuse it",
+    )
 
 
 def nobodys(held: CoordinatedGroup) -> bool:

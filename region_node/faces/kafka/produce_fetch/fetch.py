@@ -150,6 +150,8 @@ class _Fetching:
         ) is not None:
             self._max_bytes = min(self._max_bytes, room)
         self._logs: dict[Key, KafkaLog] = {}
+        self._rules = 0
+        """How often the rights had changed when these logs were asked for: what is open ends with the right to it."""
         self._throttled: dict[Key, float] = {}
         """Partitions whose dispatch rate is used up -> seconds until it has recovered."""
         self._size = 0
@@ -202,6 +204,9 @@ class _Fetching:
         rows: dict[Key, Fields] = {}
         self._size, left = 0, self._max_bytes
         self._throttled.clear()
+        if self._rules != (changes := self._connection.broker.security.rights.changes):
+            self._rules = changes
+            self._logs.clear()
         for key, part in self._wanted.items():
             row = rows[key] = {
                 "partition_index": key[1],

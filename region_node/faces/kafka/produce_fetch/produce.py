@@ -295,7 +295,7 @@ def _takes_part(connection: KafkaConnection, log: KafkaLog, request: Request, pa
     transactions, principal = connection.broker.transactions, connection.login.principal
     if log.transaction_of(producer, epoch) is None or transactions is None or principal is None:
         return False
-    return transactions.rights.knows(principal, producer, epoch)
+    return transactions.rights.knows(principal, producer, epoch, request.fields["transactional_id"])
 
 
 def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> HeliographError | None:
@@ -311,13 +311,13 @@ def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> He
     return None
 
 
-async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, epoch: int) -> None:
-    """Raises Refused, and what the metadata raises."""
+async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, epoch: int, name: str) -> None:
+    """name: the transactional id. Raises Refused, and what the metadata raises."""
     transactions = opened(connection)
     assert connection.login.principal is not None
     if log.transaction_of(producer, epoch) is None:
         await transactions.txn_of(log, producer, epoch)
-    await transactions.rights.check_batch(connection.login.principal, producer, epoch)
+    await transactions.rights.check_batch(connection.login.principal, producer, epoch, name)
 
 
 async def _renew(request: Request) -> None:
@@ -364,8 +364,9 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
         for part in topic["partition_data"]:
             try:
                 log = error or await broker.log(kafka, part["index"])
-                if request.fields.get("transactional_id") is not None and isinstance(log, KafkaLog):
-                    await _take_part(connection, log, *_producer(request, part))
+                name = request.fields.get("transactional_id")
+                if name is not None and isinstance(log, KafkaLog):
+                    await _take_part(connection, log, *_producer(request, part), name)
                 logs[kafka, part["index"]] = log
             except HeliographError as failure:
                 logs[kafka, part["index"]] = failure

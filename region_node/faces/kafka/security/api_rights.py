@@ -4,7 +4,8 @@ Is: the rights, the form of a row, the check of a table of rows, and the gate by
 what is of all. Isn't: the rows (`request_table`), or who may use a group or a transactional id (`group_rights`,
 `transactional_id_rights`).
 Invariants: a row without a right ends the start. A handler names what a client wants to touch, never the right: that
-is its row's. Produce and Fetch ask for their topics themselves (`KafkaBroker.check`), as they do it for each partition.
+is its row's. Each right to a topic is an operation of Kafka's, which ACLs may allow and refuse. Produce and Fetch ask
+for their topics themselves (`KafkaBroker.check`), as they do it for each partition.
 Source: docs/protocols/kafka.md, "Rights of requests"; docs/decisions/0221-a-request-says-its-right.md.
 """
 
@@ -14,15 +15,17 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+from heliograph.model.configuration.acl_records import AclOperation
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import BY_NAME, Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
 
 
 class ApiRight(Enum):
-    """Named by Kafka's operation and resource; the value says who has it here."""
+    """Named by Kafka's operation and resource; the value says who has it here, where no ACL allows or refuses it."""
 
     NONE = "anybody: a client signs in by it"
     ANY_ROLE = "any role: what it may not see is left out"
@@ -30,7 +33,9 @@ class ApiRight(Enum):
     WRITE_TOPIC = "produce to each topic"
     DESCRIBE_TOPIC = "produce to or consume each topic"
     CREATE_TOPIC = "an admin of the tenant that each new topic is in"
-    ALTER_TOPIC = "an admin of each topic's tenant, to change it"
+    ALTER_TOPIC = "an admin of each topic's tenant, to give it more partitions"
+    ALTER_TOPIC_CONFIGS = "an admin of each topic's tenant, to change its settings"
+    DESCRIBE_TOPIC_CONFIGS = "produce to or consume each topic, to see its settings"
     DELETE_TOPIC = "an admin of each topic's tenant, to delete it or of it"
     READ_GROUP = "use of the group: consume all its topics, or have made it, or administer the listener's tenant"
     DESCRIBE_GROUP = "use of each group, to see it"
@@ -43,8 +48,14 @@ class ApiRight(Enum):
 
 
 _ACTIONS = {ApiRight.READ_TOPIC: Action.CONSUME, ApiRight.WRITE_TOPIC: Action.PRODUCE}
-_OF_ADMINS = frozenset((ApiRight.CREATE_TOPIC, ApiRight.ALTER_TOPIC, ApiRight.DELETE_TOPIC))
-_OF_TOPICS = frozenset((*_ACTIONS, ApiRight.DESCRIBE_TOPIC, *_OF_ADMINS))
+_OF_ADMINS = {
+    ApiRight.CREATE_TOPIC: AclOperation.CREATE,
+    ApiRight.ALTER_TOPIC: AclOperation.ALTER,
+    ApiRight.ALTER_TOPIC_CONFIGS: AclOperation.ALTER_CONFIGS,
+    ApiRight.DELETE_TOPIC: AclOperation.DELETE,
+}
+"""Nobody grants these: an ACL may."""
+_OF_TOPICS = frozenset((*_ACTIONS, ApiRight.DESCRIBE_TOPIC, ApiRight.DESCRIBE_TOPIC_CONFIGS, *_OF_ADMINS))
 _OF_ALL = frozenset((ApiRight.TENANT, ApiRight.SUPER))
 _SOMEWHERE = {ApiRight.ANY_GRANT: (Action.PRODUCE, Action.CONSUME), ApiRight.IDEMPOTENT_WRITE: (Action.PRODUCE,)}
 _ALONE = frozenset((ApiRight.NONE, ApiRight.ANY_ROLE, ApiRight.ANY_GRANT, ApiRight.SUPER))
@@ -123,13 +134,26 @@ class RequestGate:
             allowed, what = self._rights.may(principal, _ACTIONS[right], name), f"{_ACTIONS[right]} {name}"
         elif right is ApiRight.DESCRIBE_TOPIC:
             allowed, what = self._rights.may_look_up(principal, name), f"produce to or consume {name}"
+        elif right is ApiRight.DESCRIBE_TOPIC_CONFIGS:
+            said, what = (
+                self._rights.says_of_topic(principal, AclOperation.DESCRIBE_CONFIGS, name),
+                f"see settings of {name}",
+            )
+            allowed = said is AclAnswer.ALLOWED or (
+                said is AclAnswer.SILENT and self._rights.may_look_up(principal, name)
+            )
         elif right in _OF_ADMINS:
-            allowed, what = self._rights.administers(principal, name.tenant), f"administer {name.tenant}"
+            allowed, what = self._rights.may_do(principal, _OF_ADMINS[right], name), f"administer {name.tenant}"
         else:
             raise LookupError(f"{request.api.name} asks for a topic, and its row says no right to topics")
         if not allowed:
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"the role {principal.role!r} may not {what}")
         return name
+
+    def refuses(self, operation: AclOperation, name: TopicName) -> bool:
+        """Whether an ACL does what goes without a right of its own."""
+        assert self._login.principal is not None
+        return self._rights.says_of_topic(self._login.principal, operation, name) is AclAnswer.REFUSED
 
     def of_all(self, request: Request, topic: TopicName | None = None) -> None:
         """What is of the listener's whole namespace, or of the instance, as the row says; topic: of its tenant. Raises

@@ -52,7 +52,7 @@ class Login:
     def begin(self) -> None:
         authentication = self._connection.broker.security.authentication
         if authentication.open:
-            self.principal = Principal(role=NOBODY)
+            self.principal = Principal(role=NOBODY)  # no ACL is looked at: nothing is authorized
         elif self._connection.certificate:
             self._connection.hold("login")
             self._connection.broker.tasks.spawn(self._by_certificate())
@@ -60,9 +60,10 @@ class Login:
     async def _by_certificate(self) -> None:
         connection = self._connection
         try:
-            self.principal = await connection.broker.security.authentication.identify(
+            found = await connection.broker.security.authentication.identify(
                 Credentials(method="tls", certificate=connection.certificate)
             )
+            self.principal = found.at(connection.address.rpartition(":")[0])
         except HeliographError:
             pass  # it may still authenticate by SASL
         connection.release("login")
@@ -125,7 +126,7 @@ class Login:
     def _accept(self, principal: Principal) -> None:
         if self.principal is not None and principal.roles != self.principal.roles:
             raise Unauthenticated("the new credentials are of another role: connect again")
-        self.principal = principal
+        self.principal = principal.at(self._connection.address.rpartition(":")[0])
 
     def end_revoked(self) -> bool:
         """The list of what was revoked has changed: where it names what this client is known by, that is its end."""

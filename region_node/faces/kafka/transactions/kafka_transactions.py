@@ -103,7 +103,7 @@ class KafkaTransactions:
         self._opened: dict[str, TxnId] = {}
         """Ids that are coordinated here, as long as their transaction is open."""
         tenant = broker.settings.namespace.partition("/")[0]
-        self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant)
+        self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant, self._producer_of)
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
 
     def topic_of(self, transactional_id: str) -> str:
@@ -122,6 +122,10 @@ class KafkaTransactions:
     async def _get(self, transactional_id: str) -> TransactionRecord | None:
         found = await self._meta.get(IDS + quote(transactional_id, safe=""))
         return None if found is None else TransactionRecord.decode(*found)
+
+    async def _producer_of(self, transactional_id: str) -> int | None:
+        record = await self._get(transactional_id)
+        return None if record is None else record.producer
 
     async def _put(
         self, transactional_id: str, record: TransactionRecord, more: Sequence[Op] = ()
@@ -166,7 +170,7 @@ class KafkaTransactions:
         async with self._lock(transactional_id):
             record = await self._get(transactional_id)
             if principal is not None:
-                await self._check_begins(principal, record)
+                await self._check_begins(principal, record, transactional_id)
             before = -1 if record is None else record.producer
             if record is None:
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
@@ -181,11 +185,11 @@ class KafkaTransactions:
                 record = await self._finish(transactional_id, record, record.intent or ABORT)
             return record.producer, record.epoch
 
-    async def _check_begins(self, principal: Principal, record: TransactionRecord | None) -> None:
+    async def _check_begins(self, principal: Principal, record: TransactionRecord | None, name: str) -> None:
         if record is None:
-            self.rights.check_new(principal)
+            self.rights.check_new(principal, name)
         else:
-            await self.rights.check(principal, record.producer)
+            await self.rights.check(principal, record.producer, name)
 
     async def add_partitions(self, transactional_id: str, producer: int, epoch: int, topics: list[str]) -> None:
         """topics: full names. Raises Refused."""

@@ -30,7 +30,7 @@ async def _owned(connection: KafkaConnection, fields: Fields) -> KafkaTransactio
     """Raises Refused where transactions are off, or the producer is another role's."""
     transactions = opened(connection)
     assert connection.login.principal is not None
-    await transactions.rights.check(connection.login.principal, fields["producer_id"])
+    await transactions.rights.check(connection.login.principal, fields["producer_id"], fields["transactional_id"])
     return transactions
 
 

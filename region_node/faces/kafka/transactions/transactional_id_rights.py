@@ -1,11 +1,12 @@
 """TransactionalIdRights: which role a transactional id belongs to.
 
-Is: the owner of each producer that a transactional id was given, and who may use that producer. Isn't: fencing, which
-is between producers of one owner (`kafka_transactions`).
-Invariants: a transactional id belongs to the role that first initialised it; it, and admins of the listener's tenant,
-may use it, and nobody else. A producer's owner never changes, so what was read of it once holds. An id of before owners
-were written down belongs to who initialises it next. Where nothing is authorized, everybody may, and no owner is
-written down.
+Is: the owner of each producer that a transactional id was given, what ACLs say of the id, and who may use that
+producer. Isn't: fencing, which is between producers of one owner (`kafka_transactions`).
+Invariants: a transactional id belongs to the role that first initialised it; it, those that an ACL allows the id, and
+admins of the listener's tenant may use it, and nobody else; an ACL that refuses wins over all but admins. Where ACLs
+speak of ids, a batch is under an id only where that id's record names its producer, whatever its client says. A
+producer's owner never changes, so what was read of it once holds. An id of before owners were written down belongs to
+who initialises it next. Where nothing is authorized, everybody may, and no owner is written down.
 Bounds: PRODUCERS_MAX owners are remembered; the rest is read again.
 Source: docs/protocols/kafka.md, "Rights to groups and transactional ids".
 
@@ -14,13 +15,17 @@ Source: docs/protocols/kafka.md, "Rights to groups and transactional ids".
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, Op, Put
+from heliograph.model.configuration.acl_records import AclOperation, Resource
 from heliograph.model.errors import CorruptData
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.transactions.transactional_id_expiration import owner_key
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
 
 FORMAT = 1
@@ -30,8 +35,17 @@ PRODUCERS_MAX = 10_000
 class TransactionalIdRights:
     """Answers for the transactional ids of one listener, which is of `tenant`."""
 
-    def __init__(self, meta: MetadataStore, rights: Authorization, tenant: str) -> None:
-        self._meta, self._rights, self._tenant = meta, rights, tenant
+    def __init__(
+        self,
+        meta: MetadataStore,
+        rights: Authorization,
+        tenant: str,
+        producer_of: Callable[[str], Awaitable[int | None]],
+    ) -> None:
+        """producer_of: reads which producer a transactional id has now; None: none."""
+        self._meta, self._rights, self._tenant, self._producer_of = meta, rights, tenant, producer_of
+        self._ids: dict[int, str] = {}
+        """Producer -> its transactional id, as that one's record said."""
         self._owners: dict[int, str] = {}
         self._unowned: dict[tuple[int, int], None] = {}
         """(producer, epoch) of those whose owner nobody wrote down: that is done with the next epoch."""
@@ -50,31 +64,44 @@ class TransactionalIdRights:
             owner = self._owners[producer] = _decoded(found[0])
         return owner
 
-    async def check(self, principal: Principal, producer: int) -> None:
-        """Raises Refused where the role may not use that producer, and what `owner` raises."""
-        if self._rights.enabled and not self._may(principal, await self.owner(producer)):
-            raise _refusal(principal, "which is another role's")
+    async def check(self, principal: Principal, producer: int, name: str) -> None:
+        """name: the id, whose record has that producer, or else the request ends there. Raises Refused where the role
+        may not use that producer, and what `owner` raises.
+        """
+        if self._rights.enabled and not self._may(principal, await self.owner(producer), name):
+            raise _refusal(principal, "which is another role's, or which an ACL refuses it")
 
-    async def check_batch(self, principal: Principal, producer: int, epoch: int) -> None:
+    async def check_batch(self, principal: Principal, producer: int, epoch: int, name: str) -> None:
         """The same for a batch of that producer, whose epoch is the newest one."""
-        if self.knows(principal, producer, epoch):
+        if self.knows(principal, producer, epoch, name):
             return
-        await self.check(principal, producer)
+        if not self._is_named(producer, name):
+            if await self._producer_of(name) != producer:
+                raise _refusal(principal, "which is not the id of this producer")
+            if len(self._ids) >= PRODUCERS_MAX:
+                self._ids.clear()
+            self._ids[producer] = name
+        await self.check(principal, producer, name)
         if producer not in self._owners and self._rights.enabled:
             if len(self._unowned) >= PRODUCERS_MAX:
                 self._unowned.clear()
             self._unowned[producer, epoch] = None
 
-    def knows(self, principal: Principal, producer: int, epoch: int) -> bool:
+    def knows(self, principal: Principal, producer: int, epoch: int, name: str) -> bool:
         """Whether it is known here, without a wait, that the role may use that producer."""
         if not self._rights.enabled:
             return True
+        if not self._is_named(producer, name):
+            return False
         owner = self._owners.get(producer)
-        return (owner is not None or (producer, epoch) in self._unowned) and self._may(principal, owner)
+        return (owner is not None or (producer, epoch) in self._unowned) and self._may(principal, owner, name)
 
-    def check_new(self, principal: Principal) -> None:
+    def check_new(self, principal: Principal, name: str) -> None:
         """Whether the role may make a transactional id that nobody has. Raises Refused."""
-        if not self._rights.has_a_grant(principal, Action.PRODUCE):
+        said = self._says(principal, name)
+        if said is AclAnswer.REFUSED:
+            raise _refusal(principal, "which an ACL refuses it")
+        if said is AclAnswer.SILENT and not self._rights.has_a_grant(principal, Action.PRODUCE):
             raise _refusal(principal, "because it may produce nowhere: an admin of a tenant can grant it produce")
 
     async def claim(self, principal: Principal | None, before: int, producer: int) -> list[Op]:
@@ -87,7 +114,19 @@ class TransactionalIdRights:
         packed: bytes = msgpack.packb([FORMAT, owner or principal.role])
         return [Put(owner_key(producer), packed)]
 
-    def _may(self, principal: Principal, owner: str | None) -> bool:
+    def _is_named(self, producer: int, name: str) -> bool:
+        """Whether nobody asks what the producer's id is, or it is known to be that one."""
+        return self._ids.get(producer) == name or not self._rights.acls_are_about(
+            self._tenant, Resource.TRANSACTIONAL_ID
+        )
+
+    def _says(self, principal: Principal, name: str) -> AclAnswer:
+        return self._rights.says(principal, AclOperation.WRITE, self._tenant, Resource.TRANSACTIONAL_ID, name)
+
+    def _may(self, principal: Principal, owner: str | None, name: str) -> bool:
+        said = self._says(principal, name)
+        if said is not AclAnswer.SILENT:
+            return said is AclAnswer.ALLOWED
         return (
             principal.internal
             or self._rights.administers(principal, self._tenant)

@@ -100,7 +100,7 @@ class Identity:
             connection.go_on()
 
     def _accept(self, command: pb.CommandConnect, principal: Principal) -> None:
-        self.principal = principal
+        self.principal = self._from_here(principal)
         self._connection.accept(command)
 
     # -- renewal -------------------------------------------------------------------------------------------------------
@@ -149,7 +149,10 @@ class Identity:
             return
         finally:
             self._answering = False
-        self.principal = found
+        self.principal = self._from_here(found)
+
+    def _from_here(self, principal: Principal) -> Principal:
+        return principal.at(self._connection.address.removeprefix("/").rpartition(":")[0])
 
     def end_revoked(self) -> bool:
         """The list of what was revoked has changed: where it names what this client is known by, that is its end."""

@@ -2,8 +2,8 @@
 
 Is: from a change of the configuration to the connections that it concerns. Isn't: a rule
 (`region_node.security.authorization.authorization_service`).
-Invariants: a change that leaves grants and admins as they are costs one comparison; what is still being opened is
-checked by its own command, behind its last wait, so that nothing slips between.
+Invariants: a change that leaves grants, ACLs, and admins as they are costs one comparison; what is still being opened
+is checked by its own command, behind its last wait, so that nothing slips between.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Revoking:
             tenant = key.removeprefix(keys.TENANTS)
             info = self._view.tenant(tenant)
             if self._is_new(key, info and info.admin_roles):
+                self._recheck(lambda name: name.startswith(f"{tenant}/"))
+        elif key.startswith(keys.ACLS):
+            tenant = key.removeprefix(keys.ACLS)
+            if self._is_new(key, self._view.acls(tenant)):
                 self._recheck(lambda name: name.startswith(f"{tenant}/"))
 
     def _is_new(self, key: str, rules: object) -> bool:

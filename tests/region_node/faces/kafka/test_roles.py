@@ -59,6 +59,8 @@ LET_THROUGH = {
     R.DESCRIBE_TOPIC: "cpts",
     R.CREATE_TOPIC: "ts",
     R.ALTER_TOPIC: "ts",
+    R.ALTER_TOPIC_CONFIGS: "ts",
+    R.DESCRIBE_TOPIC_CONFIGS: "cpts",
     R.DELETE_TOPIC: "ts",
     R.READ_GROUP: "ctls",
     R.DESCRIBE_GROUP: "ctls",
@@ -74,10 +76,12 @@ ONE_OF_THEM = {
     "init_producer_id": R.IDEMPOTENT_WRITE,
     "init_producer_id:id": R.WRITE_TRANSACTIONAL_ID,
     "init_producer_id:new": R.IDEMPOTENT_WRITE,
-    "describe_configs": R.DESCRIBE_TOPIC,
+    "describe_configs": R.DESCRIBE_TOPIC_CONFIGS,
     "describe_configs:broker": R.TENANT,
 }
 """Lines to which one of the row's rights applies; to others all do."""
+OF_ITS_TENANT = {"create_acls", "describe_acls:topic", "delete_acls:topic"}
+"""Lines about a topic, of whose tenant an admin is wanted."""
 LISTS = {"metadata:all", "describe_topic_partitions:all"}
 """Lines that are answered to every role, without what it may not see."""
 
@@ -90,7 +94,7 @@ def test_rows_say_what_the_table_says() -> None:
             assert ONE_OF_THEM[name] in rights, name
             rights = (ONE_OF_THEM[name],)
         said = set(LETTERS).intersection(*(LET_THROUGH[right] for right in rights))
-        said = set("ts") if name == "create_acls" else set(LETTERS[1:]) if name in LISTS else said
+        said = set("ts") if name in OF_ITS_TENANT else set(LETTERS[1:]) if name in LISTS else said
         through = {letter for letter, one in wanted.items() if one not in REFUSALS}
         if said != through:
             wrong.append(f"{name}: the row lets {sorted(said)} through, the table {sorted(through)}")
@@ -186,6 +190,7 @@ def fields(clients: dict[str, Client], name: str, letter: str, topic: str = ORDE
     resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": None, "configs": []}
     grant = {"resource_type": 2, "resource_pattern_type": 3, "principal": "User:x", "host": "*", "permission_type": 3}
     every = {"resource_type_filter": 2, "pattern_type_filter": 3, "host_filter": None, "operation": 1}
+    named = {"resource_name_filter": topic} if name.endswith("_acls:topic") else {}
     fresh = f"{topic}-{next(_NEW)}"
     if name in ("add_partitions_to_txn", "add_offsets_to_txn", "txn_offset_commit", "end_txn"):
         given = clients["p"].ask("init_producer_id", transactional_id=ID, transaction_timeout=60_000)
@@ -276,18 +281,13 @@ def fields(clients: dict[str, Client], name: str, letter: str, topic: str = ORDE
             return {"resources": [resource], "validate_only": let_through}
         case "describe_configs:broker":
             return {"resources": [{**resource, "resource_type": 4, "resource_name": ""}]}
-        case "describe_acls":
-            return {**every, "permission_type": 1}
-        case "create_acls" | "create_acls:all":  # Describe comes with other grants: by itself it is none
-            operation = 8 if let_through else 3
-            return {
-                "creations": [
-                    {**grant, "resource_name": topic if name == "create_acls" else "*", "operation": operation}
-                ]
-            }
-        case "delete_acls":
+        case "describe_acls" | "describe_acls:topic":
+            return {**every, **named, "permission_type": 1}
+        case "create_acls" | "create_acls:all":  # of a role that nobody has
+            return {"creations": [{**grant, "resource_name": topic if name == "create_acls" else "*", "operation": 3}]}
+        case "delete_acls" | "delete_acls:topic":
             absent = {"principal_filter": "User:absent"} if let_through else {}
-            return {"filters": [{**every, "permission_type": 1, **absent}]}
+            return {"filters": [{**every, **named, "permission_type": 1, **absent}]}
         case "describe_client_quotas":
             return {"components": [], "strict": False}
         case "alter_client_quotas":
@@ -357,11 +357,15 @@ IN_THE_LISTENERS = (".", "..", "%2e%2e", "shop.live.orders", "orders")
 """Names that are, if anything, topics of the listener's own namespace."""
 NEW = {"create_topics", "delete_topics", "metadata:new"}
 """Lines that ask about a new topic, whose name has something behind it, and is one."""
-WITH_TOPIC = frozenset(name for name in WANTED if SERVED[name.partition(":")[0]].of_topics is not None) - {
-    "describe_topic_partitions:all",
-    "describe_configs:broker",
-    "metadata:all",
-} | {"create_acls"}
+WITH_TOPIC = (
+    frozenset(name for name in WANTED if SERVED[name.partition(":")[0]].of_topics is not None)
+    - {
+        "describe_topic_partitions:all",
+        "describe_configs:broker",
+        "metadata:all",
+    }
+    | OF_ITS_TENANT
+)
 
 
 @pytest.mark.wan

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from global_config import keys
+from heliograph.model.configuration.acl_records import AclRecord
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.revoked_rights import Revoking
@@ -33,6 +35,7 @@ class View:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.records: tuple[AclRecord, ...] = ()
         self.infos = {"public": TenantInfo(admin_roles=("boss",)), "other": TenantInfo(admin_roles=("stranger",))}
 
     def namespace(self, name: str) -> NamespacePolicies | None:
@@ -46,6 +49,15 @@ class View:
 
     def namespaces(self, tenant: str) -> list[str]:
         return [name for name in self.broker.view.known if name.startswith(f"{tenant}/")]
+
+    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
+        return self.records if tenant == "public" else ()
+
+    def refuse(self, *records: AclRecord) -> None:
+        """Kafka's tools have written these ACLs of the tenant, and no others."""
+        self.records = records
+        for tell in list(self.broker.view.callbacks):
+            tell(keys.acls("public"))
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         return self.broker.view.on_change(callback)

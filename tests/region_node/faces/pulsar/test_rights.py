@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.acl_records import AclRecord
 from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.command_rights import CommandRight as R
@@ -212,6 +213,23 @@ def test_a_watcher_whose_grant_goes_loses_its_connection(secret: str) -> None:
         view.grant(permissions={})
         await made.news()
         assert made.transport.closing
+
+    run(secret, test)
+
+
+def test_an_acl_of_kafkas_that_refuses_closes_what_is_open_and_refuses_what_comes(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        view.grant(permissions={"a": ["produce", "consume"]})
+        made = await client(broker, "a")
+        made.raw(asking(1)["produce"] + asking(2)["consume"])
+        await made.news()
+        view.refuse(AclRecord("topic", "literal", TOPIC, "*", "*", "write", False))
+        assert [c.type for c, _ in await made.news()] == [K.CLOSE_PRODUCER], "who consumes goes on"
+        assert [c.type for c, _ in await made.do(asking(3)["produce"])] == [K.ERROR]
+        view.refuse(AclRecord("topic", "prefixed", TOPIC, "a", made.protocol.identity.principal.host, "read", False))
+        assert [c.type for c, _ in await made.news()] == [K.CLOSE_CONSUMER]
+        view.refuse()
+        assert K.PRODUCER_SUCCESS in [c.type for c, _ in await made.do(asking(4)["produce"])]
 
     run(secret, test)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.acl_records import AclOperation, AclRecord, Pattern, Resource
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import Unauthorized
 from heliograph.model.topic_names import TopicName
@@ -29,6 +30,7 @@ class View:
     def __init__(self, policies: NamespacePolicies | None = None, admins: tuple[str, ...] | None = ("boss",)) -> None:
         self.policies, self.admins = policies, admins
         self.callbacks: list[Callable[[str], None]] = []
+        self.records: tuple[AclRecord, ...] = ()
 
     def namespace(self, name: str) -> NamespacePolicies | None:
         return self.policies if name == NAMESPACE else None
@@ -41,6 +43,9 @@ class View:
 
     def namespaces(self, tenant: str) -> list[str]:
         return [NAMESPACE] if tenant == "t" and self.policies is not None else []
+
+    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
+        return self.records if tenant == "t" else ()
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         self.callbacks.append(callback)
@@ -204,3 +209,93 @@ def test_a_role_has_a_grant_where_any_rule_lets_it_do_something() -> None:
         callback("/tenants/t")
     assert [name for name in ROLES if found.has_a_grant(role(name))] == ["boss", "root", "stranger"]
     assert found.changes > before
+
+
+def acl(role: str, operation: AclOperation = AclOperation.ALL, *, allow: bool = False, **fields: Any) -> AclRecord:
+    of_topic = {"resource": Resource.TOPIC, "pattern": Pattern.LITERAL, "name": str(TOPIC), "host": "*"}
+    return AclRecord(**{**of_topic, "role": role, "operation": operation, "allow": allow, **fields})
+
+
+def told(view: View, *records: AclRecord) -> None:
+    view.records = records
+    for callback in view.callbacks:
+        callback("/acls/t")
+
+
+def test_an_acl_that_refuses_wins_over_grants_and_other_acls_and_not_over_admins() -> None:
+    view = View(NamespacePolicies(permissions={"a": ["produce", "consume"]}))
+    found = authorization(view)
+    told(view, acl("a", AclOperation.WRITE), acl("a", AclOperation.WRITE, allow=True))
+    assert rights(found, role("a")) == {"consume", "subscribe", "look up", "list"}
+    assert not found.may(role("a"), PRODUCE, PARTITION) and found.may(role("a"), PRODUCE, OTHER)
+    told(view, acl("*"))
+    assert rights(found, role("a")) == {"list"}
+    told(view, acl("*", pattern=Pattern.ALL, name=NAMESPACE))
+    assert rights(found, role("a")) == set()
+    assert rights(found, role("boss")) == ALL - {"super"} and rights(found, role("root")) == ALL
+    assert rights(found, Principal(role="a", internal=True)) == ALL
+    told(view)
+    assert rights(found, role("a")) == {"produce", "consume", "subscribe", "look up", "list"}
+
+
+def test_an_acl_allows_what_it_names_and_no_more() -> None:
+    view = View(NamespacePolicies())
+    found = authorization(view)
+    told(view, acl("b", AclOperation.READ, allow=True))
+    assert rights(found, role("b")) == {"consume", "subscribe", "look up"} and rights(found, role("a")) == set()
+    assert not found.may(role("b"), CONSUME, OTHER) and found.may(role("b"), CONSUME, PARTITION)
+    assert not found.may(role("b"), CONSUME, TopicName.parse("persistent://u/n/x")), "of another tenant"
+    told(view, acl("*", allow=True, pattern=Pattern.ALL, name=NAMESPACE))
+    assert rights(found, role("b")) == {"produce", "consume", "subscribe", "look up", "list"}
+    told(view, acl("b", allow=True, pattern=Pattern.PREFIXED, name="persistent://t/n/"))
+    assert found.may(role("b"), CONSUME, OTHER)
+    assert not found.may(role("b"), CONSUME, TopicName.parse("non-persistent://t/n/x"))
+    told(view, acl("b", AclOperation.DESCRIBE, allow=True))
+    assert rights(found, role("b")) == {"look up"}
+    told(view, acl("b", AclOperation.DESCRIBE, allow=True), acl("b", AclOperation.DESCRIBE))
+    assert rights(found, role("b")) == set()
+
+
+def test_an_acl_of_an_address_is_for_that_one() -> None:
+    view = View(NamespacePolicies())
+    found = authorization(view)
+    told(view, acl("b", allow=True, host="10.0.0.1"), acl("*", host="10.0.0.2"))
+    near, far = (Principal(role="b").at(f"::ffff:10.0.0.{n}") for n in (1, 2))
+    assert found.may(near, PRODUCE, TOPIC) and not found.may(far, PRODUCE, TOPIC)
+    assert not found.may(role("b"), PRODUCE, TOPIC), "from nowhere"
+    told(view, acl("b", allow=True), acl("*", host="10.0.0.2"))
+    assert found.may(near, PRODUCE, TOPIC) and not found.may(far, PRODUCE, TOPIC)
+
+
+def test_a_proxy_is_refused_where_either_is() -> None:
+    view = View(NamespacePolicies(permissions={"a": ["produce"], "b": ["produce"]}))
+    found = authorization(view)
+    assert found.may(role("a", proxy="b"), PRODUCE, TOPIC)
+    for name in ("a", "b", "*"):
+        told(view, acl(name))
+        assert not found.may(role("a", proxy="b"), PRODUCE, TOPIC)
+        assert not found.may_look_up(role("a", proxy="b"), TOPIC)
+    told(view, acl("a", AclOperation.CREATE, allow=True))
+    assert found.may_do(role("a"), AclOperation.CREATE, TOPIC)
+    assert not found.may_do(role("a", proxy="b"), AclOperation.CREATE, TOPIC)
+
+
+def test_an_acl_that_allows_is_a_grant_somewhere() -> None:
+    view = View(NamespacePolicies())
+    found = authorization(view)
+    told(view, acl("a", AclOperation.WRITE, allow=True), acl("b"))
+    assert [name for name in ROLES if found.has_a_grant(role(name))] == ["a", "boss", "root"]
+    assert [name for name in ROLES if found.has_a_grant(role(name), Action.CONSUME)] == ["boss", "root"]
+    told(view, acl("*", AclOperation.READ, allow=True))
+    assert all(found.has_a_grant(role(name)) for name in ROLES)
+    assert not found.has_a_grant(role("stranger"), Action.PRODUCE)
+
+
+def test_what_is_kept_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_node.security.authorization.acl_decisions.ANSWERS_MAX", 3)
+    view = View(NamespacePolicies())
+    found = authorization(view)
+    told(view, acl("b", allow=True))
+    for n in range(10):
+        assert found.may(role("b"), PRODUCE, TOPIC) and not found.may(role(f"r{n}"), PRODUCE, TOPIC)
+        assert found._acls is not None and len(found._acls._answers) <= 3

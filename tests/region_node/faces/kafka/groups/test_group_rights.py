@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.acl_records import AclRecord
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS
@@ -19,6 +20,7 @@ from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordi
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from tests.region_node.faces.kafka.harness import Client, Face
+from tests.region_node.faces.pulsar.harness import settle
 
 SECURITY = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
 GROUP, TOPIC = Code.GROUP_AUTHORIZATION_FAILED, Code.TOPIC_AUTHORIZATION_FAILED
@@ -284,6 +286,64 @@ def test_where_nothing_is_authorized_everybody_uses_every_group_and_no_owner_is_
             told = set(codes(await client(face, "nil").ask(name, version, fields)))
             assert not told & {GROUP, TOPIC}, name
         assert await rows_under(face.meta, OWNERS) == []
+        await face.close()
+
+    asyncio.run(run())
+
+
+async def told(face: Face, *said: tuple[str, str, bool]) -> None:
+    """ACLs of groups that begin with g, and no others: (role, operation, whether it allows)."""
+    records = tuple(AclRecord("group", "prefixed", "g", role, "*", operation, allow) for role, operation, allow in said)
+    await face.admin.acls.change("public", lambda _: records)
+    await settle(5)
+
+
+def test_an_acl_allows_a_group_and_another_refuses_it() -> None:
+    async def run() -> None:
+        face = await opened()
+        joined = await join(face, "ann", "g1", PAID, SENT)
+        beat = {"group_id": "g1", "generation_id": joined["generation_id"], "member_id": joined["member_id"]}
+
+        async def beats(role: str) -> int:
+            return int((await client(face, role).ask("heartbeat", 3, beat))["error_code"])
+
+        async def listed(role: str) -> list[str]:
+            answer = await client(face, role).ask("list_groups", 3, {})
+            return [row["group_id"] for row in answer["groups"]]
+
+        assert await beats("sue") == GROUP and await listed("sue") == []
+        await told(face, ("sue", "describe", True))
+        assert await beats("sue") == GROUP and await listed("sue") == ["g1"]
+        await told(face, ("sue", "read", True))
+        assert await beats("sue") == 0 and await listed("sue") == ["g1"]
+        assert (await join(face, "sue", "g1", SENT))["error_code"] == GROUP, "a topic that it may not consume"
+        await told(face, ("*", "read", False), ("sue", "all", True))
+        assert [await beats(role) for role in ("sue", "ann", "pub-admin", "root")] == [GROUP, GROUP, 0, 0]
+        assert await listed("sue") == ["g1"]
+        assert (await join(face, "ann", "g2", PAID))["error_code"] == GROUP, "one that nobody has"
+        await told(face)
+        assert [await beats(role) for role in ("sue", "ann")] == [GROUP, 0]
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_an_acl_lets_a_role_delete_a_group() -> None:
+    async def run() -> None:
+        face = await opened()
+        commit = {"group_id": "g1", "generation_id": -1, "member_id": "", "topics": offsets(PAID)}
+        answer = await client(face, "ann").ask("offset_commit", 7, commit)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+
+        async def deleted(role: str) -> int:
+            answer = await client(face, role).ask("delete_groups", 1, {"groups_names": ["g1"]})
+            return int(answer["results"][0]["error_code"])
+
+        assert await deleted("ann") == GROUP
+        await told(face, ("*", "delete", False), ("ann", "all", True))
+        assert await deleted("ann") == await deleted("victor") == GROUP
+        await told(face, ("ann", "delete", True))
+        assert await deleted("ann") == 0
         await face.close()
 
     asyncio.run(run())

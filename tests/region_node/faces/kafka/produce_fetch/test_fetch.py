@@ -5,8 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from heliograph.model.configuration.acl_records import AclRecord
+from heliograph.wire.kafka.message_codec import decode_fields
 from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
+from region_node.faces.kafka.error_codes import Code
+from region_node.security.authentication.principal import Principal
+from region_node.security.settings import SecuritySettings
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.pulsar.harness import settle
@@ -81,3 +86,35 @@ def test_a_held_transaction_that_is_shown_answers_who_waits_for_it() -> None:
         assert not topic._shown, "whoever was answered waits no more"
 
     with_face(main)
+
+
+def test_a_fetch_that_waits_is_not_answered_with_what_an_acl_refuses_meanwhile() -> None:
+    async def main(face: Face) -> None:
+        def client(role: str) -> Client:
+            made = Client(face.listener)
+            made.protocol.login.principal = Principal(role=role)
+            return made
+
+        rows = [{"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}]
+        await client("root").ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
+        topic = "persistent://public/default/t"
+        reads = AclRecord("topic", "literal", topic, "bob", "*", "read", True)
+        await face.admin.acls.change("public", lambda _: (reads,))
+        await settle()
+        waiting = client("bob")
+        waiting.raw(fetch_committed("t", 60_000))
+        await settle(200)
+        assert not waiting.answers()
+        await face.admin.acls.change("public", lambda _: (reads, reads._replace(role="*", allow=False)))
+        await settle()
+        part = {"index": 0, "records": build_batch([(1, None, b"not for bob", ())])}
+        data = [{"name": "t", "partition_data": [part]}]
+        client("root").raw(
+            request("produce", 7, {"transactional_id": None, "acks": 0, "timeout": 1000, "topic_data": data})
+        )
+        await settle(200)
+        (answer,) = waiting.answers()
+        row = decode_fields("fetch", 11, answer[4:], answer=True)["responses"][0]["partitions"][0]
+        assert row["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED and b"not for bob" not in answer
+
+    with_face(main, security=SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.acl_records import AclOperation, AclRecord
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.wire.kafka.message_codec import BY_NAME, Fields, Request
 from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED
@@ -56,7 +57,7 @@ def test_nothing_but_what_signs_in_is_for_everybody() -> None:
 
 
 def test_the_audit_log_has_what_changes() -> None:
-    of_admins = {R.CREATE_TOPIC, R.ALTER_TOPIC, R.DELETE_TOPIC, R.DELETE_GROUP}
+    of_admins = {R.CREATE_TOPIC, R.ALTER_TOPIC, R.ALTER_TOPIC_CONFIGS, R.DELETE_TOPIC, R.DELETE_GROUP}
     changing = {name for name, row in SERVED.items() if of_admins & set(row.rights)}
     changing |= {name for name in SERVED if name.startswith(("alter_", "create_", "delete_", "incremental_alter_"))}
     assert {name for name, row in SERVED.items() if row.changes} == changing | {"offset_delete"}
@@ -75,6 +76,8 @@ def test_the_gate_goes_by_the_row_and_by_the_topics_own_tenant() -> None:
             R.DESCRIBE_TOPIC: {"reader", "writer", "boss", "root"},
             R.CREATE_TOPIC: {"boss", "root"},
             R.ALTER_TOPIC: {"boss", "root"},
+            R.ALTER_TOPIC_CONFIGS: {"boss", "root"},
+            R.DESCRIBE_TOPIC_CONFIGS: {"reader", "writer", "boss", "root"},
             R.DELETE_TOPIC: {"boss", "root"},
             R.TENANT: {"keeper", "root"},
             R.SUPER: {"root"},
@@ -129,5 +132,47 @@ def test_a_role_that_may_produce_nowhere_is_given_no_producer_id() -> None:
                 assert (refused["error_code"], refused["producer_id"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, -1)
         given = await client.ask("init_producer_id", 4, asked)
         assert given["error_code"] == 0 and given["producer_id"] >= 0
+
+    with_face(test, security=SECURITY)
+
+
+SEES = ("read", "write", "alter", "delete")
+OPERATIONS: dict[ApiRight, tuple[str, ...]] = {
+    R.READ_TOPIC: ("read",),
+    R.WRITE_TOPIC: ("write",),
+    R.DESCRIBE_TOPIC: ("describe", *SEES),
+    R.DESCRIBE_TOPIC_CONFIGS: ("describe-configs", "alter-configs", "describe", *SEES),
+    R.CREATE_TOPIC: ("create",),
+    R.ALTER_TOPIC: ("alter",),
+    R.ALTER_TOPIC_CONFIGS: ("alter-configs",),
+    R.DELETE_TOPIC: ("delete",),
+}
+"""Right -> its operation, and what else an ACL may allow for it; `all` does for each."""
+
+
+def test_each_right_to_a_topic_is_an_operation_that_acls_allow_and_refuse() -> None:
+    async def test(face: Face) -> None:
+        request, login = Request(BY_NAME["fetch"], 0, 1, "", {}, b""), Client(face.listener).protocol.login
+        assert set(OPERATIONS) == {right for right in R if right.name.endswith(("_TOPIC", "_TOPIC_CONFIGS"))}
+
+        async def allowed(right: R, *records: tuple[str, bool]) -> bool:
+            said = tuple(AclRecord("topic", "all", "public/default", "bob", "*", *record) for record in records)
+            await face.admin.acls.change("public", lambda _: said)
+            await settle()
+            login.principal = Principal(role="bob")
+            rows = checked([ApiRow("fetch", (right,), _handler)])
+            gate = RequestGate(rows, login, face.broker.security.rights, "public/default", face.broker.name)
+            try:
+                gate.topic(request, "orders")
+            except Refused:
+                return False
+            return True
+
+        for right, operations in OPERATIONS.items():
+            for operation in AclOperation:
+                found = await allowed(right, (operation.value, True))
+                assert found is (operation in operations or operation is AclOperation.ALL), (right, operation)
+            for refused in (operations[0], "all"):
+                assert not await allowed(right, ("all", True), (refused, False)), (right, refused)
 
     with_face(test, security=SECURITY)

@@ -11,6 +11,7 @@ import crc32c
 import pytest
 
 from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.acl_records import AclRecord
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.wire.kafka.record_batches import TRANSACTIONAL, build_batch
 from region_node.faces.kafka.error_codes import Code
@@ -21,6 +22,7 @@ from region_node.security.settings import SecuritySettings
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face
 from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.pulsar.harness import settle
 
 SECURITY = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
 REFUSED = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -210,3 +212,66 @@ def test_where_nothing_is_authorized_everybody_uses_every_id_and_no_owner_is_kep
         assert await rows_under(face.meta, OWNERS) == []
 
     with_transactions(run)
+
+
+async def told(face: Face, *said: tuple[str, str, bool]) -> None:
+    """ACLs of writing under transactional ids, and no others: (role, id, whether it allows)."""
+    records = tuple(
+        AclRecord("transactional-id", "literal", name, role, "*", "write", allow) for role, name, allow in said
+    )
+    await face.admin.acls.change("public", lambda _: records)
+    await settle(5)
+
+
+def test_an_acl_allows_an_id_and_another_refuses_it() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        version, fields = calls(producer)["add_partitions_to_txn"]
+        await client(face, "ann").ask("add_partitions_to_txn", version, fields)
+        await told(face, ("bob", ID, True))
+        assert codes(await client(face, "bob").ask("produce", 7, producing(producer, 0))) == [0]
+        assert codes(await client(face, "bob").ask("end_txn", *calls(producer)["end_txn"])) == [0]
+        assert (await begin(face, "nil"))["error_code"] == REFUSED
+        again = await begin(face, "bob")
+        assert (again["error_code"], again["producer_id"]) == (0, producer["producer_id"])
+        await told(face, ("bob", ID, True), ("*", ID, False))
+        assert [(await begin(face, role))["error_code"] for role in ("bob", "ann", "pub-admin")] == [
+            REFUSED,
+            REFUSED,
+            0,
+        ]
+        await told(face)
+        assert [(await begin(face, role))["error_code"] for role in ("bob", "ann")] == [REFUSED, 0]
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_an_acl_that_refuses_an_id_nobody_has_is_obeyed_and_one_that_allows_it_too() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        await told(face, ("ann", "new", False), ("nil", "new", True))
+        assert (await begin(face, "ann", "new"))["error_code"] == REFUSED
+        assert (await begin(face, "nil", "other"))["error_code"] == REFUSED
+        assert (await begin(face, "nil", "new"))["error_code"] == 0
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_nobody_writes_as_a_producer_by_saying_another_id() -> None:
+    """Neither who is allowed that other one, nor who is refused the producer's own."""
+
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer = await begin(face, "ann")
+        assert (await begin(face, "bob", "bobs"))["error_code"] == 0
+        await client(face, "ann").ask("add_partitions_to_txn", *calls(producer)["add_partitions_to_txn"])
+        await told(face, ("bob", "bobs", True))
+        assert codes(await client(face, "bob").ask("produce", 7, producing(producer, 0, "bobs"))) == [REFUSED]
+        assert codes(await client(face, "ann").ask("produce", 7, producing(producer, 0))) == [0]
+        await told(face, ("ann", ID, False))
+        assert codes(await client(face, "ann").ask("produce", 7, producing(producer, 1, "bobs"))) == [REFUSED]
+        assert codes(await client(face, "ann").ask("produce", 7, producing(producer, 1))) == [REFUSED]
+        assert (await face.broker.log(TOPIC, 0)).high_watermark == 1
+
+    with_transactions(run, security=SECURITY)

@@ -1,0 +1,79 @@
+"""AclWrites: the writes to the ACLs of tenants, each one a checked transaction.
+
+Is: compare-and-set of all ACLs of one tenant, and how much there may be. Isn't: the record
+(`heliograph.model.configuration.acl_records`), who may call it, or what an ACL opens
+(`region_node.security.authorization`).
+Invariants: a tenant's ACLs end with it, and those of a namespace's topics with the namespace.
+Source: docs/protocols/kafka.md, "ACLs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from global_config import keys
+from global_config.write_retries import Tries, busy
+from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put
+from heliograph.model.configuration.acl_records import AclRecord, TenantAcls
+from heliograph.model.errors import NotAllowed, NotFound, VersionConflict
+from heliograph.runtime.clock import Rng
+
+RECORDS_MAX = 1_000
+BYTES_MAX = 256 * 1024
+
+Records = tuple[AclRecord, ...]
+
+
+class AclWrites:
+    """Over a linearizable store of the global configuration. Every call raises MetadataUnavailable, OutcomeUnknown."""
+
+    def __init__(self, store: MetadataStore, rng: Rng | None = None) -> None:
+        self._store, self._rng = store, rng
+
+    async def change(self, tenant: str, change: Callable[[Records], Records]) -> Records:
+        """Applies `change` (it may be called several times). Returns what was there before. Raises NotFound (the
+        tenant), NotAllowed (there would be too many), CorruptData.
+        """
+        async for _ in Tries(self._rng):
+            known, stored = await self._store.get(keys.tenant(tenant)), await self._store.get(keys.acls(tenant))
+            if known is None:
+                raise NotFound(f"tenant {tenant!r} does not exist")
+            before = () if stored is None else TenantAcls.decode(stored[0]).records
+            after = tuple(sorted(set(change(before))))
+            if after == before:
+                return before
+            version = ABSENT if stored is None else stored[1]
+            write: Op = Put(keys.acls(tenant), _bounded(tenant, after, before), version)
+            if not after:
+                write = Delete(keys.acls(tenant), version)
+            try:
+                await self._store.txn([Check(keys.tenant(tenant), known[1]), write])
+            except VersionConflict:
+                continue
+            return before
+        raise busy()
+
+    async def without(self, namespace: str) -> list[Op]:
+        """What is to be written with the end of a namespace. Raises CorruptData."""
+        tenant = namespace.partition("/")[0]
+        stored = await self._store.get(keys.acls(tenant))
+        if stored is None:
+            return []
+        before = TenantAcls.decode(stored[0]).records
+        left = tuple(record for record in before if not record.within(namespace))
+        if left == before:
+            return [Check(keys.acls(tenant), stored[1])]
+        if not left:
+            return [Delete(keys.acls(tenant), stored[1])]
+        return [Put(keys.acls(tenant), TenantAcls(records=left).encode(), stored[1])]
+
+
+def _bounded(tenant: str, records: Records, before: Records) -> bytes:
+    """Raises NotAllowed. What makes them fewer is always taken."""
+    value = TenantAcls(records=records).encode()
+    if (len(records) > RECORDS_MAX or len(value) > BYTES_MAX) and not set(records) < set(before):
+        raise NotAllowed(
+            f"tenant {tenant!r} would have {len(records)} ACLs of {len(value)} bytes, and may have {RECORDS_MAX} of "
+            f"{BYTES_MAX}: delete those that are needed no more, or name many topics at once by a prefix"
+        )
+    return value

@@ -1,0 +1,113 @@
+"""ACLs of a tenant: all at once by compare-and-set, bounded, and gone with what they are about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from global_config import acl_writes, keys
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.configuration.acl_records import AclRecord, TenantAcls
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.model.errors import CorruptData, NotAllowed, NotFound
+
+
+def record(name: str = "persistent://t/n/x", resource: str = "topic", pattern: str = "literal") -> AclRecord:
+    return AclRecord(resource, pattern, name, "a", "*", "read", False)
+
+
+def with_config(test: Callable[[ConfigAdmin, ConfigView, EmbeddedStore], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store = EmbeddedStore()
+        admin, view = ConfigAdmin(store), ConfigView(store)
+        await admin.create_region("us")
+        await admin.create_tenant("t", TenantInfo(allowed_regions=("us",)))
+        await admin.create_namespace("t/n", NamespacePolicies(regions=("us",)))
+        await test(admin, view, store)
+        view.close()
+
+    asyncio.run(run())
+
+
+async def put(admin: ConfigAdmin, *records: AclRecord) -> tuple[AclRecord, ...]:
+    return await admin.acls.change("t", lambda before: (*before, *records))
+
+
+def test_what_is_written_is_read_once_and_in_order_and_another_tenant_has_none() -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        one, two = record(), record("g", "group", "prefixed")
+        assert await put(admin, one, two, one) == ()
+        await asyncio.sleep(0)
+        assert view.acls("t") == (two, one) and view.acls("u") == ()
+        found = await store.get(keys.acls("t"))
+        assert found is not None and await put(admin, one) == (two, one)
+        assert await store.get(keys.acls("t")) == found, "nothing new is not written"
+        assert await admin.acls.change("t", lambda _: ()) == (two, one)
+        assert await store.get(keys.acls("t")) is None
+        with pytest.raises(NotFound):
+            await admin.acls.change("u", lambda _: (one,))
+
+    with_config(test)
+
+
+def test_changes_at_once_lose_nothing() -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        await asyncio.gather(*(put(admin, record(f"persistent://t/n/{n}")) for n in range(5)))
+        await asyncio.sleep(0)
+        assert len(view.acls("t")) == 5
+
+    with_config(test)
+
+
+@pytest.mark.parametrize(("records_max", "bytes_max"), [(3, 1 << 20), (1000, 300)])
+def test_there_may_be_so_many_and_fewer_are_always_taken(
+    monkeypatch: pytest.MonkeyPatch, records_max: int, bytes_max: int
+) -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        await put(admin, *(record(f"persistent://t/n/{n}") for n in range(3)))
+        monkeypatch.setattr(acl_writes, "RECORDS_MAX", records_max)
+        monkeypatch.setattr(acl_writes, "BYTES_MAX", bytes_max)
+        with pytest.raises(NotAllowed, match="prefix"):
+            await put(admin, record("persistent://t/n/more"))
+        monkeypatch.setattr(acl_writes, "RECORDS_MAX", 1)
+        await admin.acls.change("t", lambda before: before[1:])
+        await asyncio.sleep(0)
+        assert len(view.acls("t")) == 2
+
+    with_config(test)
+
+
+def test_they_end_with_their_namespace_and_their_tenant() -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        await admin.create_namespace("t/nn", NamespacePolicies(regions=("us",)))
+        left = [record("g", "group"), record("persistent://t/nn/x"), record("t/nn", pattern="all")]
+        await put(admin, *left, record(), record("persistent://t/n/", pattern="prefixed"), record("t/n", pattern="all"))
+        await admin.delete_namespace("t/n")
+        await asyncio.sleep(0)
+        assert sorted(view.acls("t")) == sorted(left)
+        await admin.delete_namespace("t/nn")
+        await admin.delete_tenant("t")
+        await asyncio.sleep(0)
+        assert view.acls("t") == ()
+
+    with_config(test)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["topic", "literal", "x", "a", "*", "fly", True],
+        ["topic", "regex", "x", "a", "*", "read", True],
+        ["disk", "literal", "x", "a", "*", "read", True],
+        ["topic", "literal", "x", "a", "*", "read"],
+    ],
+)
+def test_a_value_with_a_record_that_is_not_understood_is_not_read(wrong: list[object]) -> None:
+    good = TenantAcls(records=(record(),))
+    assert TenantAcls.decode(good.encode()) == good
+    with pytest.raises(CorruptData):
+        TenantAcls.decode(b'{"format": 1, "records": [%s]}' % str(wrong).replace("'", '"').replace("T", "t").encode())
