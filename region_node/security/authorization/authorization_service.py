@@ -115,7 +115,7 @@ class Authorization:
 
     def says_of_topic(self, principal: Principal, operation: AclOperation, topic: TopicName) -> AclAnswer:
         """What ACLs say of a topic; nothing to its tenant's admins."""
-        if self._acls is None or self.administers(principal, topic.tenant):
+        if self._acls is None or not self.acls(topic.tenant) or self.administers(principal, topic.tenant):
             return AclAnswer.SILENT
         acls, host = self._acls, principal.host
         return _of_all(acls.of_topic(role, host, operation, topic) for role in principal.roles)
@@ -124,7 +124,7 @@ class Authorization:
         self, principal: Principal, operation: AclOperation, tenant: str, resource: Resource, name: str
     ) -> AclAnswer:
         """What ACLs say of a group, or of a transactional id; nothing to a tenant's admins."""
-        if self._acls is None or self.administers(principal, tenant):
+        if self._acls is None or not self.acls(tenant) or self.administers(principal, tenant):
             return AclAnswer.SILENT
         acls, host = self._acls, principal.host
         return _of_all(acls.of_name(role, host, operation, tenant, resource, name) for role in principal.roles)
