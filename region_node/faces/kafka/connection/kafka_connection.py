@@ -378,8 +378,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self.encode(request, answer)
 
     def _record(self, request: Request, answer: Fields) -> None:
-        """Writes a change down, with the first of the codes that say no as its status, or 0."""
+        """Writes a change down, with the first of the codes that say no as its status, or 0, and with the ACLs that it
+        deleted: the request has their filter alone.
+        """
         assert self.login.principal is not None
+        deleted = [acl for result in answer.get("filter_results", ()) for acl in result["matching_acls"]]
         code, text, _ = refused(answer) or (Code.NONE, "", 0)
         self.broker.audit.change(
             role=self.login.principal.role,
@@ -389,6 +392,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             status=int(code),
             given=request.fields,
             **({"reason": text} if text else {}),
+            **({"before": deleted} if deleted else {}),
         )
 
     def note_refusal(self, request: Request, answer: Fields) -> None:

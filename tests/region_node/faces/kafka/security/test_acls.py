@@ -405,6 +405,23 @@ def test_a_grant_is_shown_as_what_it_is_worth_and_can_be_deleted() -> None:
     with_face(run)
 
 
+def test_the_audit_log_says_what_was_made_what_was_deleted_and_what_was_refused() -> None:
+    async def run(face: Face) -> None:
+        root, bob = secured(face)
+        await create(root, wanted(permission_type=DENY), wanted("u"))
+        assert "User:bob" in str(face.audit.newest(1)[0]["given"])
+        await delete(root, about("t"))
+        (told,) = face.audit.newest(1)
+        assert (told["role"], told["path"], told["status"]) == ("root", "delete_acls", 0)
+        (before,) = told["before"]
+        assert (before["resource_name"], before["principal"], before["permission_type"]) == ("t", "User:bob", DENY)
+        await bob.ask("delete_acls", 2, {"filters": [about("u")]})
+        (told,) = face.audit.newest(1)
+        assert (told["role"], told["status"]) == ("bob", Code.CLUSTER_AUTHORIZATION_FAILED) and "before" not in told
+
+    with_face(run)
+
+
 def test_grants_that_kafka_has_no_word_for_are_neither_shown_nor_deleted() -> None:
     async def run(face: Face) -> None:
         root, _ = secured(face)
