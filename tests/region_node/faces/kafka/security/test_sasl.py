@@ -138,3 +138,22 @@ def test_a_client_by_its_certificate() -> None:
         here.stop()
 
     with_face(test)
+
+
+def test_whoever_signs_in_is_known_by_its_address_too() -> None:
+    """An ACL may name it."""
+
+    async def test(face: Face) -> None:
+        here, face.broker.scram = guarded(face), ScramUsers(face.meta, face.broker.rng)
+        await face.broker.scram.put("ann", "SCRAM-SHA-256", user_of("SCRAM-SHA-256", ROUNDS, SALT, SALTED))
+        by_certificate = Client(face.listener)
+        by_certificate.protocol.certificate = {"subject": ((("commonName", "app"),),), "serialNumber": "0A"}
+        by_certificate.protocol.login.begin()
+        await settle()
+        by_password, _ = await signed_in(face, "PLAIN", b"\0ann\0x")
+        for made in (by_certificate, by_password, (await by_scram(face, "ann"))[0]):
+            assert made.protocol.login.principal is not None
+            assert made.protocol.login.principal.host == "127.0.0.1"
+        here.stop()
+
+    with_face(test)
