@@ -53,8 +53,16 @@ def parse_coordinate(text: str) -> Coordinate:
 _TEXT = re.compile(r"(\d{1,10})\.(\d{1,10})\.([0-9a-f]{1,16}):(\d{1,18}):(\d{1,18})")
 VERSION = 1
 MISSING_MAX = 1024
+"""An origin has so many."""
+REGION_MISSING_MAX = 2048
+"""All origins of a region together have so many: each is 32 bytes of the topic's stored state, which has an end."""
 _ORIGIN = struct.Struct(">IIQqqH")
 _RANGE = struct.Struct(">qqqq")
+
+
+def _join_oldest(ranges: list[Range]) -> None:
+    """The two oldest become one: it names too much, never too little."""
+    ranges[:2] = [(ranges[0][0], ranges[1][1])]
 
 
 class Vector:
@@ -95,9 +103,13 @@ class Vector:
             ranges[-1] = (ranges[-1][0], through)
         else:
             ranges.append((low, through))
-        if len(ranges) > MISSING_MAX:  # the two oldest become one: it names too much, never too little
-            ranges[:2] = [(ranges[0][0], ranges[1][1])]
         self._prefix[origin] = through
+        if len(ranges) > MISSING_MAX:
+            _join_oldest(ranges)
+        elif len(self._missing) > 1:
+            of_region = [found for other, found in self._missing.items() if other[0] == origin[0]]
+            if sum(map(len, of_region)) > REGION_MISSING_MAX:
+                _join_oldest(max(of_region, key=len))
 
     def fill(self, origin: Origin, after: Position, through: Position) -> None:
         """Entries beat a SKIP: (after, through] is missing no more. The prefix stays."""

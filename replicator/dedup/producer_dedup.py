@@ -9,7 +9,8 @@ at a time publishes. What was published while every region took messages is in n
 judged by none: one name in two regions may be two programs. So it may be in two regions one after the other: a process
 that takes a name over goes on from what had arrived. So a message is one of another region only where its bytes are
 (`replicator.dedup.published_checksums`); what is not proven is stored. But for names that say of themselves that they
-are one producer everywhere (`heliograph.model.producer_names`).
+are one producer everywhere (`heliograph.model.producer_names`): of these a region is believed as many sequences as
+messages came with them.
 Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was
 forgotten is counted. Of what is stored also
 bytes: names may be long, and a state that no metadata takes would be the end of the topic.
@@ -75,6 +76,15 @@ def _within(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
     """Says whether one range holds all of low to high, inclusive. ranges: (low, high), disjoint and ascending."""
     i = bisect_right(ranges, (low, 1 << 63)) - 1
     return i >= 0 and ranges[i][0] <= low and high <= ranges[i][1]
+
+
+def _claimed(pairs: Sequence[tuple[int, int]]) -> int:
+    """How many sequences entries say that they hold."""
+    return sum([max(low, high) - low + 1 for low, high in pairs if low >= 0])
+
+
+def _messages(run: Run, start: int, stop: int) -> int:
+    return stop - start if run.counts is None else sum(run.counts[start:stop])
 
 
 def _touch(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
@@ -332,9 +342,13 @@ class Producers:
 
     def confirm_replicated(self, run: Run) -> None:
         """A run of another region is durable: remembers its sequences exactly, where they may be needed."""
-        exactly = self._follows(run)
+        exactly, behind = self._follows(run), 0
         for name, count, first, pairs in run.producers:
-            if not (exactly or name.startswith(EVERYWHERE)):
+            at, behind = behind, behind + count
+            if name.startswith(EVERYWHERE):
+                if pairs is not None and _claimed(pairs) > _messages(run, at, behind):
+                    continue  # such a name has a sequence for each message: the others are claimed, and not here
+            elif not exactly:
                 continue
             if pairs is None:
                 self._add_range(name, first, first + count - 1)

@@ -206,6 +206,10 @@ class TreeBook:
 
     # -- where this region's ledgers end -------------------------------------------------------------------------------
 
+    def size_bytes(self, region: int) -> int:
+        """The records of all origins of a region together, by its number."""
+        return sum(len(tree.encode()) for origin, found in self._of.items() if origin[0] == region for _, tree in found)
+
     def stored(self, ledger: int, last: int) -> None:
         """Something is durable up to (ledger, last): in order."""
         if self._last is not None and self._last[0] != ledger:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
 from heliograph.wire.links.link_commands import SkipRecord
@@ -32,6 +32,13 @@ from replicator.log.routing_trees import Tree, is_tree
 from replicator.subscriptions.ack_claims import Claims
 
 Write = Callable[[Sequence[Buffer]], None]
+
+ORIGINS_MAX = 1000
+"""So many has one region in a topic: each is in the topic's stored state for good. A region has a new one with each incarnation
+of its topic, and with each epoch.
+"""
+TREES_BYTES_MAX = 64 << 10
+"""So much may the records of trees of one region take in a topic."""
 
 
 class RelayRights(Protocol):
@@ -184,6 +191,8 @@ class ReceiverStream:
         self._attempt = attempt
         if attempt <= self._gapped:
             return False
+        if self.log.state.intake.submitted(origin) == BEFORE_ALL:
+            self._check_origins(origin)
         if (
             origin[0] != self.source_number
             and not self._from_parent(origin)
@@ -204,11 +213,19 @@ class ReceiverStream:
                 raise self.refused(origin, "no tree of that region's says that it passes its entries on")
             self._passed_on[origin] = tree.root
 
+    def _check_origins(self, origin: Origin) -> None:
+        """Nothing of it is here yet. Raises LinkError where its region has too many others."""
+        if sum(other[0] == origin[0] for other in self.log.vector) >= ORIGINS_MAX:
+            why = f"{self._region} has {ORIGINS_MAX} origins of that region in this topic, and takes no more"
+            raise self.refused(origin, why)
+
     def _check_record(self, origin: Origin, run: Run) -> None:
         try:
             tree = Tree.decode(run.parts[0])
         except CorruptData as error:
             raise PeerError(f"link: {error}") from error
+        if self.log.state.trees.size_bytes(origin[0]) + len(run.parts[0]) > TREES_BYTES_MAX:
+            raise self.refused(origin, f"{self._region} takes {TREES_BYTES_MAX} bytes of that region's trees at most")
         if tree.root != self._relays.region_of(origin):
             raise self.refused(origin, f"it brings a tree that begins in {tree.root}, which does not publish there")
         if origin[0] == self.source_number or origin in self._passed_on:

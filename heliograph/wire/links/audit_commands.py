@@ -38,7 +38,7 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.links.command_fields import coordinate, fields, number, position
-from heliograph.wire.links.link_commands import FEATURE_LEVEL, LEADERSHIP_LEVEL, LinkFrameKind, frame
+from heliograph.wire.links.link_commands import FEATURE_LEVEL, LEADERSHIP_LEVEL, LinkFrameKind, check_claims, frame
 from heliograph.wire.run import Buffer, Run
 
 ROWS_MAX = 4096
@@ -216,8 +216,7 @@ def _runs(payload: memoryview) -> list[Run]:
             raise PeerError(f"link: {error}") from error
         if run.origin is None or run.checksums is None or run.seal is not None:
             raise PeerError("link: a run on a link names its origin and checksums, and is open")
-        if sum(segment[1] for segment in run.producers) > run.count:
-            raise PeerError("link: each entry of a run has one producer")
+        check_claims(run)
         runs.append(run)
         at += size
     return runs

@@ -63,6 +63,9 @@ from heliograph.wire.links.link_compression import unpack
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run
 
 VERSION = 1
+_MESSAGES_MAX = 1 << 18
+"""As of a client (`heliograph.wire.pulsar.batch_messages`): every message moves the topic's index."""
+_SEQUENCE_MAX = (1 << 63) - 1
 FEATURE_LEVEL = 7
 """2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs. 5: trees: entries of other regions, and the records
 that name their ways.
@@ -322,9 +325,23 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
         before, covered = (ledger, first + count - 1), covered + count
     if covered != run.count:
         raise PeerError("link: each entry of a run has one coordinate")
-    if sum(segment[1] for segment in run.producers) > run.count:
-        raise PeerError("link: each entry of a run has one producer")
+    check_claims(run)
     return _number(stream), _number(attempt), previous, run
+
+
+def check_claims(run: Run) -> None:
+    """Raises PeerError where a run's columns say what no entries can bear out, and would be counted on: what is stored
+    of it would be out of its order, or beyond what an index or a client's protocol can name.
+    """
+    if run.counts is not None and max(run.counts) > _MESSAGES_MAX:
+        raise PeerError(f"link: an entry of {max(run.counts)} messages; at most {_MESSAGES_MAX} are taken")
+    told = 0
+    for _, count, first, pairs in run.producers:
+        if count < 1 or (pairs is None and first + count - 1 > _SEQUENCE_MAX):
+            raise PeerError("link: a producer of no entries, or with sequences that there are not")
+        told += count
+    if told > run.count:
+        raise PeerError("link: each entry of a run has one producer")
 
 
 def receipt_frame(stream: int, through: Sequence[tuple[Origin, Position]]) -> list[Buffer]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.model.coordinates import MISSING_MAX, Vector
+from heliograph.model.coordinates import MISSING_MAX, REGION_MISSING_MAX, Vector
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL
 
@@ -105,3 +105,17 @@ def test_an_older_epochs_tail_is_not_below_anything_newer() -> None:
 def test_an_unknown_version_is_named() -> None:
     with pytest.raises(CorruptData, match="format 9"):
         Vector.decode(b"\x09\0\0")
+
+
+def test_a_regions_origins_share_their_missing_ranges_and_no_other_regions() -> None:
+    vector = Vector()
+    vector.skip((2, 1, 1), (0, 0), (0, 1))
+    vector.skip((2, 1, 1), (0, 5), (0, 6))
+    for incarnation in range(8):
+        for number in range(600):
+            vector.advance((1, 1, incarnation), (number, 0))
+            vector.skip((1, 1, incarnation), (number, 0), (number, 1))
+    found = [vector.missing((1, 1, incarnation)) for incarnation in range(8)]
+    assert sum(map(len, found)) == REGION_MISSING_MAX and len(vector.missing((2, 1, 1))) == 2
+    for ranges in found:
+        assert ranges[0][0] <= (0, 0) and ranges[-1] == ((599, 0), (599, 1)), "it names too much, never too little"

@@ -270,3 +270,36 @@ def test_a_newer_leadership_forgets_other_names_alone() -> None:
     producers.confirm_replicated(run)
     assert producers.last_sequence("orders", 3) == producers.last_sequence("orders", 5) == -1
     assert producers.last_sequence(name, 5) == producers.last_sequence(name, 0) == 4
+
+
+def everywhere(pairs: tuple[tuple[int, int], ...], counts: tuple[int, ...] | None) -> Run:
+    """A run of a region that both regions' names have in common."""
+    parts = [entry(7, EVERYWHERE + "x", low) for low, _ in pairs]
+    return Run(
+        parts,
+        [len(part) for part in parts],
+        counts=counts,
+        origin=(2, 1, 7),
+        spans=((0, 0, len(parts)),),
+        checksums=[int.from_bytes(part[2:6], "big") for part in parts],
+        producers=((EVERYWHERE + "x", len(parts), pairs[0][0], pairs),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "counts", "believed"),
+    [
+        (((0, 9), (10, 19)), (10, 10), 19),
+        (((0, 0), (1, 1)), None, 1),
+        (((0, 1 << 62),), (1,), -1),
+        (((0, 9), (10, 1 << 40)), (10, 10), -1),
+        (((0, 1),), None, -1),
+    ],
+)
+def test_of_a_name_that_is_one_everywhere_no_sequence_is_taken_without_a_message(
+    pairs: tuple[tuple[int, int], ...], counts: tuple[int, ...] | None, believed: int
+) -> None:
+    """One entry of a region that lies would else take all that this producer will ever send here."""
+    producers = Producers(DedupSettings())
+    producers.confirm_replicated(everywhere(pairs, counts))
+    assert producers.last_sequence(EVERYWHERE + "x", 0) == believed

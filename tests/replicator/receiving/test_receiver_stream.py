@@ -22,6 +22,7 @@ from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, tree_checksum
 from replicator.log.topic_state import TopicState
+from replicator.receiving import receiver_stream
 from replicator.receiving.link_receiver import LinkReceiver
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry, parsed
@@ -285,5 +286,38 @@ def test_a_leadership_that_is_registered_a_second_later_loses_nothing() -> None:
         assert peer.log.vector.prefix(EU) == (0, 0) and peer.log.last_sequence("p") == -1
         peer.log.stand_behind(SimpleNamespace(leadership=1, epoch=1))
         assert peer.log.last_sequence("p") == 0
+
+    play(scenario)
+
+
+def test_a_region_makes_no_more_origins_than_the_state_of_a_topic_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a state that no metadata takes would stop is the topic, for everybody."""
+    monkeypatch.setattr(receiver_stream, "ORIGINS_MAX", 5)
+
+    async def scenario(peer: Peer) -> None:
+        for incarnation in range(1, 6):
+            peer.run((2, 1, incarnation), (0, 0))
+            await asyncio.sleep(0.1)
+        peer.run((2, 1, 6), (0, 0))
+        assert "us has 5 origins of that region in this topic, and takes no more" in peer.refused()
+        await peer.open()
+        peer.skip((2, 2, 1), BEFORE_ALL, (0, 5))
+        peer.refused()
+        await peer.open()
+        peer.run((2, 1, 5), (0, 1), (0, 0))
+        await asyncio.sleep(0.1)
+        assert len(peer.log.vector) == 5 and peer.log.vector.prefix((2, 1, 5)) == (0, 1)
+
+    play(scenario)
+
+
+def test_a_regions_trees_have_an_end() -> None:
+    async def scenario(peer: Peer) -> None:
+        wide = Tree("eu", {f"{number:0200}": "us" for number in range(250)}, whole=True)
+        peer.tree(EU, (0, 0), wide)
+        await asyncio.sleep(0.1)
+        peer.tree(EU, (0, 1), wide, (0, 0))
+        assert "bytes of that region's trees at most" in peer.refused()
+        assert peer.log.state.trees.newest_at(EU) == (0, 0)
 
     play(scenario)

@@ -280,3 +280,27 @@ def test_a_skip_record_is_a_hidden_entry_of_no_message() -> None:
     ):
         with pytest.raises(CorruptData):
             SkipRecord.decode(blob)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"counts": (1, (1 << 18) + 1, 1)},
+        {"counts": (1 << 31,) * 3},
+        {"producers": (("p", 0, 5, None), ("p", 3, 0, None))},
+        {"producers": (("p", 0, 0, ()), ("p", 3, 0, None))},
+        {"producers": (("p", 3, (1 << 63) - 2, None),)},
+        {"producers": (("p", 4, 0, None),)},
+    ],
+)
+def test_what_no_entries_can_bear_out_is_not_counted_on(columns: dict[str, Any]) -> None:
+    """An index beyond its bounds would stop the topic, and a range of no sequences put all others out of order."""
+    run = sent_run(**columns)
+    _, fields, payload = parsed(b"".join(bytes(b) for b in wire.run_frame(1, 2, (3, 4), run)))
+    with pytest.raises(PeerError):
+        wire.read_run(fields, payload)
+    told = AuditAnswer("", (2, 1), (3, 9), 0, runs=(run,))
+    _, fields, payload = parsed(b"".join(bytes(b) for b in audit.tell_frame(1, 9, What.ENTRIES, told)))
+    _, _, content, payload = audit.read_tell(fields, payload)
+    with pytest.raises(PeerError):
+        audit.told(What.ENTRIES, content, payload)
