@@ -18,6 +18,7 @@ from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.compute_thread import Offload
 from region_node.faces.kafka.cluster.kafka_cluster import Cluster
 from region_node.faces.kafka.cluster.kafka_configs import Configs
 from region_node.faces.kafka.error_codes import Code, Refused
@@ -26,6 +27,7 @@ from region_node.faces.kafka.groups.group_rights import GroupRights
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of, subscription_of
 from region_node.faces.kafka.kafka_settings import KafkaSettings
+from region_node.faces.kafka.log.large_conversions import WAITING_MAX
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.produce_fetch.fetch import FetchSessions
 from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
@@ -111,6 +113,8 @@ class KafkaBroker:
         self.counts = KafkaCounts()
         self.connections: Callable[[], int] = lambda: 0
         self.tasks = logged_tasks()
+        self.converting = Offload(WAITING_MAX)
+        """Where large entries of Pulsar's clients become batches."""
         self.commits = Commits(meta, self.tasks.spawn)
         self.sessions = FetchSessions(settings.fetch_sessions_max, rng)
         self.configs = Configs(topics, config, settings)
@@ -172,6 +176,7 @@ class KafkaBroker:
             self._at_once.clear()
 
     def close(self) -> None:
+        self.converting.close()
         self._stop()
 
     async def log(self, kafka: str, partition: int) -> KafkaLog:

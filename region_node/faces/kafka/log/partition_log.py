@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
@@ -32,6 +33,7 @@ from heliograph.wire.kafka.record_batches import (
 )
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run, TxnId
 from region_node.faces.kafka.log.compacted_reads import CompactedReads
+from region_node.faces.kafka.log.large_conversions import NONE_AHEAD
 from region_node.faces.kafka.log.producer_sequences import Sequences
 from region_node.faces.kafka.log.sequence_store import SequenceStore
 from region_node.faces.kafka.log.time_index import Times
@@ -291,9 +293,11 @@ class KafkaLog:
         del self.transactions[producer]
         return None
 
-    def batches(self, pieces: list[Piece], offset: int, max_bytes: int, magic: int = 2) -> list[Buffer]:
+    def batches(
+        self, pieces: list[Piece], offset: int, max_bytes: int, magic: int = 2, ahead: Mapping[int, bytes] = NONE_AHEAD
+    ) -> list[Buffer]:
         """Record batches of what was read, from the one that holds `offset` on: at least one, then at most
-        `max_bytes`.
+        `max_bytes`. ahead: index of an entry's first message -> its batch, where that was made already.
         """
         out: list[Buffer] = []
         size, end, shown = 0, offset, 0
@@ -303,7 +307,7 @@ class KafkaLog:
                 count = 1 if counts is None else counts[index]
                 flag = 0 if flags is None else flags[index]
                 if base + count > offset and not flag & _UNSEEN:
-                    made = self._entry(part, flag, count, base, offset, magic)
+                    made = self._entry(part, flag, count, base, offset, magic, ahead.get(base))
                     length = sum(map(len, made))
                     if out and size + length > max_bytes:
                         return self._sent(out, end, shown, (ledger, first + index), size)
@@ -324,12 +328,14 @@ class KafkaLog:
         self.counts.sent(shown, size)
         return out
 
-    def _entry(self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int) -> list[Buffer]:
+    def _entry(
+        self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int, ahead: bytes | None
+    ) -> list[Buffer]:
         """What is sent of an entry; of one that has no form for this reader nothing: whoever waited for it would wait
         for ever.
         """
         try:
-            return self._made(part, flag, count, base, offset, magic)
+            return self._made(part, flag, count, base, offset, magic, ahead)
         except CorruptData as error:
             self.topic.unreadable_out += 1
             events.warning(
@@ -337,13 +343,15 @@ class KafkaLog:
             )
             return []
 
-    def _made(self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int) -> list[Buffer]:
+    def _made(
+        self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int, ahead: bytes | None
+    ) -> list[Buffer]:
         if flag & FLAG_KAFKA:
             batch = batch_of(part)
             if magic == 2:
                 return [PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH), batch[16:]]
         else:
-            batch = memoryview(as_batch(part, count))
+            batch = memoryview(as_batch(part, count) if ahead is None else ahead)
             self._converted(count)
             if magic == 2:
                 return [_at(base, batch)]

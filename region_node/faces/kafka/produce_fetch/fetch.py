@@ -20,6 +20,7 @@ from heliograph.runtime.clock import Rng
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.log.large_conversions import made_ahead
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.security.authorization.authorization_service import Action
 
@@ -256,8 +257,9 @@ class _Fetching:
             pieces = await log.fetch(offset, room, committed=self._committed)
         if not pieces:
             return await log.passed_over(offset, self._magic)
+        ahead = await made_ahead(pieces, offset, room, broker.converting)
         before = broker.counts.messages_out
-        records = log.batches(pieces, offset, room, self._magic)
+        records = log.batches(pieces, offset, room, self._magic, ahead)
         usage, messages, size = (
             broker.usage.of(log.topic.name.tenant),
             broker.counts.messages_out - before,

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from heliograph.model.configuration.acl_records import AclRecord
+from heliograph.wire.kafka.entry_conversion import as_batch
 from heliograph.wire.kafka.message_codec import decode_fields
 from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import Run
 from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.log import large_conversions
+from region_node.faces.kafka.log.large_conversions import LARGE_COUNT
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
+from tests.region_node.faces.kafka.pulsar_batches import batch
 from tests.region_node.faces.pulsar.harness import settle
 from tests.replicator.log.transaction_runs import run as run_of
 
@@ -118,3 +126,38 @@ def test_a_fetch_that_waits_is_not_answered_with_what_an_acl_refuses_meanwhile()
         assert row["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED and b"not for bob" not in answer
 
     with_face(main, security=SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",)))
+
+
+def test_an_entry_that_takes_long_to_convert_is_converted_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are answered meanwhile."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def convert(part: bytes, count: int) -> bytes:
+        begun.set()
+        assert go_on.wait(60), "whoever holds the event loop never gets here"
+        return as_batch(part, count)
+
+    async def main(face: Face) -> None:
+        client = Client(face.listener)
+        rows: list[dict[str, Any]] = [
+            {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        ]
+        await client.ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
+        log = await face.broker.log("t", 0)
+        part = batch(LARGE_COUNT + 1, 1)
+        log.topic.publish(Run([part], [len(part)], counts=[LARGE_COUNT + 1]), lambda _: None, lambda _: None)
+        await settle(100)
+        monkeypatch.setattr(large_conversions, "as_batch", convert)
+        client.raw(fetch_committed("t", 0))
+        assert await asyncio.to_thread(begun.wait, 20), "it was not converted in a thread"
+        assert not client.answers()
+        go_on.set()
+        answers: list[bytes] = []
+        for _ in range(10_000):
+            await asyncio.sleep(0.001)
+            if answers := client.answers():
+                break
+        assert as_batch(part, LARGE_COUNT + 1)[16:] in answers[0]
+        assert log.counts.converted_out == LARGE_COUNT + 1
+
+    with_face(main)
