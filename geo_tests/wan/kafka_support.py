@@ -203,9 +203,9 @@ def token(role: str) -> str:
 
 
 @contextlib.contextmanager
-def secure_region(folder: Path) -> Iterator[Region]:
+def secure_region(folder: Path, *more_tokens: dict[str, Any], super_users: tuple[str, ...] = ()) -> Iterator[Region]:
     """A region that asks who is there: ann may do all with topics, bob only consume, root anything; passwords are their
-    first letters.
+    first letters. more_tokens: further sources of tokens; super_users: further ones.
     """
     passwords = {"ann": "a", "bob": "b", "root": "r"}
     lines = [
@@ -218,9 +218,9 @@ def secure_region(folder: Path) -> Iterator[Region]:
     security = {
         "authentication": ["basic", "token", "tls"],
         "basic_file": str(folder / "users"),
-        "tokens": [{"algorithms": ["HS256"], "secret_file": str(folder / "secret")}],
+        "tokens": [{"algorithms": ["HS256"], "secret_file": str(folder / "secret")}, *more_tokens],
         "authorization": True,
-        "super_users": ["root"],
+        "super_users": ["root", *super_users],
     }
     tls = {
         "ca": str(folder / "tls" / "ca.pem"),

@@ -25,9 +25,22 @@ if TYPE_CHECKING:
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.broker_parts import BrokerParts
+    from region_node.security.authentication.code_sign_in import CodeSignIn
     from region_node.topics.serving.topic_service import TopicService
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.receiving.link_receiver import LinkReceiver
+
+
+def _sign_in(broker: BrokerParts) -> CodeSignIn | None:
+    """At which issuer people sign in to the console; None: at none."""
+    from region_node.security.authentication.code_sign_in import CodeSignIn
+    from region_node.security.authentication.jwks_issuers import fetch, post_form
+
+    settings, clock = broker.settings.security, broker.runtime.clock
+    if "token" not in settings.authentication:
+        return None
+    found = next((source for source in settings.tokens if source.console_client_id), None)
+    return CodeSignIn(found, broker.security.authentication, fetch, post_form, clock) if found is not None else None
 
 
 class PulsarLookup:
@@ -241,6 +254,7 @@ class BrokerFaces:
             members={"metadata": broker.meta.members, "config": broker.config.members},
             recovery=broker.recovery,
             security=broker.security,
+            sign_in=_sign_in(broker),
             authenticate_metrics=broker.settings.security.authenticate_metrics,
             inside=broker.certificates.dialer("broker", "broker"),
             to_bookies=to_bookies,

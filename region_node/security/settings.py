@@ -83,6 +83,9 @@ class TokenSettings:
     """Stands before each role of this source, and no other source gives a role that begins so. None: not said, which
     is nothing, and stops the start where another issuer has the same; sources that say the same mean the same roles.
     """
+    console_client_id: str = ""
+    """Of a public client of the issuer: people sign in to the console there. Empty: they do not."""
+    console_scope: str = "openid"
     leeway_s: int = 5
     require_expiry: bool = False
     jwks_refresh_s: float = 300.0
@@ -104,6 +107,12 @@ class TokenSettings:
         self._check_algorithms(places)
         if not self.jwks_file and not self.secret_file and not self.public_key_file:
             check_issuer_url(self.jwks_url or self.issuer)
+        if self.console_client_id:
+            if not self.issuer:
+                raise ConfigError("security.tokens: console_client_id wants an issuer, where people sign in")
+            check_issuer_url(self.issuer)
+            if "openid" not in self.console_scope.split():
+                raise ConfigError("security.tokens: console_scope must have openid in it, such as `openid profile`")
         if not 0 <= self.leeway_s <= 300:
             raise ConfigError(f"security.tokens: leeway_s must be 0 to 300, not {self.leeway_s}")
         if not 1 <= self.jwks_refresh_s <= self.jwks_stale_s:
@@ -194,6 +203,8 @@ class SecuritySettings:
         if "token" in self.authentication and not self.tokens:
             raise ConfigError("security.authentication has token, but security.tokens is empty")
         _check_prefixes(self.tokens)
+        if sum(bool(source.console_client_id) for source in self.tokens) > 1:
+            raise ConfigError("security.tokens: leave console_client_id to one source: the console has one button")
         if "basic" in self.authentication and not Path(self.basic_file).is_file():
             raise ConfigError(
                 f"security.basic_file: the file {self.basic_file!r} does not exist; `htpasswd -B -c FILE USER` makes "
@@ -235,6 +246,6 @@ def check_issuer_url(url: str) -> None:
     if secret_may_go_to(url):  # what may be told there may be believed from there
         return
     raise ConfigError(
-        f"security.tokens: {url!r} must begin with https:// (http:// only for this machine), because keys are read "
-        "from it"
+        f"security.tokens: {url!r} must begin with https:// (http:// only for this machine), because what it "
+        "says is believed"
     )

@@ -276,6 +276,35 @@ def signed_in(browser: Browser, base: str, root: str, tenant: str, owner: str) -
     return {"wrong": wrong, "kept": kept, "refused": refused, "act": act, "own": own, "others": others}
 
 
+def signed_in_at_an_issuer(browser: Browser, base: str) -> dict[str, Any]:
+    """By the button, which leads to the issuer and back; then out, and in with a token that is wrong before."""
+    said: list[str] = []
+    page = _page(browser, said)
+    page.goto(f"{base}/console/#/map")
+    button = page.get_by_role("button", name="Sign in at")
+    expect(button).to_be_focused()
+    button.click()
+    regions = page.get_by_role("region", name="Regions", exact=True)
+    expect(regions).to_contain_text("answers")
+    kept = page.evaluate(
+        "() => [Object.keys(localStorage), Object.keys(sessionStorage), document.cookie, location.href]"
+    )
+    cookies = [(one["name"], one["path"], one["httpOnly"], one["sameSite"]) for one in page.context.cookies()]
+    page.reload()
+    expect(regions).to_contain_text("answers")
+    page.goto(f"{base}/console/#/topics/public/default")
+    expect(page.locator("main .refusal")).to_have_count(0)
+    page.get_by_role("button", name="Sign out").click()
+    expect(button).to_be_visible()
+    left = page.context.cookies()
+    page.get_by_label("Token").fill("nonsense")
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("Not signed in")
+    button.click()
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    return {"kept": kept, "cookies": cookies, "left": left}
+
+
 if __name__ == "__main__":
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(

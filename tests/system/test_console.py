@@ -21,6 +21,7 @@ import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph
 from region_node.commands.demo import _rest as rest
+from tests.heliograph.cli.signing_in.local_issuer import TestIssuer
 from tests.system.browser import chromium, drive, interpreter
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]  # the first time, 130 MB are fetched
@@ -252,3 +253,18 @@ def test_signing_in_and_what_is_refused(tmp_path: Path) -> None:
     assert all("public/default" not in seen and "us-bookie" not in seen for seen in found["others"].values()), found[
         "others"
     ]
+
+
+def test_signing_in_at_an_issuer(tmp_path: Path) -> None:
+    """The browser knows the broker as localhost, and the issuer by its address: two sites, as they are."""
+    from geo_tests.wan.kafka_support import secure_region
+
+    interpreter(), chromium()
+    with TestIssuer() as issuer:
+        source = {"algorithms": ["ES256"], "issuer": issuer.url, "role_prefix": "corp:", "console_client_id": "console"}
+        with secure_region(tmp_path, source, super_users=("corp:alice",)) as region:
+            base = region.admin_url().replace("127.0.0.1", "localhost")
+            found = drive(SCRIPT, "signed_in_at_an_issuer", base=base)
+    assert found["kept"] == [[], [], "", f"{base}/console/"], "no script sees the session"
+    assert found["cookies"] == [["heliograph-session", "/console/", True, "Strict"]]
+    assert found["left"] == []

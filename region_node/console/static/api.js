@@ -1,7 +1,9 @@
-// Asking the admin interface with the token of whoever sits here. The token lives in this tab's sessionStorage, and goes nowhere but into the header.
+// Asking the admin interface with the token of whoever sits here. A token that was typed in lives in this tab's sessionStorage, and goes nowhere but into the
+// header. Who signed in at an issuer has a session in a cookie, which no script sees: it goes to /console alone, and counts there with the header SESSION.
 import { PATHS } from "./paths.js";
 
 const KEY = "heliograph.token";
+const SESSION = "X-Heliograph-Console";
 /** The region that serves this page. */
 export const HERE = document.documentElement.dataset.region;
 
@@ -12,9 +14,23 @@ export class Refusal extends Error {
   }
 }
 
+/** The issuer at which people sign in here, "" where there is none. */
+export const ISSUER = document.documentElement.dataset.issuer;
+
 export const token = () => sessionStorage.getItem(KEY) ?? "";
 export const signIn = (given) => sessionStorage.setItem(KEY, given);
-export const signOut = () => sessionStorage.removeItem(KEY);
+/** A token that was typed in would go before the session. */
+export function signInAtIssuer() {
+  sessionStorage.removeItem(KEY);
+  location.assign("/console/sign-in");
+}
+/** Whether a session may be asked by: nobody typed a token in. */
+const bySession = () => ISSUER !== "" && !token();
+
+export async function signOut() {
+  sessionStorage.removeItem(KEY);
+  if (ISSUER) await send("GET", "/console/sign-out");
+}
 
 /** Calls PATHS[name]. names: what stands for the names in braces; query, body; region: another region, which is asked through this one. */
 export async function call(name, names = {}, { query = {}, body, region = "", signal } = {}) {
@@ -22,6 +38,7 @@ export async function call(name, names = {}, { query = {}, body, region = "", si
   const path = template.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(names[key]));
   const search = Object.keys(query).length ? `?${new URLSearchParams(query)}` : "";
   const ask = (url) => send(method, url + search, body, signal);
+  if (bySession()) return read(await ask(`/console/at/${encodeURIComponent(region || HERE)}${path}`));
   if (region && region !== HERE) return read(await ask(`/console/at/${encodeURIComponent(region)}${path}`));
   const answer = await ask(path);
   if (answer.type !== "opaqueredirect") return read(answer);
@@ -29,10 +46,10 @@ export async function call(name, names = {}, { query = {}, body, region = "", si
 }
 
 async function send(method, url, body, signal) {
-  const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
+  const headers = token() ? { Authorization: `Bearer ${token()}` } : { [SESSION]: "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
-    return await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), redirect: "manual", credentials: "omit", signal });
+    return await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), redirect: "manual", credentials: url.startsWith("/console/") && ISSUER ? "same-origin" : "omit", signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(0, "This broker does not answer. The page asks again by itself.");

@@ -1,5 +1,5 @@
 // The frame: which page is shown, who sits here, and asking again while anybody looks.
-import { HERE, signIn, signOut, token } from "./api.js";
+import { HERE, ISSUER, signIn, signInAtIssuer, signOut, token } from "./api.js";
 import { field, h, refusal, show } from "./dom.js";
 import * as audit from "./audit.js";
 import * as disaster from "./disaster.js";
@@ -38,6 +38,7 @@ async function open() {
     if (!document.hidden) {
       try {
         await page.update();
+        document.getElementById("sign-out").hidden = !token() && !ISSUER;
         trouble?.remove();
         if (mine === shown) told(`Live, of ${new Date().toISOString().slice(11, 19)} UTC`);
       } catch (error) {
@@ -61,10 +62,12 @@ function told(text) {
 
 function ask(error) {
   shown++;
+  document.getElementById("sign-out").hidden = !token();
   const form = h("form", { class: "sign-in", "aria-label": "Sign in" },
     h("h2", {}, `Sign in to region ${HERE}`),
+    ISSUER && h("p", {}, h("button", { type: "button", class: "act", autofocus: true, onclick: signInAtIssuer }, `Sign in at ${ISSUER}`)),
     token() ? refusal(error) : h("p", {}, "This region asks who is there. The token stays in this tab and is forgotten when it is closed."),
-    field("Token", "token", { type: "password", required: true, autofocus: true }),
+    field("Token", "token", { type: "password", required: true, autofocus: !ISSUER }),
     h("button", { class: "act" }, "Sign in"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -73,11 +76,11 @@ function ask(error) {
   });
   told("Not signed in");
   show(main, form);
-  form.elements.token.focus();
+  (ISSUER ? form.querySelector("button") : form.elements.token).focus();
 }
 
-document.getElementById("sign-out").addEventListener("click", () => {
-  signOut();
+document.getElementById("sign-out").addEventListener("click", async () => {
+  await signOut();
   open();
 });
 addEventListener("hashchange", () => {

@@ -1,7 +1,7 @@
 """Key sets at an address: fetched when they are needed, by whoever needs them first.
 
-Is: the shell around `token_keys.KeySetCache`, an issuer's discovery document, and a bounded GET. Isn't: when to fetch
-(the cache says).
+Is: the shell around `token_keys.KeySetCache`, an issuer's discovery document, and a bounded GET and POST. Isn't: when
+to fetch (the cache says).
 Invariants: one fetch at a time, and whoever needs its keys waits for it; a fetch that fails leaves the keys that are
 there; no redirect is followed, and an answer has at most `_BYTES_MAX` bytes.
 Source: RFC 7517; OpenID Connect Discovery 1.0.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
@@ -86,13 +86,23 @@ class AddressKeys:
 
 async def fetch(url: str) -> bytes:
     """A small document. Raises OSError (no connection, a status other than 200, too large) or TimeoutError."""
+    status, data = await _asked("GET", url, None)
+    if status != 200:
+        raise OSError(f"{url} answered {status}")
+    return data
+
+
+async def post_form(url: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises OSError (no connection, too large) or TimeoutError."""
+    return await _asked("POST", url, form)
+
+
+async def _asked(method: str, url: str, form: Mapping[str, str] | None) -> tuple[int, bytes]:
     try:
         async with (
             ClientSession(timeout=ClientTimeout(total=_TIMEOUT_S)) as session,
-            session.get(url, allow_redirects=False) as answer,
+            session.request(method, url, data=form, allow_redirects=False) as answer,
         ):
-            if answer.status != 200:
-                raise OSError(f"{url} answered {answer.status}")
             data = await answer.content.read(_BYTES_MAX + 1)
             while len(data) <= _BYTES_MAX and (more := await answer.content.read(_BYTES_MAX + 1)):
                 data += more
@@ -100,4 +110,4 @@ async def fetch(url: str) -> bytes:
         raise OSError(f"{url}: {error}") from error
     if len(data) > _BYTES_MAX:
         raise OSError(f"{url} answered more than {_BYTES_MAX} bytes")
-    return data
+    return answer.status, data

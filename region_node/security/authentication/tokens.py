@@ -45,7 +45,7 @@ class TokenProvider:
 
     async def identify(self, credentials: Credentials) -> Principal:
         text = _text(credentials.data)
-        header, claims = _unverified(text)
+        header, claims = unverified(text)
         algorithm, kid = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)) or "crit" in header:
             raise Unauthenticated("the token's header is not one that is read here")
@@ -151,7 +151,7 @@ def _text(data: bytes) -> str:
         raise Unauthenticated("the token is no JSON web token") from error
 
 
-def _unverified(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def unverified(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and claims as they stand there. Raises Unauthenticated unless it is three parts of base64 with JSON
     objects.
     """

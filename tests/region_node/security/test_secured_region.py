@@ -4,6 +4,7 @@ and the admin interface.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -16,12 +17,15 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pulsar
 import pytest
+from aiohttp import ClientSession, CookieJar
 
 from geo_tests.wan.instance import PROGRAM, eventually
 from region_node.security.certificate_authority import ensure_certificates
+from tests.heliograph.cli.signing_in.local_issuer import TestIssuer
 from tests.region_node.live import until
 from tests.region_node.region_processes import Process, Region
 from tests.region_node.security import inside_calls
@@ -49,6 +53,7 @@ class Secured(Region):
         (folder / "secret").write_bytes(SECRET)
         (folder / "users").write_text(line("ann", "password", "2y"))
         self.issuer = Issuer()
+        self.people = TestIssuer()
 
     def settings(self, node: str, roles: list[str], **sections: Any) -> dict[str, Any]:
         names = ("broker", "bookie", "meta", "config", "replicator")
@@ -65,7 +70,7 @@ class Secured(Region):
             made["security"] = {
                 "authentication": ["token", "basic", "tls"],
                 "authorization": True,
-                "super_users": ["root"],
+                "super_users": ["root", "corp:alice"],
                 "allowed_urls": ["127.0.0.0/8"],
                 "tokens": [
                     {"algorithms": ["HS256"], "secret_file": str(self.folder / "secret")},
@@ -74,6 +79,13 @@ class Secured(Region):
                         "issuer": self.issuer.url,
                         "audience": "heliograph",
                         "role_prefix": "idp:",
+                    },
+                    {
+                        "algorithms": ["ES256"],
+                        "issuer": self.people.url,
+                        "audience": "heliograph",
+                        "role_prefix": "corp:",
+                        "console_client_id": "console",
                     },
                 ],
                 "basic_file": str(self.folder / "users"),
@@ -163,6 +175,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
         yield region
         region.issuer.close()
+        region.people.close()
 
 
 def grant(region: Secured, role: str, *actions: str) -> None:
@@ -424,6 +437,61 @@ def test_oauth2_with_an_issuer_that_publishes_its_keys(region: Secured) -> None:
                 client.create_producer("oauth")
         client.close()
     assert {"/.well-known/openid-configuration", "/keys"} <= set(region.issuer.asked)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_person_signs_in_to_the_console_by_a_browser(region: Secured, tls: bool) -> None:
+    port = region.processes["us-broker-0"].ports["admin_tls" if tls else "admin"]
+    base = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    trust: Any = ssl.create_default_context(cafile=str(region.tls / "ca.pem")) if tls else True
+    own = {"X-Heliograph-Console": "1"}
+    status = f"{base}/console/at/us/heliograph/v1/status"
+
+    async def run() -> None:
+        async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as browser:
+
+            async def get(url: str, **headers: str) -> tuple[int, str]:
+                async with browser.get(url, headers=headers, ssl=trust, allow_redirects=False) as answer:
+                    return answer.status, await answer.text()
+
+            assert f'data-issuer="{urlsplit(region.people.url).netloc}"' in (await get(f"{base}/console/"))[1]
+            assert (await get(status, **own))[0] == 401
+            async with browser.get(f"{base}/console/sign-in", ssl=trust) as answer:
+                assert str(answer.url) == f"{base}/console/"
+                made = [one for step in answer.history for one in step.headers.getall("Set-Cookie", [])]
+            prefix = "__Secure-heliograph-" if tls else "heliograph-"
+            begun, session = (next(one for one in made if one.startswith(prefix + name)) for name in ("sign-in", "ses"))
+            for cookie, rest in (
+                (begun, {"httponly", "max-age=600", "path=/console/signed-in", "samesite=lax"}),
+                (session, {"httponly", "path=/console/", "samesite=strict"}),
+            ):
+                words = {part.strip().lower() for part in cookie.split(";")}
+                assert rest <= words and ("secure" in words) == tls
+            assert 280 <= int(session.lower().partition("max-age=")[2].partition(";")[0]) <= 300, "to the token's end"
+            assert [one for one in made if one.startswith(f"{prefix}sign-in=") and "max-age=0" in one.lower()]
+
+            assert (await get(status, **own))[0] == 200
+            assert (await get(status))[0] == 401, "another site's page cannot send the header"
+            assert (await get(status, **own, Authorization=bearer("nobody")))[0] == 403, "a header goes before"
+            cookies = {"Cookie": session.partition(";")[0]}
+            assert (await get(f"{base}/heliograph/v1/status", **own, **cookies))[0] == 401, "it is the console's alone"
+            changed = f"{base}/console/at/us/admin/v2/tenants/people"
+            body = {"adminRoles": [], "allowedClusters": ["us"]}
+            evil = {**own, "Origin": "https://evil.example"}
+            for headers, wanted in ((evil, 403), ({}, 401), (own, 204)):
+                async with browser.put(changed, json=body, headers=headers, ssl=trust) as answer:
+                    assert answer.status == wanted, await answer.text()
+            async with browser.delete(changed, headers=own, ssl=trust) as answer:
+                assert answer.status == 204
+            code, text = await get(f"{base}/console/signed-in?code=x&state=y")
+            assert code == 403 and text.startswith("Not signed in: this sign-in was not begun in this browser")
+            assert (await get(f"{base}/console/sign-out"))[0] == 412 and (await get(status, **own))[0] == 200
+            assert (await get(f"{base}/console/sign-out", **own))[0] == 204 and (await get(status, **own))[0] == 401
+            if not tls:
+                outside = await get(f"{base}/console/sign-in", Host="eu.example.com:8080")
+                assert outside[0] == 412 and "open the console by https" in outside[1]
+
+    asyncio.run(run())
 
 
 def test_https_with_a_client_certificate(region: Secured) -> None:

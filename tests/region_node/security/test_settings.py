@@ -86,6 +86,23 @@ def test_a_source_of_tokens_has_one_place_of_keys(tmp_path: Path) -> None:
             TokenSettings(algorithms=algorithms, secret_file=path)
 
 
+def test_the_console_has_one_issuer_by_https() -> None:
+    def source(number: int, **fields: Any) -> TokenSettings:
+        given = {"issuer": f"https://{number}.test", "role_prefix": f"{number}:", "console_client_id": "c", **fields}
+        return TokenSettings(algorithms=("RS256",), **given)
+
+    SecuritySettings(authentication=("token",), tokens=(source(1), source(2, console_client_id="")))
+    with pytest.raises(ConfigError, match="one button"):
+        SecuritySettings(authentication=("token",), tokens=(source(1), source(2)))
+    for wrong, why in (
+        ({"issuer": "", "jwks_url": "https://1.test/keys"}, "wants an issuer"),
+        ({"issuer": "http://1.test", "jwks_url": "https://1.test/keys"}, "must begin with https"),
+        ({"console_scope": "profile"}, "must have openid"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            source(1, **wrong)
+
+
 def test_two_issuers_share_names_of_roles_only_where_both_say_so(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(64))
 

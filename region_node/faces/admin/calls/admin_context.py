@@ -37,6 +37,7 @@ from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.allowed_urls import UrlList
 from region_node.security.audit_log import AuditLog
+from region_node.security.authentication.code_sign_in import CodeSignIn
 from region_node.security.authorization.security_service import Security, open_security
 from region_node.usage.stored_bytes import StoredBytes
 from region_node.usage.tenant_usage import Usage
@@ -129,6 +130,8 @@ class Admin:
     """"metadata" and "config": what an operator asks of the members of each group."""
     recovery: AutoRecovery | None = None
     security: Security = field(default_factory=open_security)
+    sign_in: CodeSignIn | None = None
+    """At which issuer people sign in to the console; None: at none."""
     usage: Usage = field(default_factory=Usage)
     stored: StoredBytes | None = None
     usage_store: MetadataStore | None = None

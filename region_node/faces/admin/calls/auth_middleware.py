@@ -1,7 +1,7 @@
 """Who calls, and may they: the middleware in front of every handler of the admin interface.
 
-Is: credentials from a request's headers or certificate, and the check of the right that the call's row says. Isn't: a
-handler, or a rule.
+Is: credentials from a request's headers, the console's session, or a certificate, and the check of the right that the
+call's row says. Isn't: a handler, or a rule.
 Invariants: no handler runs before the check; `request["principal"]` is there for every handler; a refusal says 401
 where other credentials may help, 403 where a grant would.
 """
@@ -17,6 +17,7 @@ from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls import foreign_pages
 from region_node.faces.admin.calls.call_rights import CallAccess, RouteRights, Served
+from region_node.faces.admin.calls.console_session import authorization_of
 from region_node.security.authentication.principal import NOBODY, Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
@@ -89,7 +90,7 @@ def _leads_elsewhere(value: str) -> bool:
 
 async def _identify(security: Security, request: web.Request) -> Principal:
     certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
-    credentials = security.authentication.of_header(request.headers.get("Authorization", ""), certificate)
+    credentials = security.authentication.of_header(authorization_of(request), certificate)
     found = await security.authentication.identify(credentials, request.headers.get(ORIGINAL, ""))
     return found.at(request.remote or "")
 

@@ -27,7 +27,9 @@ from region_node import console
 from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.console_session import authorization_of
 from region_node.faces.admin.calls.other_regions import check_private
+from region_node.faces.admin.server import console_sign_in
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
 
@@ -43,7 +45,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_PASSED_ON = ("Authorization", ORIGINAL)
 _BELOW = ("/admin/v2/", "/heliograph/v1/")
 _HOPS = 3
 _ANSWER_BYTES_MAX = 16 << 20
@@ -65,7 +66,9 @@ def files() -> dict[str, tuple[str, str]]:
 
 async def page(admin: Admin, request: web.Request) -> Any:
     """It says which region it is of, as /heliograph/v1/health does to everybody."""
-    return _file("index.html", 'data-region=""', f'data-region="{escape(admin.region)}"')
+    issuer = urlsplit(admin.sign_in.issuer).netloc if admin.sign_in is not None else ""
+    filled = f'data-region="{escape(admin.region)}" data-issuer="{escape(issuer)}"'
+    return _file("index.html", 'data-region="" data-issuer=""', filled)
 
 
 async def file(admin: Admin, request: web.Request) -> Any:
@@ -122,9 +125,12 @@ def _published(admin: Admin, region: str) -> str:
 
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:
     """brokers: the addresses that may be followed to; none: those that `allowed_urls` names."""
-    headers = {
-        name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers
-    } | request_ids.header()
+    headers: dict[str, str] = {
+        name: request.headers[name] for name in (ORIGINAL, "Content-Type") if name in request.headers
+    }
+    if authorization := authorization_of(request):
+        headers["Authorization"] = authorization
+    headers.update(request_ids.header())
     trusted: ssl.SSLContext | bool = admin.outward() if admin.outward is not None else True
     body, schemes = await whole_body(request), ("https",) if url.startswith("https:") else ("http", "https")
     try:
@@ -178,6 +184,7 @@ _AT = "/console/at/{region}/{path:.+}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/console", CallAccess.PUBLIC, to_page),
     Route("GET", "/console/", CallAccess.PUBLIC, page),
+    *console_sign_in.ROUTES,
     Route("GET", "/console/{file}", CallAccess.PUBLIC, file),
     Route("GET", _AT, CallAccess.PASSED_ON, passed_on),
     Route("PUT", _AT, CallAccess.PASSED_ON, passed_on),

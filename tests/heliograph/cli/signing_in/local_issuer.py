@@ -1,12 +1,16 @@
-"""An identity provider of our own: no real one runs here. It speaks HTTP on this machine, as RFC 8628 wants."""
+"""An identity provider of our own: no real one runs here. It speaks HTTP on this machine, as RFC 8628, RFC 7636, and
+OpenID Connect want."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import threading
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 from aiohttp import web
 from joserfc import jws
@@ -16,8 +20,9 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class TestIssuer:
-    """Discovery, keys, device codes, refresh tokens that count once, taking back. `polls`: what the next polls are
-    answered before the person has confirmed; `document`: what is different in the discovery document.
+    """Discovery, keys, device codes, codes with PKCE, refresh tokens that count once, taking back. `polls`: what the
+    next polls are answered before the person has confirmed; `document`, `id_claims`: what is different in the
+    discovery document, in ID tokens.
     """
 
     __test__ = False
@@ -30,6 +35,8 @@ class TestIssuer:
         self.refresh_tokens = {"refresh-0"}
         self.revoked: list[str] = []
         self.redirect = ""
+        self.id_claims: dict[str, Any] = {}
+        self._codes: dict[str, dict[str, str]] = {}
         self._key = ECKey.generate_key("P-256", auto_kid=True)
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -67,6 +74,7 @@ class TestIssuer:
         app = web.Application()
         app.router.add_get("/.well-known/openid-configuration", self._discovery)
         app.router.add_get("/keys", self._keys)
+        app.router.add_get("/authorize", self._authorize)
         app.router.add_post("/device", self._device)
         app.router.add_post("/token", self._token)
         app.router.add_post("/revoke", self._revoke)
@@ -84,6 +92,7 @@ class TestIssuer:
             "jwks_uri": f"{self.url}/keys",
             "token_endpoint": f"{self.url}/token",
             "device_authorization_endpoint": f"{self.url}/device",
+            "authorization_endpoint": f"{self.url}/authorize",
             "revocation_endpoint": f"{self.url}/revoke",
             "scopes_supported": ["openid", "offline_access"],
         }
@@ -104,9 +113,32 @@ class TestIssuer:
         }
         return web.json_response(found)
 
+    async def _authorize(self, request: web.Request) -> web.Response:
+        """The person is signed in there, and says yes."""
+        asked = dict(request.query)
+        assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
+        code = f"code-{len(self._codes)}"
+        self._codes[code] = asked
+        query = urlencode({"code": code, "state": asked["state"], "iss": self.url})
+        return web.Response(status=302, headers={"Location": f"{asked['redirect_uri']}?{query}"})
+
+    def _of_code(self, form: dict[str, str]) -> Answer:
+        asked = self._codes.pop(form["code"], None)
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if asked is None or challenge != asked["code_challenge"]:
+            return 400, {"error": "invalid_grant"}
+        if any(form[name] != asked[name] for name in ("client_id", "redirect_uri")):
+            return 400, {"error": "invalid_grant"}
+        id_token = self.token(**({"aud": form["client_id"], "nonce": asked["nonce"]} | self.id_claims))
+        return 200, {"access_token": self.token(), "id_token": id_token, "expires_in": self.lasts_s}
+
     async def _token(self, request: web.Request) -> web.Response:
         form = {key: str(value) for key, value in (await request.post()).items()}
         self.asked.append(("token", form))
+        if form["grant_type"] == "authorization_code":
+            status, answer = self._of_code(form)
+            return web.json_response(answer, status=status)
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh_tokens:
                 return web.json_response({"error": "invalid_grant"}, status=400)

@@ -139,6 +139,9 @@ def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
         "/heliograph/v1/health",
         "/console",
         "/console/",
+        "/console/sign-in",
+        "/console/signed-in",
+        "/console/sign-out",
         "/console/{file}",
     }
     assert {row.method for row in free} == {"GET"}

@@ -85,7 +85,8 @@ def test_nothing_comes_from_elsewhere_and_no_data_becomes_markup() -> None:
 
 def test_who_may() -> None:
     public = {row.path for row in console_server.ROUTES if row.access is CallAccess.PUBLIC}
-    assert public == {"/console", "/console/", "/console/{file}"}
+    signing_in = {"/console/sign-in", "/console/signed-in", "/console/sign-out"}
+    assert public == {"/console", "/console/", "/console/{file}", *signing_in}
     passed_on = [row for row in ROUTES if row.access is CallAccess.PASSED_ON]
     assert {row.method for row in passed_on} == {"GET", "PUT", "POST", "DELETE"}
     assert all("/at/" in row.path for row in passed_on)
