@@ -26,6 +26,8 @@ from region_node.security.settings import SecuritySettings, TokenSettings
 from tests.heliograph.cli.signing_in.local_issuer import TestIssuer
 from tests.region_node.security.authentication.issuer import beside
 
+pytestmark = pytest.mark.slow
+
 ADMIN = "http://127.0.0.1:8080"
 Command = Callable[..., Result]
 
