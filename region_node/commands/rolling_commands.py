@@ -251,7 +251,7 @@ class Health:
             return []
 
     def resume(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # then the pause ends by itself
+        with contextlib.suppress(OSError, ValueError, ConfigError):  # then the pause ends by itself
             self._ask("/heliograph/v1/balance/pause", "DELETE")
 
     def _ask(self, path: str, method: str = "GET", broker: str = "") -> Any:
@@ -259,15 +259,15 @@ class Health:
         trouble = OSError(f"region {self._region} has no broker")
         for name in [broker] if broker else self._admins:
             try:
-                return _ask(self._admins[name], path, self._token, method)
+                return _ask(self._admins[name] + path, self._token, method)
             except OSError as error:
                 trouble = error
         raise trouble
 
 
-def _ask(admin: str, path: str, token: str, method: str = "GET") -> Any:
+def _ask(url: str, token: str, method: str = "GET") -> Any:
     """The answer, of whatever kind. Raises OSError with the URL in it."""
-    url = admin + path
+    admin = "/".join(url.split("/", 3)[:3])
     request = authorize(urllib.request.Request(url, method=method), admin, token)
     try:
         with urllib.request.urlopen(request, timeout=_ASK_S) as answer:

@@ -23,6 +23,7 @@ import typer
 from heliograph.cli.rest import ADMIN, AdminOption, TokenOption
 from heliograph.cli.servers.scaling_rules import METRIC, Scaler, ScalingRule, rules_of
 from heliograph.cli.signing_in.signed_in import authorize
+from heliograph.model.errors import ConfigError
 
 _HOOK_S = 300.0
 _ASK_S = 10.0
@@ -78,7 +79,7 @@ def measures(admin: str, token: str, scaler: Scaler) -> dict[str, list[float]]:
             for record in json.loads(_read(admin, "/heliograph/v1/status", token))["brokers"]:
                 for name, value in _samples(_read(record["admin_url"], "/metrics", token).decode(), names):
                     found.setdefault(METRIC + name, []).append(value)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         typer.echo(json.dumps({"error": f"the region's measures are not to be had: {error}"}), err=True)
         return {}
     return found
