@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.reports import Reports
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
@@ -75,8 +76,19 @@ class Probes:
                     for name, topic in node.roles[0].topics.loaded.items():  # type: ignore[attr-defined]
                         yield region.name, name, topic.log
 
-    def owners(self) -> Iterator[tuple[str, str, Any, Any]]:
-        """(region, topic, node, log) of each topic where it is loaded by the broker that owns it."""
+    def owners(self) -> list[tuple[str, str, Any, Any]]:
+        """(region, topic, node, log) of each topic where it is loaded by the broker that owns it: the one that took it
+        last, where another one is cut off and has not noticed.
+        """
+        found: dict[tuple[str, str], tuple[int, Any, Any]] = {}
+        for region, topic, node, log in self.claims():
+            since = _owned_since(node, topic)
+            if (region, topic) not in found or found[region, topic][0] < since:
+                found[region, topic] = since, node, log
+        return [(region, topic, node, log) for (region, topic), (_, node, log) in found.items()]
+
+    def claims(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """As `owners`, of each broker that believes that it owns the topic."""
         for region in self.world.regions.values():
             for node in region.brokers:
                 if node.is_ready():
@@ -173,3 +185,9 @@ class Probes:
     async def final(self) -> None:
         self.look()
         await self.world._until("every region says that nothing is missing", self.reports.nothing_missing)
+
+
+def _owned_since(node: Any, topic: str) -> int:
+    """The version of the owner key by which a broker owns the topic's bundle."""
+    ownership, namespace = node.roles[0].ownership, TopicName.parse(topic).namespace
+    return int(ownership._core.held[namespace, ownership._book.of(namespace).of(topic)].version)

@@ -78,8 +78,10 @@ class Reports:
             (region, topic): max(self._emptied(region, topic), _before(log.ledger.first_position()))
             for (region, topic), (_, log) in owners.items()
         }
+        for region, topic, node, log in self._world.probes.claims():
+            if topic in self._world.histories:
+                self._look_at_silence(region, topic, node, log)
         for (region, topic), (node, log) in owners.items():
-            self._look_at_silence(region, topic, node, log)
             if log.state.trees:
                 continue
             confirmed = self._of(topic, region).all
@@ -96,21 +98,30 @@ class Reports:
                     self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
 
     def _look_at_silence(self, region: str, topic: str, node: Any, log: Any) -> None:
-        """Where nothing can have come for LOST_S, nobody says `connected`, whatever stays open."""
+        """Where nothing can have come for LOST_S, nobody says `connected`, whatever stays open: of a region, of the
+        machine that a link leads to, or of anybody.
+        """
         now, network = self._world.sim.now(), self._world.sim.network
         if node.machine.life.held is not None:
             self._stood[node.name] = now  # what had come before that is read after it
         longest = now - self._stood.get(node.name, 0.0) - SLACK_S
+        for other, link in node.roles[0].links.links(topic).items():
+            if link.connection is None:
+                continue
+            host = link.connection.key[1].host
+            silent_s = max(network.cut_s(host, node.name), network.cut_s(other, node.name)) - SLACK_S
+            if min(longest, silent_s) >= LOST_S:
+                self._world.verdict.reports += 1
+                if link.stats().connected:
+                    text = f"{node.name} says that its link to {other} is connected: nothing comes of {host}"
+                    raise Violation(f"{topic}: {text}")
         for other in self._world.regions:
-            if other == region or min(longest, network.cut_s(other, region) - SLACK_S) < LOST_S:
+            if other == region or min(longest, network.cut_s(other, node.name) - SLACK_S) < LOST_S:
                 continue
             self._world.verdict.reports += 1
-            link = link_facts(node.roles[0].topics.loaded[topic], node.roles[0].links).get(other)
-            if link is not None and link["connected"]:
-                raise Violation(f"{topic}: {region} says that its link to {other} is connected: nothing comes: {link}")
             told = lack_facts(log, node.machine.clock.wall_ms()).get(other)
             if told is not None and told["connected"]:
-                raise Violation(f"{topic}: {region} says that {other} is connected: nothing comes: {told}")
+                raise Violation(f"{topic}: {node.name} says that {other} is connected: nothing comes: {told}")
 
     def nothing_missing(self) -> str:
         """What is still told to be missing: "": nothing."""
