@@ -3,7 +3,8 @@
     python -m geo_tests.sim.soak --seeds 5000 [--first 0] [--jobs 2] [--passive] [--again]
 
 --passive: the namespace is active-passive, and is moved and failed over all the time. --again: seeds that passed on
-this commit run again, too.
+this commit run again, too. Of the other worlds every second one has weather: disks that fill, fail, and rot, machines
+and regions that fall silent, beside as many other faults as there are in one without.
 
 Each failing seed is printed with the command that replays it. In the end: how often each kind of fault happened, how
 often a report of the product was compared with the truth, the slowest seeds. Ends with 1 where a seed failed, or where
@@ -22,19 +23,23 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from geo_tests.sim.faults import Faults
 from geo_tests.sim.passive_world import run_passive
 from geo_tests.sim.soak_record import RARE, Ran, SoakRecord, rare_kinds, record_of
-from geo_tests.sim.world import World, run_seed
+from geo_tests.sim.world import WEATHER, World, WorldSettings, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 _ERROR_CHARS_MAX = 2000
 
 
+def settings_of(seed: int) -> WorldSettings:
+    """Of a world that is not active-passive."""
+    return WEATHER if seed % 2 else WorldSettings()
+
+
 def _run(task: tuple[int, bool]) -> Ran:
     seed, passive = task
     try:
-        verdict = run_passive(seed)[0] if passive else run_seed(seed)
+        verdict = run_passive(seed)[0] if passive else run_seed(seed, settings_of(seed))
     except Exception as error:
         text = "".join(traceback.format_exception_only(error)).strip()
         return Ran(seed=seed, error=text if len(text) < _ERROR_CHARS_MAX else text[:_ERROR_CHARS_MAX] + " ...")
@@ -72,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nended; the same command goes on")
         return 130
     ran = [record.passed[seed] for seed in seeds if seed in record.passed]
-    known = [] if chosen.passive else [kind.__name__ for _, kind in Faults(World(0)).kinds]
-    rare = rare_kinds(ran, [name.strip("_").replace("_", " ") for name in known])
-    for line in summary(ran, rare):
+    known = [] if chosen.passive else known_kinds()
+    rare = rare_kinds(ran, known)
+    for line in summary(ran, rare, known):
         print(line)
     if failed:
         print(f"failed: {sorted(failed)}")
@@ -89,7 +94,8 @@ def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) 
             record.add(ran)
             if ran.error:
                 failed.append(ran.seed)
-                replay = f"python -m geo_tests.sim.world{' --passive' if passive else ''} --seed {ran.seed} --trace"
+                option = " --passive" if passive else " --weather" if settings_of(ran.seed).weather else ""
+                replay = f"python -m geo_tests.sim.world{option} --seed {ran.seed} --trace"
                 print(f"\rseed {ran.seed} failed: {ran.error}\n    {replay}", flush=True)
             messages, faults = messages + ran.messages, faults + sum(ran.kinds.values())
             spent = time.monotonic() - began
@@ -103,9 +109,17 @@ def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) 
     return failed
 
 
-def summary(ran: Sequence[Ran], rare: dict[str, float]) -> list[str]:
-    """What a soak says in the end, in lines: of all worlds that passed, of whichever run."""
-    happened, within = Counter[str](), Counter[str]()
+def known_kinds() -> list[str]:
+    """The kinds of faults that worlds draw from, those of the weather among them."""
+    names = [kind.__name__ for _, kind in World(0, WEATHER).faults.kinds]
+    return [name.strip("_").replace("_", " ") for name in names]
+
+
+def summary(ran: Sequence[Ran], rare: dict[str, float], known: Sequence[str] = ()) -> list[str]:
+    """What a soak says in the end, in lines: of all worlds that passed, of whichever run. known: kinds that are named
+    also where they never happened.
+    """
+    happened, within = Counter[str](dict.fromkeys(known, 0)), Counter[str]()
     for one in ran:
         happened.update(one.kinds)
         within.update(one.kinds.keys())
@@ -114,7 +128,8 @@ def summary(ran: Sequence[Ran], rare: dict[str, float]) -> list[str]:
         f"{sum(one.reports for one in ran)} reports compared with the truth"
     ]
     lines += [
-        f"  {happened[kind]:6} {kind}, in {within[kind] / len(ran):.0%} of the worlds" for kind in sorted(happened)
+        f"  {happened[kind]:6} {kind}, in {within[kind] / max(1, len(ran)):.0%} of the worlds"
+        for kind in sorted(happened)
     ]
     slowest = sorted(ran, key=lambda one: -one.cpu_s)[:5]
     lines.append("slowest: " + ", ".join(f"{one.seed} ({one.cpu_s:.1f} s)" for one in slowest))

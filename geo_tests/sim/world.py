@@ -92,6 +92,10 @@ class WorldSettings:
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
 
+WEATHER = WorldSettings(weather=True, faults=9)
+"""Half as many faults again: two of five are of the weather."""
+
+
 @dataclass
 class Verdict:
     """What a run was: for the soak's statistics."""
@@ -433,6 +437,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--passive", action="store_true", help="the namespace is active-passive (geo_tests.sim.passive_world)"
     )
+    parser.add_argument("--weather", action="store_true", help="disks fill, fail, and rot, machines fall silent, too")
     parser.add_argument("--log-level", default="ERROR", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -448,7 +453,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         verdict = run_passive(chosen.seed, trace=trace)[0]
     else:
-        verdict = run_seed(chosen.seed, trace=trace)
+        verdict = run_seed(chosen.seed, WEATHER if chosen.weather else None, trace=trace)
     print(f"seed {verdict.seed} holds: {verdict}")
     return 0
 

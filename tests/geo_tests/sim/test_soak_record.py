@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from geo_tests.sim.soak import summary
+from geo_tests.sim.soak import known_kinds, settings_of, summary
 from geo_tests.sim.soak_record import ENOUGH, Ran, SoakRecord, rare_kinds, record_of
 
 
@@ -65,3 +65,11 @@ def test_kinds_that_hardly_happen_are_named_where_enough_worlds_ran() -> None:
     lines = summary(seldom, {"wrong clock": 24 / 500})
     assert lines[0].startswith("500 worlds passed") and "too rare: wrong clock, in 4.8% of the worlds" in lines[-1]
     assert any("24 wrong clock, in 5% of the worlds" in line for line in lines)
+    assert "       0 rot, in 0% of the worlds" in summary(seldom, {}, ("rot",))
+
+
+def test_every_second_world_has_weather_and_each_kind_of_it_is_wanted() -> None:
+    assert [settings_of(seed).weather for seed in range(4)] == [False, True, False, True]
+    known = known_kinds()
+    assert {"full disk", "forgotten writes", "rot", "lost sector", "silent machine", "silent region"} <= set(known)
+    assert rare_kinds([Ran(seed=n) for n in range(ENOUGH)], known).keys() == set(known)
