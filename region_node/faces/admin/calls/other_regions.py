@@ -1,7 +1,7 @@
 """Asking another region over its admin interface for what only it knows, with the caller's own credentials.
 
 Is: one call, and whose credentials go with it. Isn't: a path, or what an answer means.
-Invariants: credentials go only to an address that may be called (`allowed_urls`), and only by TLS, but on this machine.
+Invariants: no answer takes more memory than ANSWER_BYTES_MAX; credentials go only to an address that may be called (`allowed_urls`), and only by TLS, but on this machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
 from region_node.faces.admin.calls.admin_context import Admin
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
+ANSWER_BYTES_MAX = 16 << 20
 
 
 class Caller(Protocol):
@@ -59,7 +60,15 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
                 ssl=admin.outward() if admin.outward else True,
             ) as answer,
         ):
-            text = await answer.text()
+            raw = bytearray()
+            async for chunk in answer.content.iter_chunked(1 << 16):
+                raw += chunk
+                if len(raw) > ANSWER_BYTES_MAX:
+                    raise MetadataUnavailable(
+                        f"region {region} answers at {info.admin_url} with more than {ANSWER_BYTES_MAX >> 20} MiB: "
+                        f"ask it there for {path}"
+                    )
+            text = raw.decode(errors="replace")
     except (ClientError, TimeoutError, OSError) as error:
         raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {reason_of(error)}") from error
     if answer.status >= 300:

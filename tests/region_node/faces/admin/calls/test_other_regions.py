@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
+from region_node.faces.admin.calls import other_regions
 from region_node.faces.admin.calls.other_regions import elsewhere
 from region_node.faces.admin.server import console_server
 from region_node.security.allowed_urls import UrlList
@@ -81,3 +82,32 @@ def test_regions_of_one_machine_pass_tokens_on(ask: Any) -> None:
 
     asyncio.run(main())
     assert heard == [TOKEN["Authorization"]]
+
+
+def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_regions, "ANSWER_BYTES_MAX", 1 << 20)
+    sent = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(200):
+            await response.write(bytes(1 << 20))
+            sent += 1
+        return response
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/heliograph/v1/status", answer)
+        runner = web.AppRunner(app, shutdown_timeout=0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        with pytest.raises(MetadataUnavailable, match="more than 1 MiB: ask it there for /heliograph/v1/status"):
+            await by_handler(admin_of(f"http://127.0.0.1:{port}"), {})
+        await runner.cleanup()
+
+    asyncio.run(main())
+    assert sent < 100
