@@ -76,6 +76,14 @@ class GroupChecks:
                 return f"{node.name} does not count in the metadata of {_GROUPS[role]}"
         return ""
 
+    def is_known(self, node: Node) -> bool:
+        """Whether all others of its groups have written down with which start it came."""
+        cores = [member.raft._core for _, member in _members(node)] if node.is_ready() else []
+        return bool(cores) and all(
+            core.starts.told.issuperset(voter for voter in core.config.voters if voter != core.node_id)
+            for core in cores
+        )
+
     def can_do_without(self, node: Node) -> bool:
         """Whether the others of its groups have a leader, and each of them all that was ever committed."""
         regions = self._world.regions.values()

@@ -2,13 +2,16 @@
 not be broken then.
 
 Is: RaftWorld, in which now and then a member that starts has lost everything but its term, its vote, and how far its
-log went, or those too; one at a time, in groups that can do without it. Isn't: how a member finds that out, or what
-lies on its disk (tests/local_meta/test_node_damaged_table.py).
+log went, or those too, or has what it had some time ago; one at a time, in groups that can do without it. Isn't: how a
+member finds that out, or what lies on its disk (tests/local_meta/test_node_damaged_table.py).
 """
 
 from __future__ import annotations
 
-from geo_tests.sim.raft_member import FAULTS_S, Violation
+from copy import deepcopy
+from dataclasses import replace
+
+from geo_tests.sim.raft_member import FAULTS_S, DurableState, Violation
 from geo_tests.sim.raft_world import RaftWorld
 from heliograph.raft.core import RaftCore
 from heliograph.raft.leader import Leading
@@ -75,6 +78,60 @@ class WipingWorld(RaftWorld):
         super().run()
         if any(member.durable.proven is None for member in self.members.values()):
             raise Violation("liveness: a member with an empty folder never counts again")
+
+
+class OlderWorld(WipingWorld):
+    """Older copies are put back, of which every other voter knows that they are older; whether or not anybody leads."""
+
+    put_back = 0
+
+    def __init__(self, seed: int, *, core: type[RaftCore] = RaftCore) -> None:
+        super().__init__(seed, core=core)
+        self._copies: dict[str, DurableState] = {}
+        self._older: dict[str, int] = {}
+        """Who was put back, in which life it came, until it counts in another one."""
+
+    def _start(self, name: str) -> None:
+        member = self.members[name]
+        if member.core is None and self.time < FAULTS_S and name in self.config.voters and len(self.config.voters) > 2:
+            copy = self._copies.get(name)
+            if copy is not None and self._is_known(name) and self.rng.random() < 0.8:
+                copy.forgotten = member.durable
+                member.durable, self._older[name] = copy, copy.life
+                self.put_back += 1
+                del self._copies[name]
+            elif copy is None and member.durable.proven is not None and name not in self._older:
+                self._copies[name] = deepcopy(replace(member.durable, forgotten=None))
+                self._copies[name].forgotten = member.durable.forgotten
+        RaftWorld._start(self, name)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether the others know its last start, which is not that of the copy, and are what they were."""
+        for other, life in list(self._older.items()):
+            disk = self.members[other].durable
+            if disk.life == life or disk.proven is None:
+                return False
+            del self._older[other]
+        last = self.members[name].durable.starts
+        knowing = [self.members[voter].durable.starts.others for voter in self.config.voters if voter != name]
+        return last.own != self._copies[name].starts.own and all((name, last.own) in others for others in knowing)
+
+
+class TrustsItsDisk(RaftCore):
+    """Believes that nobody can know more of its own starts than it does itself."""
+
+    def _put_back(self, start: int, now: float) -> None:
+        self.starts.own = start
+
+
+class VotesBeforeItIsSure(RaftCore):
+    """Votes, and is elected, before it has heard whether its disk is an older copy."""
+
+    def _is_sure(self, voter: str, numbered: bool) -> bool:
+        return True
+
+    def _has_asked(self, now: float) -> bool:
+        return True
 
 
 class VotesWithAnEmptyFolder(RaftCore):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from geo_tests.sim.raft_history import CONFLICT, FOREVER, Operation, State
 from heliograph.raft.core import Actions, RaftCore
 from heliograph.raft.messages import Entry, Lives, SnapshotMeta
+from heliograph.raft.starts import StartsRecord
 
 FAULTS_S, HEAL_S = 9.0, 6.0
 NOTED_S = 2.0  # after the last commit, wherever it comes from
@@ -89,6 +90,7 @@ class DurableState:
     """0: the folder is empty, and the next start begins a life."""
     proven: Lives | None = None
     """What has proved it: the lives of the founding, empty for a leader; None: nothing."""
+    starts: StartsRecord = field(default_factory=StartsRecord)
     forgotten: DurableState | None = None
     """What lay there before the folder was emptied: it may be why an entry is committed."""
 
@@ -96,6 +98,10 @@ class DurableState:
         """rng: power goes during this batch; a prefix of it is kept."""
         if rng is not None and rng.random() < 0.3:
             return
+        if batch.life:
+            self.life, self.proven = batch.life, None
+        if batch.starts is not None:
+            self.starts = batch.starts
         if batch.proven is not None:
             self.proven = batch.proven
         if rng is not None and rng.random() < 0.3:

@@ -21,11 +21,22 @@ import crc32c
 
 from geo_tests.sim.raft_client import Client
 from geo_tests.sim.raft_history import FOREVER, Operation, is_linearizable
-from geo_tests.sim.raft_member import FAULTS_S, HEAL_S, KEEP_ENTRIES, KEYS, NOTED_S, Member, SessionKv, Violation
+from geo_tests.sim.raft_member import (
+    FAULTS_S,
+    HEAL_S,
+    KEEP_ENTRIES,
+    KEYS,
+    NOTED_S,
+    DurableState,
+    Member,
+    SessionKv,
+    Violation,
+)
 from heliograph.raft.core import Actions, CoreSettings, RaftCore, RaftRole
 from heliograph.raft.founding import Founders
 from heliograph.raft.messages import COMMAND, Config, Entry, Message, SnapshotChunk, SnapshotMeta, decode, encode
 from heliograph.raft.raft_log import RaftLog
+from heliograph.raft.starts import Starts
 
 
 class RaftWorld:
@@ -152,11 +163,16 @@ class RaftWorld:
                 name, disk.life, self.config.voters if name in self.config.voters else (), disk.proven or ()
             ),
             proven=disk.proven is not None,
+            starts=self._starts(disk),
         )
         member.seen_commit, member.tick_at = max(disk.base, disk.commit), FOREVER
         self.resumed += disk.commit > disk.base
         self._check_note(member)
         self._pump(member)
+
+    def _starts(self, disk: DurableState) -> Starts:
+        disk.starts = disk.starts.begun(self.lives.getrandbits(32))
+        return Starts(disk.starts)
 
     def _crash(self, name: str) -> None:
         member = self.members[name]
@@ -234,6 +250,8 @@ class RaftWorld:
             batch = member.unstored.popleft()
             self._store(member, batch)
             member.core.on_durable(batch.durable_mark)
+            if batch.starts is not None:
+                member.core.on_starts_stored(batch.starts, True)
             member.durable.owed = member.core.owed
         if member.keeps and member.kv.index > member.core.log.base_index + 8:
             self._snapshot(member.name)

@@ -6,8 +6,8 @@ back as it was some time ago, has its folder emptied first, where that is known.
 (`group_checks`), or a region with one voter.
 Invariants, which an operator keeps: a fault of a voter begins only while all of its region run; of a region one disk
 at a time is lost, the next only once `heliograph meta members` shows nobody behind; of the instance one disk at a time
-that a voter of the global configuration lies on, too. A copy is put back unnoticed only while a leader and all that was
-committed are with the others.
+that a voter of the global configuration lies on, too. A copy is put back unnoticed only where the others know of a
+later start, or while a leader and all that was committed are with them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
-from geo_tests.sim.disk_faults import MADE_GOOD_S, image_of, put_back
+from geo_tests.sim.disk_faults import MADE_GOOD_S, Image, image_of, put_back
 from geo_tests.sim.region import CONFIG_PORT, META_PORT
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
@@ -140,7 +140,9 @@ class VoterFaults:
         return self._begins(node, "not mounted"), undo
 
     def _roll_voter_back(self) -> tuple[str, Undo] | None:
-        """A copy of its volume is put back. Who did it empties it before it is started; or it is started as it is."""
+        """A copy of its volume is put back. Who did it empties it before it is started; or it is started as it is, also
+        while nobody leads.
+        """
         if (node := self._whole_voter()) is None:
             return None
         self._down(node)
@@ -148,11 +150,17 @@ class VoterFaults:
         node.revive()
 
         def undo() -> None:
-            if self.rng.random() < 0.5:
-                self._emptied(node)
+            chance, known = self.rng.random(), self.world.groups.is_known(node)
+            if chance < 0.3 or (chance < 0.7 and known):
+                self._emptied(node, None if chance < 0.3 else old)
                 self._operate(node)
                 return
             self._down(node)
+            if known:
+                put_back(node, old)
+                self._comes(node)
+                self._operate(node)
+                return
             put_back(node, old)
             self._later(_LOOK_S, _LOOK_S, self._start_as_it_is, node)
 
@@ -166,14 +174,14 @@ class VoterFaults:
         node.revive()
         self._operate(node)
 
-    def _emptied(self, node: Node) -> None:
-        """It goes down, and comes back with an empty disk: by itself; or while all voters lose power, behind a
-        moment in which another one lagged. Then that one is there again first, and who had everything last.
+    def _emptied(self, node: Node, older: Image | None = None) -> None:
+        """It goes down, and comes back with an empty disk, or an older copy: by itself; or while all voters lose power,
+        behind a moment in which another one lagged. Then that one is there again first, and who had everything last.
         """
         self._coming.add(node.name)
         if self.rng.random() < 0.4:
             self._down(node)
-            put_back(node, {})
+            put_back(node, older or {})
             self._later(0.1, 2.0, self._comes, node)
             return
         lags, has_all = self._shuffled([voter for voter in node.region.voters if voter is not node])
@@ -182,10 +190,12 @@ class VoterFaults:
 
         def power_goes() -> None:
             heal()
-            self.world.trace(f"the power of all voters goes; {node.name} has lost its disk")
+            self.world.trace(
+                f"the power of all voters goes; {node.name} {'has an older copy' if older else 'has lost its disk'}"
+            )
             for voter in node.region.voters:
                 voter.power_cut()
-            put_back(node, {})
+            put_back(node, older or {})
             self._later(0.1, 0.5, lags.revive)
             self._later(0.1, 1.0, self._comes, node)
             self._later(1.5, 4.0, has_all.revive)

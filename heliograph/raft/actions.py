@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from heliograph.raft.messages import Entry, Lives, Message, SnapshotMeta
+from heliograph.raft.starts import StartsRecord
 
 FOREVER = float("inf")
 
@@ -40,6 +41,8 @@ class CoreSettings:
     """So many entries are kept for members that answer and lack them, where the machine itself needs none."""
     promotion_lag_max: int = 1_000
     """Entries that a learner may lack when it becomes a voter."""
+    renumber_s: float = 3600.0
+    """After so long a member that runs takes another number, so that copies which were made before are known."""
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s * 2 <= self.election_timeout_s:
@@ -65,11 +68,12 @@ class Actions:
        and nothing waits for them: each is answered by `on_piece_stored` or `on_piece_failed`; one at offset 0 begins
        anew. `wants_snapshot`: a member needs a snapshot, and none is of use: make one, unless one is being made, and
        tell the core: `on_snapshot_stored`.
-    1. Store durably: that this life is `proven` (by the lives that founded the group; empty: by a leader), `hard_state`
-       (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then `entries`, which
-       replace everything from `first_index` on; with the last of it that everything through `commit` is committed. Then
-       tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these, and `commit` is to be stored
-       alone, behind what was stored before; nothing waits for it.
+    1. Store durably: that another `life` begins in this folder, which nothing proves yet, and `starts` (then tell the
+       core: `on_starts_stored`); that this life is `proven` (by the lives that founded the group; empty: by a leader),
+       `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then
+       `entries`, which replace everything from `first_index` on; with the last of it that everything through `commit`
+       is committed. Then tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these, and
+       `commit` is to be stored alone, behind what was stored before; nothing waits for it.
     2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
     3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next
        batches need not wait for it.)
@@ -77,6 +81,8 @@ class Actions:
     """
 
     term: int = 0
+    life: int = 0
+    starts: StartsRecord | None = None
     proven: Lives | None = None
     hard_state: tuple[int, str] | None = None
     pieces: list[tuple[int, SnapshotMeta, int, bytes]] = field(default_factory=list)
@@ -96,7 +102,8 @@ class Actions:
 
     @property
     def stores(self) -> bool:
-        return self.hard_state is not None or self.snapshot is not None or bool(self.entries) or self.proven is not None
+        told = self.hard_state is not None or self.proven is not None or self.starts is not None
+        return told or self.snapshot is not None or bool(self.entries)
 
     def __bool__(self) -> bool:
         if self.stores or self.note_commit or self.wants_snapshot or self.pieces:

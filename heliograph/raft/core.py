@@ -8,7 +8,8 @@ leaves (the shell carries out `Actions` in order: store, then send, then apply, 
 that was removed, or that hears no leader where others do, changes no term; votes are asked of, and counted for, the
 voters of the configuration in the log. A member that has lost its log votes as if it had it still, and does not stand,
 until it holds as much again. One whose folder was empty neither votes nor stands nor counts, until a founding or a
-leader proves it (`founding`, `leader`).
+leader proves it (`founding`, `leader`). So it is with one whose folder is an older copy, once another voter says so; it
+neither votes for, nor is elected by, a voter that has not said that it knows of no later start (`starts`).
 Source: Ongaro, "Consensus: bridging theory and practice", 3-6, 9.6, 6.4.
 """
 
@@ -31,11 +32,14 @@ from heliograph.raft.messages import (
     Proof,
     SnapshotChunk,
     SnapshotReply,
+    StartKnown,
+    StartNumber,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
 from heliograph.raft.progress import Progress
+from heliograph.raft.starts import StartsRecord
 
 __all__ = ["Actions", "CoreSettings", "RaftCore", "RaftRole"]
 
@@ -47,6 +51,9 @@ class RaftCore(Leading):
 
     def _begin(self, now: float) -> None:
         self._draw_election(now)
+        if self.starts.own:
+            self._renumber_at = now + self.settings.renumber_s
+            self._tell_start(now)
         if self.unproven:
             if self.config.voters == (self.node_id,):  # there is nobody to whom it could have said anything
                 self.founders.lives = ((self.node_id, self.founders.life),)
@@ -56,12 +63,19 @@ class RaftCore(Leading):
         if self.config.voters == (self.node_id,) and self.owed is None:
             self._stand(now)
 
+    def take_actions(self) -> Actions:
+        if self.starts.own and self.config is not self._told_config:  # a member that is new may be asked to stand soon
+            self._tell_start(self._now)
+        return super().take_actions()
+
     def next_deadline(self) -> float:
         return min(
             self._heartbeat_at if self.role is RaftRole.LEADER else self._election_at,
             self._note_at,
             self._transfer_until,
             self._ask_at,
+            self._tell_at,
+            self._renumber_at,
         )
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -73,6 +87,8 @@ class RaftCore(Leading):
             self._out.note_commit, self._note_at = True, FOREVER
         if now >= self._ask_at:
             self._ask(now)
+        if self.starts.own:
+            self._tend_starts(now)
         if now >= self._transfer_until:  # it was not to be: go on leading
             self._end_transfer()
         if self.role is RaftRole.LEADER:
@@ -94,6 +110,9 @@ class RaftCore(Leading):
         self._now = now
         if isinstance(message, Founding):
             self._on_founding(sender, message, now)
+            return
+        if isinstance(message, StartNumber | StartKnown):
+            self._on_start(sender, message, now)
             return
         if self.unproven and not isinstance(message, Append | Heartbeat | SnapshotChunk | Proof):
             return  # an answer to another life, or a question to a voter
@@ -173,6 +192,69 @@ class RaftCore(Leading):
         """It belongs to the founding: it counts."""
         self.unproven = False
         self._out.proven = self.founders.lives
+
+    # -- starts -------------------------------------------------------------------------------------------------------
+
+    def _tend_starts(self, now: float) -> None:
+        if now >= self._renumber_at:
+            self._renumber_at = now + self.settings.renumber_s
+            if self.starts.confirmed:
+                self.starts.renumber(self._rng.getrandbits(32))
+                self._out.starts = self.starts.record()
+        if now >= self._tell_at:
+            self._tell_start(now)
+
+    def _tell_start(self, now: float) -> None:
+        """Tells the members that have not confirmed it; again with each election time-out."""
+        self._told_config = self.config
+        waiting = [member for member in self.config.members if member not in (self.node_id, *self.starts.told)]
+        self._tell_at = now + self.settings.election_timeout_s if waiting else FOREVER
+        for member in waiting:
+            self._send(member, StartNumber(0, self.starts.own))
+
+    def _on_start(self, sender: str, message: StartNumber | StartKnown, now: float) -> None:
+        starts = self.starts
+        if isinstance(message, StartNumber):
+            if starts.hear(sender, message.start, self.config.members):
+                self._out.starts = starts.record()
+            self._send(sender, StartKnown(0, starts.of(sender)))
+            if starts.own and sender in self.config.members and sender not in starts.told:
+                self._send(sender, StartNumber(0, starts.own))
+        elif message.start == starts.own:
+            if starts.confirm(sender):
+                self._out.starts = starts.record()
+        elif starts.own and starts.is_older_than(message.start):
+            self._put_back(message.start, now)
+
+    def _put_back(self, start: int, now: float) -> None:
+        """What this member has is older than what it has said: it counts for nothing until a leader proves it."""
+        self.starts.renumber(self._rng.getrandbits(32), above=start)
+        self._out.starts = self.starts.record()
+        if not self.unproven:
+            self._follow(self.term, "", now)
+            self.unproven, self._proving = True, False
+            self.founders.begin_again(self._rng.randrange(1, 1 << 63))
+        self._out.life = self.founders.life
+
+    def on_starts_stored(self, record: StartsRecord, written: bool) -> None:
+        """written: `Actions.starts` is durable; else the disk was full."""
+        if self.starts.store(record, written):
+            self._tell_start(self._now)
+
+    def _is_sure(self, voter: str, numbered: bool) -> bool:
+        """Whether that voter may elect this one, or be elected by it: it knows of no later start of this one. One of an
+        earlier version cannot say.
+        """
+        if not self.starts.own or not numbered or voter in self.starts.sure:
+            return True
+        self._send(voter, StartNumber(0, self.starts.own))
+        return False
+
+    def _has_asked(self, now: float) -> bool:
+        """Whether all voters have had the time to say that they know of a later start."""
+        if not self.starts.own or now >= self._begun + self.settings.election_timeout_s:
+            return True
+        return self.starts.sure.issuperset(voter for voter in self.config.voters if voter != self.node_id)
 
     # -- election -----------------------------------------------------------------------------------------------------
 
@@ -265,11 +347,12 @@ class RaftCore(Leading):
         )
 
     def _on_vote_request(self, sender: str, request: VoteRequest, now: float) -> None:
+        sure = self._is_sure(sender, request.numbered) and self._has_asked(now)
         if request.pre:
-            granted = request.term > self.term and not self._hears_leader(now) and self._is_up_to_date(request)
+            granted = sure and request.term > self.term and not self._hears_leader(now) and self._is_up_to_date(request)
             self._send(sender, VoteReply(request.term if granted else self.term, granted, pre=True))
             return
-        granted = self._may_vote_for(sender, request) and self._is_up_to_date(request)
+        granted = sure and self._may_vote_for(sender, request) and self._is_up_to_date(request)
         if granted:
             if self.vote != sender:
                 self._set_hard_state(self.term, sender)
@@ -279,7 +362,9 @@ class RaftCore(Leading):
     def _on_vote_reply(self, sender: str, reply: VoteReply, now: float) -> None:
         wanted = RaftRole.PRE_CANDIDATE if reply.pre else RaftRole.CANDIDATE
         term = self.term + 1 if reply.pre and reply.granted else self.term
-        if self.role is wanted and reply.term == term and self._counts(sender):
+        if self.role is not wanted or reply.term != term or not self._counts(sender):
+            return
+        if not reply.granted or self._is_sure(sender, reply.numbered):
             self._votes[sender] = reply.granted
             self._count_votes(now)
 

@@ -19,6 +19,7 @@ from heliograph.raft.membership import Configurations
 from heliograph.raft.messages import Config, Entry, Message, SnapshotMeta
 from heliograph.raft.progress import Mode, Progress
 from heliograph.raft.raft_log import RaftLog
+from heliograph.raft.starts import Starts
 from heliograph.runtime.clock import Rng
 
 
@@ -55,6 +56,7 @@ class CoreState:
         owed: tuple[int, int] | None = None,
         founders: Founders | None = None,
         proven: bool = True,
+        starts: Starts | None = None,
     ) -> None:
         """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
 
@@ -62,7 +64,8 @@ class CoreState:
         owed: (term, index) of the last entry that this member has ever said to be durable, where it has lost its log
         since.
         founders: which life this is, and who the first voters were. proven: as it lies on the disk; a life that is not
-        began with an empty folder, and no founding or leader has shown yet that it may count.
+        began with an empty folder, or an older copy of it, and no founding or leader has shown yet that it may count.
+        starts: None: this member numbers none, and is asked for none.
         """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
@@ -72,6 +75,9 @@ class CoreState:
         self.unproven = not proven
         self._proving = False  # a leader has said what to hold, as `owed`
         self._ask_at = FOREVER
+        self.starts = starts or Starts()
+        self._begun, self._tell_at, self._renumber_at = now, FOREVER, FOREVER
+        self._told_config: Config | None = None  # whose members are being told of this start
         self.commit = max(log.base_index, min(commit, log.last_index))
         self.term_start = 0  # index of the first entry of this leader's term
         self.durable = log.last_index
@@ -100,8 +106,8 @@ class CoreState:
 
     @property
     def life(self) -> int:
-        """What its answers carry: 0 for a member that counts."""
-        return self.founders.life if self.unproven else 0
+        """What its answers carry: 0 for a member that counts, and would after a restart."""
+        return self.founders.life if self.unproven or self._proving else 0
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 

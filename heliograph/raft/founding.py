@@ -28,6 +28,12 @@ class Founders:
         self._told: dict[str, Lives] = {}
         """Which lives each of the others has heard of, as it said last."""
 
+    def begin_again(self, life: int) -> None:
+        """Another life, in a folder that is not what it was, and so belongs to no founding."""
+        self.life, self.lives = life, ()
+        self._heard = {self.node_id: life}
+        self._told.clear()
+
     def others(self) -> list[str]:
         return [founder for founder in self.founders if founder != self.node_id]
 

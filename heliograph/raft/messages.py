@@ -13,8 +13,8 @@ A message, big endian:
     0  u8  version (1)      2  u16 reserved (0)
     1  u8  kind             4  u64 term
 
-    1 VoteRequest     u64 last index, u64 last term, u8 flags (1 pre-vote, 2 ordered by the leader)
-    2 VoteReply       u8 flags (1 pre-vote, 2 granted)
+    1 VoteRequest     u64 last index, u64 last term, u8 flags (1 pre-vote, 2 ordered by the leader, 4 numbered)
+    2 VoteReply       u8 flags (1 pre-vote, 2 granted, 4 numbered)
     3 Append          u64 previous index, u64 previous term, u64 commit, entries
     4 AppendReply     u64 index, u64 hint index, u64 hint term, u8 success
     5 Heartbeat       u64 commit, u64 round
@@ -26,6 +26,8 @@ A message, big endian:
     11 HeartbeatReply of a member that is unproven: as 6, u64 life
     12 Proof          u64 life, u64 index
     13 Founding       u8 stage (1 fresh, 2 late, 3 founded), u16 count, count x (u64 life, u8 size, name)
+    14 StartNumber        u64 start
+    15 StartKnown     u64 start
 
     entries:       u32 count, count x (u64 term, u8 kind, u32 size, data)     kind: 0 no-op, 1 command, 2 configuration
     snapshot:      u64 index, u64 term, u64 size of the blob, u32 crc32c of the blob, configuration
@@ -71,6 +73,7 @@ _HEARTBEAT_REPLY_UNPROVEN = struct.Struct(">QQ")
 _PROOF = struct.Struct(">QQ")
 _FOUNDING = struct.Struct(">BH")
 _LIFE = struct.Struct(">QB")
+_START = struct.Struct(">Q")
 
 ENTRY_OVERHEAD = _ENTRY.size
 
@@ -110,6 +113,8 @@ class VoteRequest:
     last_term: int
     pre: bool = False
     ordered: bool = False
+    numbered: bool = True
+    """The sender answers StartNumber; False: it is of an earlier version."""
 
 
 @dataclass(slots=True)
@@ -119,6 +124,8 @@ class VoteReply:
     term: int
     granted: bool
     pre: bool = False
+    numbered: bool = True
+    """What it means in a VoteRequest."""
 
 
 @dataclass(slots=True)
@@ -221,6 +228,22 @@ class Founding:
     lives: Lives
 
 
+@dataclass(slots=True)
+class StartNumber:
+    """A member to a voter: the start with which it comes. `term` is 0."""
+
+    term: int
+    start: int
+
+
+@dataclass(slots=True)
+class StartKnown:
+    """The answer: the highest start of the receiver that the sender has heard of, durably. `term` is 0."""
+
+    term: int
+    start: int
+
+
 Message = (
     VoteRequest
     | VoteReply
@@ -233,6 +256,8 @@ Message = (
     | TimeoutNow
     | Proof
     | Founding
+    | StartNumber
+    | StartKnown
 )
 
 
@@ -349,16 +374,21 @@ def encode(message: Message) -> bytes:
             return _HEAD.pack(VERSION, 12, 0, term) + _PROOF.pack(life, index)
         case Founding(term, stage, lives):
             return _HEAD.pack(VERSION, 13, 0, term) + encode_lives(stage, lives)
+        case StartNumber(term, start):
+            return _HEAD.pack(VERSION, 14, 0, term) + _START.pack(start)
+        case StartKnown(term, start):
+            return _HEAD.pack(VERSION, 15, 0, term) + _START.pack(start)
         case AppendReply(term, index, success, hint_index, hint_term):
             return _HEAD.pack(VERSION, 4, 0, term) + _APPEND_REPLY.pack(index, hint_index, hint_term, success)
         case Heartbeat(term, commit, round_):
             return _HEAD.pack(VERSION, 5, 0, term) + _HEARTBEAT.pack(commit, round_)
         case HeartbeatReply(term, round_):
             return _HEAD.pack(VERSION, 6, 0, term) + _HEARTBEAT_REPLY.pack(round_)
-        case VoteRequest(term, last_index, last_term, pre, ordered):
-            return _HEAD.pack(VERSION, 1, 0, term) + _VOTE_REQUEST.pack(last_index, last_term, pre | ordered << 1)
-        case VoteReply(term, granted, pre):
-            return _HEAD.pack(VERSION, 2, 0, term) + _VOTE_REPLY.pack(pre | granted << 1)
+        case VoteRequest(term, last_index, last_term, pre, ordered, numbered):
+            flags = pre | ordered << 1 | numbered << 2
+            return _HEAD.pack(VERSION, 1, 0, term) + _VOTE_REQUEST.pack(last_index, last_term, flags)
+        case VoteReply(term, granted, pre, numbered):
+            return _HEAD.pack(VERSION, 2, 0, term) + _VOTE_REPLY.pack(pre | granted << 1 | numbered << 2)
         case SnapshotChunk(term, meta, offset, data):
             return _HEAD.pack(VERSION, 7, 0, term) + encode_meta(meta) + _OFFSET.pack(offset) + data
         case SnapshotReply(term, index, received):
@@ -410,10 +440,10 @@ def decode(body: Buffer) -> Message:
     match kind:
         case 1:
             last_index, last_term, flags = _exact(_VOTE_REQUEST, body)
-            return VoteRequest(term, last_index, last_term, bool(flags & 1), bool(flags & 2))
+            return VoteRequest(term, last_index, last_term, bool(flags & 1), bool(flags & 2), bool(flags & 4))
         case 2:
             (flags,) = _exact(_VOTE_REPLY, body)
-            return VoteReply(term, bool(flags & 2), bool(flags & 1))
+            return VoteReply(term, bool(flags & 2), bool(flags & 1), bool(flags & 4))
         case 3:
             if len(body) < _HEAD.size + _APPEND.size:
                 raise PeerError("append: cut off")
@@ -452,4 +482,8 @@ def decode(body: Buffer) -> Message:
             if stage not in tuple(FoundingStage):
                 raise PeerError(f"founding: stage {stage} is not known")
             return Founding(term, FoundingStage(stage), lives)
+        case 14:
+            return StartNumber(term, *_exact(_START, body))
+        case 15:
+            return StartKnown(term, *_exact(_START, body))
     raise PeerError(f"message: kind {kind} is not known")

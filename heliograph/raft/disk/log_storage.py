@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from heliograph.raft.disk import life_file, lost_log, other_voters
+from heliograph.raft.disk import life_file, lost_log, other_voters, starts_file
 from heliograph.raft.disk.log_records import (
     FIRST,
     HEAD,
@@ -46,6 +46,7 @@ from heliograph.raft.disk.snapshot_file import (
     why_full,
 )
 from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, Lives, SnapshotMeta, encode_entries
+from heliograph.raft.starts import StartsRecord
 from heliograph.runtime.disk import Disk
 
 _RESERVE_BYTES = 16 << 10
@@ -143,7 +144,31 @@ class LogStorage:
         """
         self._disk.submit(partial(life_file.prove, self._disk, self._life, lives), self._noted)
 
-    def _noted(self, _: None, error: BaseException | None) -> None:
+    def note_starts(self, starts: StartsRecord, life: int, done: Callable[[bool], None]) -> bool:
+        """Durably before whatever is written from now on. life: another one, unproven, begins before it; 0: none.
+        done(whether it is written, or the disk was full), unless the disk fails. Returns whether another life begins.
+        """
+
+        def job() -> bool:
+            try:
+                if life:
+                    life_file.begin(self._disk, life)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return False
+            return starts_file.write(self._disk, starts)
+
+        def stored(written: bool | None, error: BaseException | None) -> None:
+            self._noted(written, error)
+            if written is not None:
+                done(written)
+
+        before, self._life = self._life, life or self._life
+        self._disk.submit(job, stored)
+        return self._life != before
+
+    def _noted(self, _: bool | None, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.raft.disk import life_file, lost_log, other_voters
+from heliograph.raft.disk import life_file, lost_log, other_voters, starts_file
 from heliograph.raft.disk.log_records import (
     FIRST,
     HARD_STATE,
@@ -32,6 +32,7 @@ from heliograph.raft.disk.log_records import (
 from heliograph.raft.disk.segments import Segment, segment_name
 from heliograph.raft.disk.snapshot_file import read_description
 from heliograph.raft.messages import Entry, Lives, SnapshotMeta, decode_entries
+from heliograph.raft.starts import StartsRecord
 from heliograph.runtime.disk import Disk
 
 
@@ -57,6 +58,7 @@ class Recovered:
     proven: bool = True
     lives: Lives = ()
     """Which life this is, whether it is proven, and the lives of the founding where that was by it."""
+    starts: StartsRecord = field(default_factory=StartsRecord)
 
 
 class LogReplay:
@@ -186,6 +188,8 @@ def recover(
     state = Recovered(others=other_voters.noted(disk))
     names = disk.names()
     _find_life(disk, state, life if not any(name.startswith("log-") for name in names) else 0)
+    if life:
+        state.starts = starts_file.begin(disk, life)
     snapshots = [name for name in names if name.startswith("snapshot-")]
     if snapshots:
         state.snapshot = state.base = read_description(disk, snapshots[-1])

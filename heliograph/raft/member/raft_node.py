@@ -12,6 +12,7 @@ Source: docs/architecture.md, "Metadata".
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,12 +43,14 @@ from heliograph.raft.messages import (
     encode,
 )
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
+from heliograph.raft.starts import StartsRecord
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 
 __all__ = ["MemberState", "NotLeader", "RaftNode", "RaftSettings", "RaftTransport", "StateMachine"]
 
 WRITES_TIMED = 512
+events = logging.getLogger("heliograph.raft.member")
 
 
 class RaftNode(GroupCalls):
@@ -316,6 +319,8 @@ class RaftNode(GroupCalls):
                     self._batches.append((actions, actions.stores))
                     if actions.stores or actions.note_commit:
                         self._note_others(core)
+                        if actions.starts is not None:
+                            self._note_starts(actions.starts, actions.life)
                         if actions.proven is not None:
                             self._storage.prove(actions.proven)
                         stored = partial(self._on_stored, actions)
@@ -342,6 +347,16 @@ class RaftNode(GroupCalls):
                 self._end_transfer(core.role is not RaftRole.LEADER)
             if self._storage.full and self._retry is None and self._loop is not None:
                 self._retry = self._loop.call_later(self.settings.full_retry_s, self._retry_storage)
+
+    def _note_starts(self, starts: StartsRecord, life: int) -> None:
+
+        def stored(written: bool) -> None:
+            if self._core is not None and not self._stopped:
+                self._core.on_starts_stored(starts, written)
+                self._pump()
+
+        if self._storage.note_starts(starts, life, stored):
+            events.warning("folder.older", extra={"node": self.node_id})
 
     def _note_others(self, core: RaftCore) -> None:
         others = others_in(core.configs, self.node_id, core.commit)

@@ -21,6 +21,7 @@ from heliograph.raft.member.snapshotter import Snapshotter
 from heliograph.raft.messages import Config, SnapshotMeta
 from heliograph.raft.ports import RaftSettings, StateMachine
 from heliograph.raft.raft_log import RaftLog
+from heliograph.raft.starts import Starts
 from heliograph.runtime.clock import Clock, Rng
 
 T = TypeVar("T")
@@ -99,6 +100,7 @@ async def recovered(
         owed=state.owed,
         founders=Founders(node_id, state.life, first.voters, state.lives),
         proven=state.proven,
+        starts=Starts(state.starts),
     )
     return Started(core, base, others if state.others is None else state.others)
 

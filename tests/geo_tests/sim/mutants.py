@@ -139,6 +139,15 @@ def a_voter_holds_for_ever_what_it_has_said(patch: BrokenRules) -> None:
     patch.setattr(Leading, "_on_refused", on_refused)
 
 
+def an_older_copy_is_believed(patch: BrokenRules) -> None:
+    """A voter does not heed that others know of a later start of it."""
+
+    def put_back(self: RaftCore, start: int, now: float) -> None:
+        self.starts.own = start
+
+    patch.setattr(RaftCore, "_put_back", put_back)
+
+
 def empty_disks_are_believed(patch: BrokenRules) -> None:
     """A bookie without its directories is the one that it was."""
     doubt_of = enrolment.doubt_of

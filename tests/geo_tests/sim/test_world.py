@@ -37,6 +37,7 @@ from tests.geo_tests.sim.mutants import (
     a_region_that_a_backup_lacks_has_left_for_good,
     a_tombstone_goes_with_the_first_copy,
     a_voter_holds_for_ever_what_it_has_said,
+    an_older_copy_is_believed,
     empty_disks_are_believed,
     the_mark_delete_position_jumps_over_gaps,
     what_a_restored_tombstone_names_goes,
@@ -470,6 +471,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_founder_votes_before_it_has_learned: replace(VOTERS, kinds=("wipe_voter",)),
     a_folder_is_proven_once_it_was_started_with: replace(VOTERS, kinds=("unmount_voter",)),
     a_voter_holds_for_ever_what_it_has_said: replace(VOTERS, kinds=("roll_voter_back",)),
+    an_older_copy_is_believed: replace(VOTERS, kinds=("roll_voter_back",)),
     a_full_disk_is_final: replace(WILD, kinds=("full_disk",)),
     too_many_open_files_are_final: replace(WILD, kinds=("too_many_open_files",)),
     what_is_in_memory_is_synced_and_not_written: replace(WILD, messages=100, topics=3, kinds=("forgotten_writes",)),
@@ -499,7 +501,7 @@ FOUND_BY: dict[Mutant, int] = {
     silence_is_taken_for_health: 6,
     who_says_nothing_is_connected: 32,
     a_connection_that_stands_is_heard: 66,
-    a_voter_holds_for_ever_what_it_has_said: 2,
+    a_voter_holds_for_ever_what_it_has_said: 3,
     what_is_in_memory_is_synced_and_not_written: 18,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""

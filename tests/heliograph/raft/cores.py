@@ -12,6 +12,7 @@ from heliograph.raft.messages import (
     VoteReply,
 )
 from heliograph.raft.raft_log import RaftLog
+from heliograph.raft.starts import Starts, StartsRecord
 
 THREE = Config(("a", "b", "c"))
 SETTINGS = CoreSettings(election_timeout_s=1.0, heartbeat_s=0.1, append_bytes_max=100, inflight_appends_max=2)
@@ -25,6 +26,7 @@ def make(
     term: int = 0,
     vote: str = "",
     entries: list[Entry] | None = None,
+    starts: StartsRecord | None = None,
 ) -> RaftCore:
     core = cls(
         name,
@@ -36,6 +38,7 @@ def make(
         settings=SETTINGS,
         rng=random.Random(1),
         now=0.0,
+        starts=Starts(starts),
     )
     core.take_actions()
     return core

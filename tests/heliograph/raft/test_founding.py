@@ -1,17 +1,21 @@
-"""Members whose folders are empty: a group is founded by all of its first voters or not at all, and whoever comes back
-with nothing votes for nobody until a leader has proved it.
+"""Members whose folders are empty, or older copies: a group is founded by all of its first voters or not at all, and
+whoever comes back with less than it has said votes for nobody until a leader has proved it.
 """
 
 from __future__ import annotations
 
 import json
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
 from geo_tests.sim.raft_losses import (
     CountsWhatIsUnproven,
     FoundsAlone,
+    OlderWorld,
     ProvesTooEarly,
+    TrustsItsDisk,
     VotesWithAnEmptyFolder,
     WipingWorld,
 )
@@ -21,8 +25,19 @@ from heliograph.model.errors import NotAllowed
 from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.founding import Founders
 from heliograph.raft.membership import AddLearner, Promote
-from heliograph.raft.messages import Config, Founding, FoundingStage
+from heliograph.raft.messages import (
+    NOOP,
+    Append,
+    AppendReply,
+    Config,
+    Founding,
+    FoundingStage,
+    Heartbeat,
+    HeartbeatReply,
+    Proof,
+)
 from tests.broken_rules import BrokenRules, fitting
+from tests.heliograph.raft.cores import make, sent, settle
 
 NAMES = ("n0", "n1", "n2")
 SETTLED_S = 5.0
@@ -58,6 +73,17 @@ class QuietWorld(RaftWorld):
         """Its folder is empty now."""
         self._crash(name)
         self.members[name].durable = self.members[name].durable.empty()
+
+    def copy_of(self, name: str) -> DurableState:
+        """Its folder as it is now, while it runs or not."""
+        return deepcopy(self.members[name].durable)
+
+    def put_back(self, name: str, copy: DurableState) -> None:
+        """Its folder is that copy now."""
+        self._crash(name)
+        copy = deepcopy(copy)
+        copy.forgotten = self.members[name].durable
+        self.members[name].durable = copy
 
     def separate(self, *pairs: tuple[str, str]) -> None:
         """These do not reach each other; all others do."""
@@ -131,8 +157,9 @@ def test_a_term_has_one_leader_when_a_founder_begins_with_an_empty_folder() -> N
     """A vote lies in the folder: whoever has lost it would give another one for the same term."""
     world = QuietWorld()
     world.start(*NAMES)
-    world.go_on(0.1)
-    assert world.proven() == set(NAMES) and not world.leading(), "the case is none"
+    while world.proven() != set(NAMES):
+        world.go_on(0.005)
+    assert not world.leading(), "the case is none"
     world._crash("n2")
     world.go_on()
     first = world.leader()
@@ -234,6 +261,118 @@ def test_where_a_majority_is_emptied_nobody_pretends_to_know() -> None:
     world.start(*NAMES)
     world.go_on(20)
     assert not world.leading() and world.proven() == {left}
+
+
+# -- a voter whose folder is an older copy ----------------------------------------------------------------------------
+
+
+def forgetting(*, core: type[RaftCore] = RaftCore, running: bool = False) -> tuple[QuietWorld, str, str, str, int]:
+    """(world, who led, who is put back, who lagged, version of a write that the first two held). Only the last runs.
+
+    running: the copy was made while it ran, and no start lies between.
+    """
+    world = QuietWorld(core=core)
+    if running:
+        world.settings = replace(world.settings, renumber_s=2.0)
+    world.start(*NAMES)
+    world.go_on()
+    leader = world.leader()
+    older, lagging = (name for name in NAMES if name != leader)
+    copy = world.copy_of(older)
+    if not running:
+        world.stop(older)
+        world.start(older)
+    world.go_on()
+    assert world.leader() == leader, "the case is none"
+    world.separate((lagging, leader), (lagging, older))
+    version = world.write("precious")
+    world.stop(leader)
+    world.put_back(older, copy)
+    world.separate()
+    return world, leader, older, lagging, version
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("core", [RaftCore, TrustsItsDisk])
+def test_an_older_copy_elects_nobody_while_nobody_leads(core: type[RaftCore], running: bool) -> None:
+    """With one that lagged it would be a majority that knows nothing of what is committed."""
+
+    def story() -> None:
+        world, leader, older, _, version = forgetting(core=core, running=running)
+        world.start(older)
+        world.go_on()
+        assert not world.leading() and older not in world.proven()
+        world.start(leader)
+        world.go_on()
+        assert world.members[world.leader()].kv.table.get("key") == (b"precious", version)
+        assert world.proven() == set(NAMES) and world.holds("precious", version)
+
+    if core is RaftCore:
+        story()
+    else:
+        with pytest.raises(Violation, match="leader completeness"):
+            story()
+
+
+def test_starts_of_which_nobody_hears_do_not_climb_past_what_others_know() -> None:
+    world, leader, older, lagging, version = forgetting()
+    world.stop(lagging)
+    for _ in range(5):
+        world.start(older)
+        world.go_on(1)
+        world._crash(older)
+    world.start(lagging)
+    world.start(older)
+    world.go_on()
+    assert not world.leading()
+    world.start(leader)
+    world.go_on()
+    assert world.holds("precious", version) and world.proven() == set(NAMES)
+
+
+def test_voters_that_are_started_again_or_put_back_together_lead_as_before() -> None:
+    world = founded()
+    for together in (NAMES, NAMES[:2], NAMES):
+        for name in NAMES:
+            world.stop(name)
+        world.start(*together)
+        world.go_on()
+        assert world.leading()
+        world.start(*NAMES)
+        world.go_on(1)
+    copies = {name: world.copy_of(name) for name in NAMES}
+    for name in NAMES:
+        world.stop(name)
+        world.start(name)
+        world.go_on()
+    for name, copy in copies.items():
+        world._crash(name)
+        world.members[name].durable = copy
+    world.committed.clear()
+    world.leaders.clear()
+    world.entries.clear()
+    world.digests.clear()
+    for copy in copies.values():
+        copy.commit = 0  # the world has forgotten as well
+    world.start(*NAMES)
+    world.go_on()
+    assert world.leading() and world.proven() == set(NAMES)
+
+
+def test_a_member_is_unproven_until_its_proof_lies_on_the_disk() -> None:
+    """Else a learner becomes a voter, and after the next power cut one that may not vote."""
+    core = make()
+    core.founders, core.unproven = Founders("a", 7), True
+    core.receive("b", Append(1, 0, 0, 0, [(1, NOOP, b"")]), 0.1)
+    core.receive("b", Proof(1, 7, 2), 0.2)
+    assert sent(settle(core), "b")[-1] == AppendReply(1, 1, True, life=7)
+    core.receive("b", Heartbeat(1, 1, 3), 0.3)
+    assert sent(settle(core), "b") == [HeartbeatReply(1, 3, 7)]
+    core.receive("b", Append(1, 1, 1, 1, [(1, NOOP, b"")]), 0.4)
+    settle(core)
+    core.receive("b", Heartbeat(1, 2, 4), 0.5)
+    actions = core.take_actions()
+    assert actions.proven == () and sent(actions, "b") == [HeartbeatReply(1, 4)]
 
 
 # -- a group that there is not yet ------------------------------------------------------------------------------------
@@ -383,6 +522,15 @@ def test_folders_are_emptied_also_while_the_group_is_founded() -> None:
     for world in worlds:
         world.run()
     assert sum(world.wiped for world in worlds) > 20 and sum(world.early for world in worlds) > 3
+
+
+def test_what_is_committed_stays_although_older_copies_are_put_back(broken: BrokenRules) -> None:
+    worlds = [OlderWorld(seed) for seed in range(16)]
+    for world in worlds:
+        world.run()
+    assert sum(world.put_back for world in worlds) > 12
+    fitting(TrustsItsDisk)
+    broken.look(lambda seed: OlderWorld(seed, core=TrustsItsDisk).run(), (94,), Violation)
 
 
 @pytest.mark.parametrize(("mutant", "first"), [(VotesWithAnEmptyFolder, 0), (FoundsAlone, 0)])

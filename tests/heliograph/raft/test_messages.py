@@ -23,6 +23,8 @@ from heliograph.raft.messages import (
     SnapshotChunk,
     SnapshotMeta,
     SnapshotReply,
+    StartKnown,
+    StartNumber,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -37,8 +39,10 @@ EXAMPLES: list[Message] = [
     VoteRequest(1, 2, 3),
     VoteRequest(1, 2, 3, True, False),
     VoteRequest(1, 2, 3, False, True),
+    VoteRequest(1, 2, 3, numbered=False),
     VoteReply(1, True),
     VoteReply(1, False, True),
+    VoteReply(1, True, numbered=False),
     Append(5, 6, 7, 8, []),
     Append(5, 6, 7, 8, [(1, NOOP, b""), (1 << 60, COMMAND, b"x" * 1000), (5, CONFIG, encode_config(META.config))]),
     AppendReply(1, 2, True),
@@ -54,6 +58,8 @@ EXAMPLES: list[Message] = [
     SnapshotChunk(1, META, 0, b""),
     SnapshotReply(1, 2, 3),
     TimeoutNow(3),
+    StartNumber(0, 1 << 62),
+    StartKnown(0, 1 << 62),
 ]
 
 

@@ -106,6 +106,41 @@ def test_an_older_copy_is_brought_up_by_a_leader_that_is_there(seed: int) -> Non
         sim.run(main())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_older_copy_undoes_nothing_while_nobody_leads(seed: int) -> None:
+    with Simulation(seed) as sim:
+        group = Group(sim, 3)
+
+        async def main() -> None:
+            group.start()
+            leader = await group.leader()
+            await group.propose(leader, b"kept")
+            await group.caught_up()
+            name, lagging = (name for name in group.names if name != leader)
+            machine = sim.machine(name)
+            machine.power_cut()
+            older = machine.platter("raft").image()
+            group.start(name)
+            await asyncio.sleep(2)
+            group.network.isolate(lagging, group.names)
+            await group.propose(leader, b"precious")
+            for gone in (leader, name):
+                sim.machine(gone).power_cut()
+            machine.platter("raft").put_back(older)
+            group.network.heal()
+            group.start(name)
+            await asyncio.sleep(10)
+            assert not group.leaders() and life_of(group, name)[1] is None
+            group.start(leader)
+            await group.propose(await group.leader(), b"new")
+            await group.caught_up()
+            assert group.machines[lagging].commands() == [b"kept", b"precious", b"new"]
+            await asyncio.sleep(2)
+            assert life_of(group, name)[1] == ()
+
+        sim.run(main())
+
+
 def test_a_lone_voter_that_is_emptied_begins_anew_at_once() -> None:
     with Simulation(32) as sim:
         group = Group(sim, 1)
