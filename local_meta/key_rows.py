@@ -1,13 +1,14 @@
 """Which role may read, write, and watch which keys of a region's metadata.
 
-Is: one row a prefix. Isn't: the check (`heliograph.model.key_roles`, asked by `heliograph.kv.server.metadata_server`).
+Is: one row a prefix. Isn't: the check (`heliograph.model.roles.key_roles`, asked by
+`heliograph.kv.server.metadata_server`).
 Source: docs/security.md, "Keys of the metadata".
 """
 
 from __future__ import annotations
 
-from heliograph.model.call_roles import BOOKIE, BROKER, META
-from heliograph.model.key_roles import KeyRoles, KeyRow
+from heliograph.model.roles.call_roles import BOOKIE, BROKER, META
+from heliograph.model.roles.key_roles import KeyRoles, KeyRow
 from local_meta import keys
 
 KEYS = KeyRoles(

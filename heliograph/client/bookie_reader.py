@@ -22,8 +22,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, NamedTuple
 
 from heliograph.client.object_reader import fill
-from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import CorruptData, StorageError, reason_of
+from heliograph.model.roles.certificate_role import peer_identity
 from heliograph.model.striping import Striping
 from heliograph.wire.run import Run
 

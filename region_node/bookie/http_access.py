@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import Unauthenticated, Unauthorized
+from heliograph.model.roles.certificate_role import peer_identity
 from region_node.security.authentication.authentication_service import Authentication, revoked_text
 from region_node.security.authentication.client_certificates import proof_of
 from region_node.security.settings import SecuritySettings

@@ -371,7 +371,7 @@ class BookieRole:
     async def _open_http(
         self, port: int, certificates: Certificates, meta: MetaClient, revocations: Revocations
     ) -> int:
-        from heliograph.runtime.tls_listener import listen
+        from heliograph.runtime.listeners.tls_listener import listen
         from region_node.bookie.entry_ranges import RangeReads
         from region_node.bookie.http_face import BookieHttp, HttpConnection
         from region_node.security.read_permits import ReadKeys

@@ -19,8 +19,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
-from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, LinkError, reason_of
+from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.runtime.clock import Clock
 from replicator.health.incoming_stats import Heard
 from replicator.health.link_causes import Cause, cause_of

@@ -34,8 +34,8 @@ from replicator.subscriptions.ack_claims import Claims
 Write = Callable[[Sequence[Buffer]], None]
 
 ORIGINS_MAX = 1000
-"""So many has one region in a topic: each is in the topic's stored state for good. A region has a new one with each incarnation
-of its topic, and with each epoch.
+"""So many has one region in a topic: each is in the topic's stored state for good. A region has a new one with each
+incarnation of its topic, and with each epoch.
 """
 TREES_BYTES_MAX = 64 << 10
 """So much may the records of trees of one region take in a topic."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.kv.server.key_requests import check
 from heliograph.model.errors import NotAllowed
-from heliograph.model.key_roles import PeerKeys
+from heliograph.model.roles.key_roles import PeerKeys
 from local_meta.key_rows import KEYS
 from tests.region_node.security.inside_calls import KEY_LETTERS, KEY_TABLE, key_request, key_table
 

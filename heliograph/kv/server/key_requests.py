@@ -1,6 +1,6 @@
 """The keys of a request: what a peer of a role with keys of its own asks for, held against them.
 
-Is: which keys a frame speaks of. Isn't: who may (`heliograph.model.key_roles`), or an answer.
+Is: which keys a frame speaks of. Isn't: who may (`heliograph.model.roles.key_roles`), or an answer.
 Invariants: a request that speaks of keys in a way that is not known here is refused; a lease is renewed and ended by
 who may write all that lies under it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from heliograph.kv.machine_commands import CommandKind, MalformedCommand, ops_of, unpack
 from heliograph.kv.metadata_store import ABSENT, Check, Put
 from heliograph.model.errors import NotAllowed
-from heliograph.model.key_roles import PeerKeys
+from heliograph.model.roles.key_roles import PeerKeys
 from heliograph.wire.metadata_frames import Frame, fields
 
 Held = Callable[[int], Iterable[str]]

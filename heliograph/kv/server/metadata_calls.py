@@ -7,7 +7,7 @@ Source: docs/security.md, "Calls inside".
 
 from __future__ import annotations
 
-from heliograph.model.call_roles import BOOKIE, BROKER, CONFIG, META, CallRoles, CallRow
+from heliograph.model.roles.call_roles import BOOKIE, BROKER, CONFIG, META, CallRoles, CallRow
 from heliograph.wire.metadata_frames import Frame
 
 CALLS = CallRoles(

@@ -25,10 +25,10 @@ from heliograph.kv.server.key_requests import check
 from heliograph.kv.server.metadata_calls import CALLS
 from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import Change
-from heliograph.model.certificate_role import peer_identity
 from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, PeerError
-from heliograph.model.key_roles import KeyRoles, PeerKeys
-from heliograph.runtime.tls_listener import Listening, listen
+from heliograph.model.roles.certificate_role import peer_identity
+from heliograph.model.roles.key_roles import KeyRoles, PeerKeys
+from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.wire.metadata_frames import (
     FEATURES,
     FRAME_BYTES_MAX,

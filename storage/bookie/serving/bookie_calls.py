@@ -7,7 +7,7 @@ Source: docs/security.md, "Calls inside".
 
 from __future__ import annotations
 
-from heliograph.model.call_roles import BOOKIE, BROKER, CallRoles, CallRow
+from heliograph.model.roles.call_roles import BOOKIE, BROKER, CallRoles, CallRow
 from heliograph.wire.bookie_frames import Kind
 
 CALLS = CallRoles(

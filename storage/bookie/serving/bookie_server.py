@@ -17,7 +17,7 @@ from typing import cast
 
 from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
-from heliograph.runtime.tls_listener import Listening, listen
+from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.wire.bookie_frames import BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
 from storage.bookie.serving.bookie import Bookie
 from storage.bookie.serving.bookie_calls import CALLS

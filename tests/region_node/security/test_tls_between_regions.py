@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.model.certificate_role import REPLICATOR, peer_identity
+from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.tls import client_context

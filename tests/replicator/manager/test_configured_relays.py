@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import MetadataUnavailable
 from replicator.health.link_causes import Cause

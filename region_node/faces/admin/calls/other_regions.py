@@ -1,7 +1,8 @@
 """Asking another region over its admin interface for what only it knows, with the caller's own credentials.
 
 Is: one call, and whose credentials go with it. Isn't: a path, or what an answer means.
-Invariants: no answer takes more memory than ANSWER_BYTES_MAX; credentials go only to an address that may be called (`allowed_urls`), and only by TLS, but on this machine.
+Invariants: no answer takes more memory than ANSWER_BYTES_MAX; credentials go only to an address that may be called
+(`allowed_urls`), and only by TLS, but on this machine.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from heliograph.model import errors
 from heliograph.model.configuration.policy_values import WrongKind
-from heliograph.runtime.tls_listener import Listening, listen
+from heliograph.runtime.listeners.tls_listener import Listening, listen
 from region_node.faces.admin.brokers import (
     bookie_state,
     bookies,

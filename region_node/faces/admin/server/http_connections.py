@@ -18,7 +18,7 @@ from typing import cast
 from aiohttp import web
 
 from heliograph.model.configuration.revocations import ProvenBy
-from heliograph.runtime.address_counts import AddressCounts
+from heliograph.runtime.listeners.address_counts import AddressCounts
 from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST, PRINCIPAL
 from region_node.security.authentication.principal import Principal
 

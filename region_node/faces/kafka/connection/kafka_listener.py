@@ -13,10 +13,10 @@ import logging
 import ssl as tls_module
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.runtime.address_counts import AddressCounts
 from heliograph.runtime.byte_budget import ByteBudget
+from heliograph.runtime.listeners.address_counts import AddressCounts
+from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
-from heliograph.runtime.tls_listener import Listening, listen
 from region_node.faces.flow_control import Outbox
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from heliograph.model.certificate_role import REPLICATOR, peer_identity
 from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.wire.kafka.entry_conversion import for_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import (

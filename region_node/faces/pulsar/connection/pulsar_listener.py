@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
-from heliograph.runtime.address_counts import AddressCounts
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.listeners.address_counts import AddressCounts
+from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
-from heliograph.runtime.tls_listener import Listening, listen
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
 from region_node.faces.flow_control import Outbox, drained

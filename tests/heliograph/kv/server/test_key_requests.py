@@ -9,9 +9,9 @@ import pytest
 from heliograph.kv.machine_commands import CommandKind, command, txn_fields
 from heliograph.kv.metadata_store import Check, Delete, Op, Put
 from heliograph.kv.server.key_requests import check
-from heliograph.model.call_roles import BOOKIE
 from heliograph.model.errors import NotAllowed
-from heliograph.model.key_roles import KeyRoles, KeyRow
+from heliograph.model.roles.call_roles import BOOKIE
+from heliograph.model.roles.key_roles import KeyRoles, KeyRow
 from heliograph.wire.metadata_frames import Frame, body
 
 ROWS = KeyRoles((KeyRow("/own/", own=(BOOKIE,)), KeyRow("/seen/", read=(BOOKIE,)), KeyRow("ids", write=(BOOKIE,))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.runtime.address_counts import AddressCounts
+from heliograph.runtime.listeners.address_counts import AddressCounts
 
 
 def test_addresses_are_counted_until_they_go() -> None:

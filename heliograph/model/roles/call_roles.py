@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from heliograph.model.certificate_role import peer_identity
+from heliograph.model.roles.certificate_role import peer_identity
 
 BROKER, BOOKIE, META, CONFIG = "broker", "bookie", "meta", "config"
 ROLES = frozenset((BROKER, BOOKIE, META, CONFIG))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.call_roles import BOOKIE, BROKER, META
 from heliograph.model.errors import NotAllowed
-from heliograph.model.key_roles import KeyRoles, KeyRow, PeerKeys
+from heliograph.model.roles.call_roles import BOOKIE, BROKER, META
+from heliograph.model.roles.key_roles import KeyRoles, KeyRow, PeerKeys
 
 ALL = KeyRow("", read=(BROKER,), write=(BROKER,), watch=(BROKER,))
 ROWS = KeyRoles(

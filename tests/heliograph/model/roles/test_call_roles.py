@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.call_roles import BOOKIE, BROKER, CallRoles, CallRow
+from heliograph.model.roles.call_roles import BOOKIE, BROKER, CallRoles, CallRow
 
 
 class Call(IntEnum):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from heliograph.runtime.tls_listener import TlsListener, listen
+from heliograph.runtime.listeners.tls_listener import TlsListener, listen
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.tls import client_context, server_context
 

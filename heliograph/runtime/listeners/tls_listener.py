@@ -17,7 +17,7 @@ import socket
 import ssl as tls
 from collections.abc import Callable
 
-from heliograph.runtime.address_counts import AddressCounts
+from heliograph.runtime.listeners.address_counts import AddressCounts
 from heliograph.runtime.task_set import cancel_all
 
 log = logging.getLogger("heliograph.tls")

@@ -1,7 +1,7 @@
 """Which roles of a region's certificates may read, write, and watch which keys of its metadata: a row for each prefix.
 
 Is: the form of a row, the check of the rows, and the keys of one peer. Isn't: the rows (`local_meta.key_rows`), or
-which calls a role may make at all (`heliograph.model.call_roles`).
+which calls a role may make at all (`heliograph.model.roles.call_roles`).
 Invariants: what no row gives to a role is refused; a listing, and a watch, lie below one row as a whole; where keys are
 for those of their own name, a peer has one name, the first that it takes on its connection. A role that may do
 everything is asked nothing.
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from heliograph.model.call_roles import ROLES
 from heliograph.model.errors import NotAllowed
+from heliograph.model.roles.call_roles import ROLES
 
 
 class KeyRow(NamedTuple):
