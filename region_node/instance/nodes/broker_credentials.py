@@ -37,12 +37,13 @@ class SupervisorTokens:
             client = MetaClient([address], clock=self._clock, rng=system_rng(), ssl=tls)
             try:
                 found = await client.get(KEY)
-            except HeliographError:
-                return {}
+            except HeliographError:  # what is known may still count, and is taken for as long again
+                found = None
             finally:
                 client.close()
-            if found is None:
+            if found is not None:
+                secret = found[0]
+            elif not secret:
                 return {}
-            secret = found[0]
-            self._secrets[region] = secret, now
+            self._secrets[region] = secret, self._clock.monotonic()
         return {"Authorization": header(secret, region, NODE, self._clock)}

@@ -92,24 +92,33 @@ class RegionSecrets:
         async with self._asking:
             now = self._clock.monotonic()
             if self._version == known and (self._asked_at is None or now - self._asked_at >= REREAD_S):
-                self._asked_at = now
                 try:
                     found = await self._store.get(KEY)
                 except MetadataError:
                     return False
+                finally:  # those who have waited for this one are not each to wait as long again
+                    self._asked_at = self._clock.monotonic()
                 if found is not None:
                     self._heard(KEY, *found)
         return self._version != known
 
     async def rotate(self, overlap_s: float = OVERLAP_S) -> int:
         """Makes the secret anew. Returns until when the one before counts, wall ms; 0: no more. Raises NotAllowed: it
-        was made anew at the same moment; and what the metadata raises.
+        was made anew at the same moment, or the one before still counts and would not; and what the metadata raises.
         """
-        found = await self._store.get(KEY)
-        until_ms = self._clock.wall_ms() + int(overlap_s * 1000) if found is not None and overlap_s > 0 else 0
+        found, before = await self._store.get(KEY), await self._store.get(BEFORE)
+        now_ms = self._clock.wall_ms()
+        until_ms = now_ms + int(overlap_s * 1000) if found is not None and overlap_s > 0 else 0
         ops: list[Op] = [Put(KEY, self._new(), expected=ABSENT if found is None else found[1])]
         if found is not None and until_ms:
-            ops.append(Put(BEFORE, found[0] + until_ms.to_bytes(8, "big")))
+            known = None if before is None else _read_before(before[0])
+            if known is not None and known[1] > now_ms:
+                raise NotAllowed(
+                    f"the brokers' secret was made anew a moment ago, and the one before counts for "
+                    f"{(known[1] - now_ms) / 1000:.0f} s more: wait for that, or let only the newest count (--at-once)"
+                )
+            value = found[0] + until_ms.to_bytes(8, "big")
+            ops.append(Put(BEFORE, value, expected=ABSENT if before is None else before[1]))
         else:
             ops.append(Delete(BEFORE))
         try:
@@ -125,9 +134,14 @@ class RegionSecrets:
         if key == KEY and value and version > self._version:
             self._signing, self._version = value, version
         elif key == BEFORE:
-            self._before = None
-            if value and len(value) == _SECRET_BYTES + 8:
-                self._before = value[:_SECRET_BYTES], int.from_bytes(value[_SECRET_BYTES:], "big")
+            self._before = None if value is None else _read_before(value)
+
+
+def _read_before(value: bytes) -> tuple[bytes, int] | None:
+    """(the secret, until when it counts); None where it is of no form that is known here."""
+    if len(value) != _SECRET_BYTES + 8:
+        return None
+    return value[:_SECRET_BYTES], int.from_bytes(value[_SECRET_BYTES:], "big")
 
 
 class InternalTokens:

@@ -94,7 +94,7 @@ def test_an_address_has_so_many_handshakes_under_way_and_others_come_in(folder: 
 @LOOPS
 def test_above_all_that_there_may_be_others_wait_until_one_is_over(folder: Path, loop: Any) -> None:
     async def test() -> None:
-        async with listening(folder, most=2) as (listener, port):
+        async with listening(folder, most=2, gives_way_s=PATIENCE_S) as (listener, port):
             stuck = [await silent(port) for _ in range(2)]
             await silent(port)  # it waits in the kernel, in front of the next one
             waits = asyncio.create_task(answered(folder, port))
@@ -103,6 +103,20 @@ def test_above_all_that_there_may_be_others_wait_until_one_is_over(folder: Path,
             for _, writer in stuck:
                 writer.close()
             assert await waits == b"x127.0.0.1" and not listener.refused
+
+    run(loop, test)
+
+
+@LOOPS
+def test_silent_ones_on_all_places_give_way_the_oldest_first(folder: Path, loop: Any) -> None:
+    async def test() -> None:
+        async with listening(folder, most=3, timeout_s=PATIENCE_S, gives_way_s=0.01) as (listener, port):
+            stuck = [await silent(port, f"127.0.0.{1 + number}") for number in range(3)]
+            assert await answered(folder, port, "127.0.0.9") == b"x127.0.0.9"
+            assert await stuck[0][0].read() == b"" and listener.displaced == 1
+            for _ in range(3):
+                assert await answered(folder, port)
+            assert not stuck[2][0].at_eof()
 
     run(loop, test)
 

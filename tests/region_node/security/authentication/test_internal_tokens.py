@@ -152,6 +152,25 @@ def test_a_stolen_secret_can_be_ended_at_once() -> None:
     asyncio.run(run())
 
 
+def test_the_one_before_counts_as_long_as_was_said() -> None:
+    """Whoever asks a second time, as the first answer was lost, does not end the one that brokers still sign with."""
+
+    async def run() -> None:
+        region = Region()
+        secrets, first = (await region.broker("b0")).brokers_secrets, await region.stored()
+        assert secrets is not None
+        await secrets.rotate()
+        second = await region.stored()
+        with pytest.raises(NotAllowed, match=r"a moment ago.*600 s more.*--at-once"):
+            await secrets.rotate()
+        assert await region.stored() == second and (await region.stored(BEFORE))[:64] == first
+        region.clock.now += OVERLAP_S
+        await secrets.rotate()
+        assert (await region.stored(BEFORE))[:64] == second != await region.stored()
+
+    asyncio.run(run())
+
+
 def test_of_two_who_make_it_anew_at_once_one_is_told() -> None:
     async def run() -> None:
         region = Region()
