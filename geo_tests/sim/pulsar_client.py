@@ -168,7 +168,8 @@ class Connection(asyncio.Protocol):
             pong.pong.SetInParent()
             self.send(pong)
         elif kind == BaseCommand.CONNECTED:
-            self._ready.set_result(command)
+            if not self._ready.done():  # whoever waited has given up at this moment
+                self._ready.set_result(command)
         elif kind in (BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR, BaseCommand.CLOSE_PRODUCER):
             if self.on_producer is not None:
                 self.on_producer(command)
