@@ -1,8 +1,8 @@
 """What Kafka's and Pulsar's clients compress with: the same four algorithms, in each protocol's own framing.
 
 Is: bytes to bytes, bounded. Isn't: needed where a batch goes out as it came in.
-Invariants: nothing larger than OUTPUT_BYTES_MAX comes out, whatever went in; what cannot be decompressed raises
-CorruptData.
+Invariants: nothing larger than OUTPUT_BYTES_MAX comes out, whatever went in, and of Pulsar's just as much as its
+metadata says; what cannot be decompressed raises CorruptData.
 Kafka: 1 gzip, 2 snappy (in chunks, as its Java clients write it, or bare), 3 lz4 frames, 4 zstd. Pulsar: 1 lz4 block, 2
 zlib, 3 zstd, 4 bare snappy.
 """
@@ -33,7 +33,7 @@ def decompress(codec: int, data: Buffer) -> bytes:
     if codec == NONE:
         return raw
     if codec == GZIP:
-        return _inflate(raw, 31)
+        return _gunzip(raw)
     if codec == SNAPPY:
         return _xerial(raw) if raw.startswith(_XERIAL) else _snappy(raw)
     if codec == LZ4:
@@ -62,14 +62,27 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress_pulsar(codec: int, data: Buffer, size: int) -> bytes:
-    """What Pulsar's clients compressed, `size` bytes of it. Raises CorruptData."""
+    """What Pulsar's clients compressed, exactly `size` bytes of it. Raises CorruptData."""
     raw = bytes(data)
     if codec == 0:
         return raw
     if not 0 <= size <= OUTPUT_BYTES_MAX:
         raise CorruptData(f"an entry of {size} bytes, uncompressed; at most {OUTPUT_BYTES_MAX} are read")
-    if codec == 2:
-        return _inflate(raw, 15)
+    out = _inflated(raw, size) if codec == 2 else _of_one_block(codec, raw, size)
+    if len(out) != size:
+        raise CorruptData(f"an entry that has not the {size} bytes, uncompressed, that its metadata says")
+    return out
+
+
+def _inflated(raw: bytes, size: int) -> bytes:
+    """At most one byte more than `size`. Pulsar's Java client flushes its streams, and never ends them."""
+    try:
+        return zlib.decompressobj(15).decompress(raw, size + 1)
+    except zlib.error as error:
+        raise CorruptData(f"an entry that cannot be decompressed: {error}") from error
+
+
+def _of_one_block(codec: int, raw: bytes, size: int) -> bytes:
     into: dict[int, Callable[..., Any]] = {
         1: cramjam.lz4.decompress_block_into,
         3: cramjam.zstd.decompress_into,
@@ -98,8 +111,8 @@ def compress_pulsar(codec: int, data: bytes) -> bytes:
     return data
 
 
-def _inflate(data: bytes, wbits: int) -> bytes:
-    unpacker = zlib.decompressobj(wbits)
+def _gunzip(data: bytes) -> bytes:
+    unpacker = zlib.decompressobj(31)
     try:
         out = unpacker.decompress(data, OUTPUT_BYTES_MAX)
     except zlib.error as error:

@@ -147,7 +147,6 @@ def _decompress(kind: int, payload: memoryview, size: int) -> memoryview | None:
     if size > PAYLOAD_MAX:
         return None
     try:
-        plain = payload if kind == pb.NONE else memoryview(decompress_pulsar(kind, payload, size))
+        return payload if kind == pb.NONE else memoryview(decompress_pulsar(kind, payload, size))
     except CorruptData:
         return None
-    return plain if kind == pb.NONE or len(plain) == size else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import CorruptData, NotAllowed, NotFound
+from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.payload_compression import decompress_pulsar
@@ -105,10 +105,7 @@ def _answer(position: Position, entry: Buffer) -> web.Response:
 def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
     if metadata.compression == pb.NONE:
         return bytes(payload)
-    data = decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
-    if len(data) != metadata.uncompressed_size:
-        raise CorruptData(f"the message has not the {metadata.uncompressed_size} bytes that its metadata says")
-    return data
+    return decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
