@@ -3,35 +3,66 @@
 Is: listings and events to changes, each told once and in order, over any number of connections. Isn't: a connection, or
 a frame.
 Invariants: a watch never goes back in time, and tells every deletion that happened while it was cut off; what was
-stopped, also by its own callback, is told nothing any more.
+stopped, also by its own callback, is told nothing any more. A watch that the server refuses holds up no other one, and
+is asked for again on the next connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import logging
+from collections.abc import Iterator
 
 from heliograph.kv.metadata_store import WatchCallback
 from heliograph.kv.unreadable_records import tell_change
-from heliograph.model.errors import PeerError
+from heliograph.model.errors import NotAllowed, PeerError
+
+log = logging.getLogger("heliograph.kv")
 
 Rows = list[tuple[str, int, bytes | None]]
 """Holds (key, version, value) of each key; value None: the client is said to have it in that version."""
 
 
 class Watch:
-    """`since`: the index that it has come to; -1: it knows nothing yet. on_synced: called once it has told what there
-    was, or was stopped.
+    """`since`: the index that it has come to; -1: it knows nothing yet. refused: why the present connection does not
+    give it; "" where it does.
     """
 
-    __slots__ = ("callback", "known", "listed", "listing", "on_synced", "prefix", "since")
+    __slots__ = ("_heard", "_refusal_logged", "callback", "known", "listed", "listing", "prefix", "refused", "since")
 
-    def __init__(self, prefix: str, callback: WatchCallback, on_synced: Callable[[], None]) -> None:
-        self.prefix, self.callback, self.on_synced = prefix, callback, on_synced
+    def __init__(self, prefix: str, callback: WatchCallback) -> None:
+        self.prefix, self.callback = prefix, callback
         self.since = -1
         self.known: dict[str, int] = {}
         self.listing: Rows = []
         self.listed = False
         """Whether the present connection has given the whole listing."""
+        self.refused = ""
+        self._heard, self._refusal_logged = asyncio.Event(), False
+
+    async def synced(self) -> None:
+        """Returns once it has told what there was, or was stopped. Raises NotAllowed where it is refused."""
+        while not self.refused and not self._heard.is_set():
+            await self._heard.wait()
+        if self.refused:
+            raise NotAllowed(self.refused)
+
+    def on_synced(self) -> None:
+        self._heard.set()
+
+    def on_refused(self, why: str) -> None:
+        self.refused = why
+        self._heard.set()
+        if not self._refusal_logged:
+            self._refusal_logged = True
+            log.warning("metadata.watch_refused", extra={"prefix": self.prefix, "error": why})
+
+    def on_disconnected(self) -> None:
+        self.listing, self.listed = [], False
+        if self.refused:
+            self.refused = ""
+            if self.since < 0:
+                self._heard.clear()
 
 
 class Watches:
@@ -59,12 +90,17 @@ class Watches:
 
     @property
     def listed(self) -> bool:
-        """Whether every one has caught up on the present connection."""
-        return all(watch.listed for watch in self._of.values())
+        """Whether every one that is not refused has caught up on the present connection."""
+        return all(watch.listed or watch.refused for watch in self._of.values())
 
     def on_disconnected(self) -> None:
         for watch in self._of.values():
-            watch.listing, watch.listed = [], False
+            watch.on_disconnected()
+
+    def on_refused(self, number: int, why: str) -> None:
+        watch = self._of.get(number)
+        if watch is not None:
+            watch.on_refused(why)
 
     def on_listing(self, number: int, index: int, last: bool, found: Rows) -> None:
         """A part of what is there now, or of what has changed since. Raises PeerError."""

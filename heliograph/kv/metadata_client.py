@@ -104,7 +104,6 @@ class MetaClient:
         self._sequence = 0
         self._unanswered: dict[int, None] = {}
         self._watches = Watches()
-        self._synced: dict[int, asyncio.Event] = {}
         self._hears_leader = False
         self._fresh_at = clock.monotonic()
         self.on_done: Callable[[bool, int, float, bool], None] | None = None
@@ -170,23 +169,21 @@ class MetaClient:
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         self._ids += 1
         number = self._ids
-        self._synced[number] = synced = asyncio.Event()
-        watch = Watch(prefix, callback, synced.set)
+        watch = Watch(prefix, callback)
         self._watches.add(number, watch)
         self._run()
         if self._connection is not None:
             self._connection.write(frame(Frame.WATCH, number, body(prefix, watch.since)))
 
         def stop() -> None:
-            self._synced.pop(number, None)
             if self._watches.drop(number) and self._connection is not None:
                 self._connection.write(frame(Frame.UNWATCH, number, body()))
 
         return stop
 
     async def synced(self, prefix: str) -> None:
-        for synced in [self._synced[number] for number, watch in self._watches if watch.prefix == prefix]:
-            await synced.wait()
+        for watch in [watch for _, watch in self._watches if watch.prefix == prefix]:
+            await watch.synced()
 
     def stale_s(self) -> float:
         age_s = self._clock.monotonic() - self._fresh_at
@@ -295,14 +292,21 @@ class MetaClient:
             self._connection.write(request.payload_frame)
 
     def _on_answer(self, number: int, answer: bytes) -> None:
-        """Decides whether an answer ends its request, or it is to be repeated until its deadline."""
-        request = self._pending.get(number)
-        if request is None or request.answer.done():
-            return
+        """Decides whether an answer ends its request, or it is to be repeated until its deadline; or a watch is not
+        given.
+        """
         try:
             status, *found = unpack(answer)
         except MalformedCommand as error:
             raise PeerError(f"metadata answer: {error}") from error
+        request = self._pending.get(number)
+        if request is None:
+            if status == CommandStatus.REFUSED:
+                self._watches.on_refused(number, str(found[0]) if found else "refused")
+                self._touch()
+            return
+        if request.answer.done():
+            return
         request.sent = False
         if status == CommandStatus.NOT_LEADER:
             self._follow(found[0] if found and isinstance(found[0], str) else "")

@@ -133,7 +133,8 @@ class MetadataStore(Protocol):
 
     async def synced(self, prefix: str) -> None:
         """Returns once every watch of exactly this prefix has called back for each key that was present when it
-        began.
+        began. Raises NotAllowed where the metadata refuses such a watch, which is asked for again at the next
+        connection: what it has not told is not absent.
         """
         ...
 

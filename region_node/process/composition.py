@@ -347,8 +347,12 @@ class BookieRole:
 
             rng, tls = self._runtime.rng, certificates.dialer("bookie", "bookie")
             pool = BookiePool(meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls), rng)
+            try:
+                await pool.ready()
+            except BaseException:  # the next try has another one
+                pool.close()
+                raise
             self._stops.append(closing(pool.close))
-            await pool.ready()
             return LedgerContext(meta=meta, pool=pool, rng=rng)
 
         self.refill = Refill(self.bookie, context)

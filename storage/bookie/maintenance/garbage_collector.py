@@ -30,7 +30,7 @@ import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.kv.unreadable_records import readable
-from heliograph.model.errors import ConfigError, DiskFailed, HeliographError, MetadataError
+from heliograph.model.errors import ConfigError, DiskFailed, HeliographError, MetadataError, NotAllowed
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
@@ -202,8 +202,8 @@ class GarbageCollector:
             await check_mark(self._meta, self._mark, known.seen)
         except MetadataWentBack:
             await self.look()
-        except MetadataError:
-            pass  # away: the next one asks again
+        except (MetadataError, NotAllowed):
+            pass  # away, or of another version: the next one asks again
 
     async def _run(self) -> None:
         """Learns which metadata this bookie belongs to long before the first pass: learnt after a restore, a restored

@@ -19,7 +19,7 @@ import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.kv.unreadable_records import readable
-from heliograph.model.errors import CorruptData, MetadataError
+from heliograph.model.errors import CorruptData, MetadataError, NotAllowed
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.every import every
@@ -98,6 +98,9 @@ class Enrolment:
                 log.info("bookie.admitted", extra={"bookie": bookie.bookie_id, "start": record.start})
         except CorruptData as error:
             self._doubt(str(error))
+        except NotAllowed as error:  # by metadata of another version: the next step asks again
+            if bookie.limbo:
+                self._doubt(str(error))
         except MetadataError:
             pass  # away, or changed meanwhile: the next step asks again
 

@@ -9,17 +9,20 @@ away.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgpack
 
 from heliograph.kv.metadata_store import LEASE_TTL_MS, MetadataStore
-from heliograph.model.errors import LeaseLost, MetadataError, StorageError
+from heliograph.model.errors import LeaseLost, MetadataError, NotAllowed, StorageError
 from heliograph.model.feature_levels import LEVEL
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from local_meta.keys import bookie
+
+log = logging.getLogger("storage.bookie.registration")
 
 _RENEW_S = 1.0
 _FREE_STEP = 0.1
@@ -63,6 +66,7 @@ class Registration:
         self._limbo = limbo
         self._said_free = 0
         self._lease = 0
+        self._refused = ""
         self._said: tuple[bool, list[str], tuple[str, bool]] | None = None
         self._wake = asyncio.Event()
         self._tasks = TaskSet("the registration of the bookie has ended")
@@ -80,7 +84,7 @@ class Registration:
         if self._lease:
             try:
                 await self._meta.revoke(self._lease)
-            except MetadataError:
+            except (MetadataError, NotAllowed):
                 pass  # the lease ends by itself
             self._lease = 0
 
@@ -120,5 +124,10 @@ class Registration:
         except LeaseLost:
             self._lease = 0
             self._wake.set()
+        except NotAllowed as error:  # by metadata of another version, or under the lease lies what is not its own
+            self._lease = 0
+            if self._refused != str(error):
+                self._refused = str(error)
+                log.warning("bookie.registration_refused", extra={"key": self._key, "error": self._refused})
         except MetadataError:
             pass  # unavailable: the next pass tries again

@@ -10,6 +10,7 @@ import asyncio
 
 import pytest
 
+from heliograph.model.errors import NotAllowed
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
 from local_meta import keys
 from local_meta.ledger_ids import passed_over
@@ -287,5 +288,18 @@ def test_a_broker_that_deletes_by_a_metadata_that_went_back_is_refused() -> None
         meta.machine = newest
         await collector.look()
         assert await delete(7) == BookieCode.OK and 7 not in box.bookie.ledgers()
+
+    scenario(body)
+
+
+def test_a_glance_that_is_refused_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(box: Box, meta: Lying, collector: GarbageCollector) -> None:
+        async def refused(key: str) -> None:
+            raise NotAllowed(f"a bookie may not read {key}")
+
+        await collector.once()
+        monkeypatch.setattr(meta, "get", refused)
+        await collector.glance()
+        assert not collector.went_back
 
     scenario(body)

@@ -11,7 +11,7 @@ from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.errors import MetadataUnavailable, VersionConflict
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.bookie_frames import BookieCode, Kind
@@ -25,11 +25,15 @@ from tests.storage.bookie.history import SMALL, NotingPeer, add, send
 
 
 class Store(EmbeddedStore):
-    """The region's metadata. `away`: nobody reaches it. `deaf`: it takes what is put, and its answer is lost."""
+    """The region's metadata. `away`: nobody reaches it. `deaf`: it takes what is put, and its answer is lost.
+    `refuses`: the keys are not for a bookie.
+    """
 
-    away = deaf = False
+    away = deaf = refuses = False
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
+        if self.refuses:
+            raise NotAllowed("a bookie may not read that")
         if self.away:
             raise MetadataUnavailable("away")
         return await super().get(key)
@@ -147,6 +151,23 @@ def test_a_new_bookie_is_enrolled_by_itself_and_known_from_then_on() -> None:
             assert (known.salt, known.start, known.floor) == (life.bookie.identity.salt, start, 0)
             await premises.name(start)
             await life.end()
+
+    scenario(body)
+
+
+def test_one_that_is_refused_waits_in_limbo_and_is_asked_for_again() -> None:
+    async def body(premises: Premises) -> None:
+        premises.store.refuses = True
+        life = await premises.start()
+        await asyncio.sleep(5)
+        assert life.bookie.limbo == "a bookie may not read that"
+        premises.store.refuses = False
+        await asyncio.sleep(2)
+        assert not life.bookie.limbo and await life.store(1)
+        premises.store.refuses = True
+        await asyncio.sleep(60)
+        assert not life.bookie.limbo, "it was admitted already"
+        await life.end()
 
     scenario(body)
 
