@@ -7,7 +7,8 @@ origin's log, so it has a coordinate: what lies behind it goes by its tree, what
 by the one before. It travels with the entries, so whoever holds an entry knows the tree that governs it. Before the
 first record, and for regions that a tree does not name, the origin delivers itself. A record with nothing before it is
 *whole*: it governs itself, too.
-Invariants: records of an origin ascend; at most RECORDS_MAX are kept of each origin, the newest.
+Invariants: records of an origin ascend; of each origin the newest are kept, at most RECORDS_MAX in ORIGIN_BYTES_MAX:
+the same in every region that has reached them.
 
 A record: u8 version (2: a SKIP begins with 1), u8 whole, msgpack [region of the origin, {target: parent}]
 
@@ -31,6 +32,14 @@ from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
 
 VERSION = 2
 RECORDS_MAX = 32
+RECORD_BYTES_MAX = 16 << 10
+"""A source plants no larger one."""
+ORIGIN_BYTES_MAX = 32 << 10
+"""So much is kept of an origin, but the newest two in any case: the one that governs what comes, and the one before."""
+REGION_BYTES_MAX = 128 << 10
+"""So much may be kept of all origins of a region: it is in the topic's stored state."""
+_ROW_BYTES = 40
+"""What is stored with a record: its origin, and its coordinate."""
 ENDS_MAX = 64
 _REGIONS_MAX = 1024
 _FLAGS = FLAG_HIDDEN | FLAG_TREE
@@ -41,11 +50,18 @@ class Tree:
     region.
     """
 
-    __slots__ = ("_reach", "parents", "root", "whole")
+    __slots__ = ("_reach", "_size", "parents", "root", "whole")
 
     def __init__(self, root: str, parents: Mapping[str, str], whole: bool = False) -> None:
         self.root, self.parents, self.whole = root, dict(parents), whole
         self._reach: dict[str, frozenset[str]] = {}
+        self._size = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What its record takes in the topic's stored state, at most."""
+        self._size = self._size or len(self.encode()) + _ROW_BYTES
+        return self._size
 
     def parent(self, region: str) -> str:
         return self.parents.get(region, self.root)
@@ -125,7 +141,7 @@ class TreeBook:
         found = self._of.setdefault(origin, [])
         if not found or found[-1][0] < at:
             found.append((at, tree))
-            del found[:-RECORDS_MAX]
+            self._of[origin] = _kept(found)
 
     def with_records(self, origin: Origin, records: Iterable[Run]) -> TreeBook:
         """A book of `origin` alone, which knows those that came, too. Raises CorruptData."""
@@ -166,6 +182,11 @@ class TreeBook:
         found = self._of.get(origin, [])
         return len(found) - bisect_right(found, prefix, key=_at)
 
+    def behind_bytes(self, origin: Origin, prefix: Position) -> int:
+        """What these take, and the one before them, by which goes what such a region lacks first."""
+        found = self._of.get(origin, [])
+        return sum(tree.size_bytes for _, tree in found[max(0, bisect_right(found, prefix, key=_at) - 1) :])
+
     def next_record(self, origin: Origin, after: Position) -> Position | None:
         """The coordinate of the first record above `after`."""
         found = self._of.get(origin, [])
@@ -204,11 +225,15 @@ class TreeBook:
             return found[index - 1][1]
         return found[0][1] if found[0][1].whole else None
 
-    # -- where this region's ledgers end -------------------------------------------------------------------------------
+    def size_with(self, origin: Origin, at: Position, tree: Tree) -> int:
+        """What the records of all origins of that region take once this one is noted, too."""
+        books = {other: found for other, found in self._of.items() if other[0] == origin[0]}
+        found = books.get(origin, [])
+        if not found or found[-1][0] < at:
+            books[origin] = _kept([*found, (at, tree)])
+        return sum(tree.size_bytes for found in books.values() for _, tree in found)
 
-    def size_bytes(self, region: int) -> int:
-        """The records of all origins of a region together, by its number."""
-        return sum(len(tree.encode()) for origin, found in self._of.items() if origin[0] == region for _, tree in found)
+    # -- where this region's ledgers end -------------------------------------------------------------------------------
 
     def stored(self, ledger: int, last: int) -> None:
         """Something is durable up to (ledger, last): in order."""
@@ -246,6 +271,17 @@ class TreeBook:
         book._ends = dict(ends)
         book._last = (last[0], last[1]) if last is not None else None
         return book
+
+
+def _kept(found: list[tuple[Position, Tree]]) -> list[tuple[Position, Tree]]:
+    """found: ascending. The newest of them; after one more it is the same, whatever went before."""
+    size, kept = 0, 0
+    for _, tree in reversed(found[-RECORDS_MAX:]):
+        size += tree.size_bytes
+        if size > ORIGIN_BYTES_MAX and kept >= 2:
+            break
+        kept += 1
+    return found[-kept:]
 
 
 def _at(record: tuple[Position, Tree]) -> Position:

@@ -3,7 +3,8 @@
 Is: the comparison of what the policies want with the newest record, the append of another one, and which topics are to
 be looked at again. Isn't: what follows from a record (`replicator.sending.link_sender`).
 Invariants: one record at a time; at most CHANGES_MAX records that some region has not reached yet: a further change
-waits until the regions have followed.
+waits until the regions have followed. And no more bytes of them than a book keeps, so that none is evicted that some
+region needs; what regions would refuse is not written down.
 Source: docs/protocols/links.md, "Topologies".
 """
 
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.replication_routes import Topology, tree
 from heliograph.model.errors import HeliographError
-from replicator.log.routing_trees import Tree
+from heliograph.model.positions import AFTER_ALL
+from replicator.log.routing_trees import ORIGIN_BYTES_MAX, RECORD_BYTES_MAX, REGION_BYTES_MAX, Tree
 
 if TYPE_CHECKING:
     from replicator.log.replicated_log import ReplicatedLog
@@ -33,7 +35,7 @@ def plant(
     on.
 
     again: called once the record is durable, or has failed: whoever wants a tree compares anew. Returns False where a
-    change has to wait.
+    change has to wait. One that is too large is refused: an event says so, and everything goes on by the tree before.
     """
     book, origin = log.state.trees, log.origin
     wanted = {target: parent for target, parent in sorted(parents.items()) if parent != region}
@@ -41,9 +43,17 @@ def plant(
     if (newest.parents if newest is not None else {}) == wanted or log.closed is not None:
         return True
     slowest = min((log.known[target][0].prefix(origin) for target in targets if target in log.known), default=None)
-    if log.planting or (slowest is not None and book.behind(origin, slowest) >= CHANGES_MAX):
+    if log.planting:
         return False
     whole = newest is None and not log.publishes
+    record = Tree(region, wanted, whole)
+    if why := _too_large(log, record):
+        events.error("link.tree_refused", extra={"topic": log.topic, "error": why})
+        return True
+    if slowest is not None and (behind := book.behind(origin, slowest)):
+        size = book.behind_bytes(origin, slowest) + record.size_bytes
+        if behind >= CHANGES_MAX or size > ORIGIN_BYTES_MAX:
+            return False
     log.planting = True
 
     def stored(_: Segments) -> None:
@@ -56,8 +66,23 @@ def plant(
         events.warning("link.tree_failed", extra={"topic": log.topic, "error": str(error)})
         again()
 
-    log.append_tree(Tree(region, wanted, whole).as_run(), stored, failed)
+    log.append_tree(record.as_run(), stored, failed)
     return True
+
+
+def _too_large(log: ReplicatedLog, record: Tree) -> str:
+    if record.size_bytes > RECORD_BYTES_MAX:
+        return (
+            f"the tree by replicationTopology, of {len(record.parents)} regions, takes {record.size_bytes} bytes; "
+            f"{RECORD_BYTES_MAX} are allowed: entries go on by the tree before; let fewer regions go by way of others"
+        )
+    size = log.state.trees.size_with(log.origin, AFTER_ALL, record)
+    if size > REGION_BYTES_MAX:
+        return (
+            f"the topic's trees of all epochs of this region would take {size} bytes, and other regions take "
+            f"{REGION_BYTES_MAX}: entries go on by the tree before; publish to a topic of another name to change it"
+        )
+    return ""
 
 
 class Planter:

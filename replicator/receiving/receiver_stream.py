@@ -28,7 +28,7 @@ from replicator.health.incoming_stats import Heard, IncomingLink
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_entries import passing, received
 from replicator.log.replicated_log import ReplicatedLog
-from replicator.log.routing_trees import Tree, is_tree
+from replicator.log.routing_trees import REGION_BYTES_MAX, Tree, is_tree
 from replicator.subscriptions.ack_claims import Claims
 
 Write = Callable[[Sequence[Buffer]], None]
@@ -37,8 +37,6 @@ ORIGINS_MAX = 1000
 """So many has one region in a topic: each is in the topic's stored state for good. A region has a new one with each
 incarnation of its topic, and with each epoch.
 """
-TREES_BYTES_MAX = 64 << 10
-"""So much may the records of trees of one region take in a topic."""
 
 
 class RelayRights(Protocol):
@@ -224,8 +222,11 @@ class ReceiverStream:
             tree = Tree.decode(run.parts[0])
         except CorruptData as error:
             raise PeerError(f"link: {error}") from error
-        if self.log.state.trees.size_bytes(origin[0]) + len(run.parts[0]) > TREES_BYTES_MAX:
-            raise self.refused(origin, f"{self._region} takes {TREES_BYTES_MAX} bytes of that region's trees at most")
+        trees, at = self.log.state.trees, run.coordinate(0)
+        if at > (trees.newest_at(origin) or BEFORE_ALL) and trees.size_with(origin, at, tree) > REGION_BYTES_MAX:
+            raise self.refused(
+                origin, f"{self._region} takes {REGION_BYTES_MAX} bytes of that region's trees at most; {self._anew()}"
+            )
         if tree.root != self._relays.region_of(origin):
             raise self.refused(origin, f"it brings a tree that begins in {tree.root}, which does not publish there")
         if origin[0] == self.source_number or origin in self._passed_on:
@@ -236,6 +237,14 @@ class ReceiverStream:
             if why := self._relays.refusal(self.log, self.source, origin, run):
                 raise self.refused(origin, why)
         self._passed_on[origin] = tree.root
+
+    def _anew(self) -> str:
+        """What to do where the topic has too much of a region's origins in its state."""
+        return (
+            f"once others have what was published to the topic in {self._region}, and all of it is read there, delete "
+            "it there: it is made anew, with what other regions hold; and publish under new names rather than delete "
+            "one and the same again and again"
+        )
 
     def _check_leadership(self, origin: Origin, number: int) -> None:
         """With a newer leadership the exact sequences of the one before are forgotten: a number that is made up would

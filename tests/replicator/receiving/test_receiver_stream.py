@@ -311,13 +311,38 @@ def test_a_region_makes_no_more_origins_than_the_state_of_a_topic_can_hold(monke
     play(scenario)
 
 
+def wide(number: int, size_bytes: int) -> Tree:
+    """A whole one of about so many bytes."""
+    return Tree("eu", {f"{number}-{i:0196}": "us" for i in range(size_bytes // 204)}, whole=True)
+
+
 def test_a_regions_trees_have_an_end() -> None:
     async def scenario(peer: Peer) -> None:
-        wide = Tree("eu", {f"{number:0200}": "us" for number in range(250)}, whole=True)
-        peer.tree(EU, (0, 0), wide)
+        for incarnation in (1, 2, 3):
+            peer.tree((2, 1, incarnation), (0, 0), wide(1, 40_000))
+            await asyncio.sleep(0.1)
+        peer.tree((2, 1, 4), (0, 0), wide(1, 40_000))
+        text = peer.refused()
+        assert "us takes 131072 bytes of that region's trees at most" in text and "delete it there" in text
+        await peer.open()
+        peer.tree((2, 1, 3), (0, 0), wide(1, 40_000))
+        peer.run((2, 1, 3), (0, 1), (0, 0))
         await asyncio.sleep(0.1)
-        peer.tree(EU, (0, 1), wide, (0, 0))
-        assert "bytes of that region's trees at most" in peer.refused()
-        assert peer.log.state.trees.newest_at(EU) == (0, 0)
+        assert peer.log.vector.prefix((2, 1, 3)) == (0, 1), "what is here already adds nothing"
+
+    play(scenario)
+
+
+def test_a_topology_that_changes_for_ever_stops_no_link() -> None:
+    """The trees of long ago, which are forgotten, count for nothing."""
+
+    async def scenario(peer: Peer) -> None:
+        previous = BEFORE_ALL
+        for number in range(40):
+            peer.tree(EU, (0, number), wide(number, 12_000), previous)
+            previous = (0, number)
+            await asyncio.sleep(0.1)
+        assert peer.log.vector.prefix(EU) == previous
+        assert peer.log.state.trees.behind(EU, BEFORE_ALL) == 2
 
     play(scenario)
