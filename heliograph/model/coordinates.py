@@ -55,7 +55,9 @@ VERSION = 1
 MISSING_MAX = 1024
 """An origin has so many."""
 REGION_MISSING_MAX = 2048
-"""All origins of a region together have so many: each is 32 bytes of the topic's stored state, which has an end."""
+"""All origins of a region together have so many, or one each: each is 32 bytes of the topic's stored state, which has
+an end.
+"""
 _ORIGIN = struct.Struct(">IIQqqH")
 _RANGE = struct.Struct(">qqqq")
 
@@ -107,9 +109,10 @@ class Vector:
         if len(ranges) > MISSING_MAX:
             _join_oldest(ranges)
         elif len(self._missing) > 1:
-            of_region = [found for other, found in self._missing.items() if other[0] == origin[0]]
-            if sum(map(len, of_region)) > REGION_MISSING_MAX:
-                _join_oldest(max(of_region, key=len))
+            of_region = [(len(found), other) for other, found in self._missing.items() if other[0] == origin[0]]
+            count, longest = max(of_region)  # the same after a replay, whatever the order in which they were heard of
+            if count > 1 and sum(length for length, _ in of_region) > REGION_MISSING_MAX:
+                _join_oldest(self._missing[longest])
 
     def fill(self, origin: Origin, after: Position, through: Position) -> None:
         """Entries beat a SKIP: (after, through] is missing no more. The prefix stays."""

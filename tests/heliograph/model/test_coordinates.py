@@ -119,3 +119,24 @@ def test_a_regions_origins_share_their_missing_ranges_and_no_other_regions() -> 
     assert sum(map(len, found)) == REGION_MISSING_MAX and len(vector.missing((2, 1, 1))) == 2
     for ranges in found:
         assert ranges[0][0] <= (0, 0) and ranges[-1] == ((599, 0), (599, 1)), "it names too much, never too little"
+
+
+def test_origins_with_one_missing_range_each_keep_it() -> None:
+    vector = Vector()
+    for incarnation in range(REGION_MISSING_MAX + 2):
+        vector.skip((1, 1, incarnation), (0, 0), (0, 1))
+    assert len(vector) == REGION_MISSING_MAX + 2
+    assert all(vector.missing(origin) == (((0, 0), (0, 1)),) for origin in vector)
+
+
+def test_which_ranges_are_joined_is_the_same_after_a_replay() -> None:
+    vector = Vector()
+    for incarnation in (3, 2, 1):
+        for number in range(REGION_MISSING_MAX // 4):
+            vector.skip((1, 1, incarnation), (number, 0), (number, 1))
+    for number in range(REGION_MISSING_MAX // 4):
+        vector.skip((1, 1, 0), (number, 0), (number, 1))
+    loaded = Vector.decode(vector.encode())
+    for each in (vector, loaded):
+        each.skip((1, 1, 9), (0, 0), (0, 1))
+    assert vector == loaded
