@@ -140,11 +140,16 @@ class Authorization:
 
     def may_look_up(self, principal: Principal, topic: TopicName) -> bool:
         said = self.says_of_topic(principal, AclOperation.DESCRIBE, topic)
-        return said is not AclAnswer.REFUSED and (
-            said is AclAnswer.ALLOWED
-            or self.may(principal, Action.PRODUCE, topic)
-            or self.may(principal, Action.CONSUME, topic)
-        )
+        return said is not AclAnswer.REFUSED and (said is AclAnswer.ALLOWED or self.may_open(principal, topic))
+
+    def may_make(self, principal: Principal, topic: TopicName) -> bool:
+        """Whether a topic that is not there is made because it asks for it: to see one is not enough."""
+        said = self.says_of_topic(principal, AclOperation.CREATE, topic)
+        return said is AclAnswer.ALLOWED or (said is AclAnswer.SILENT and self.may_open(principal, topic))
+
+    def may_open(self, principal: Principal, topic: TopicName) -> bool:
+        """Whether it may produce, or consume."""
+        return self.may(principal, Action.PRODUCE, topic) or self.may(principal, Action.CONSUME, topic)
 
     def may_list(self, principal: Principal, namespace: str) -> bool:
         """The topics of a namespace: for whoever may produce or consume in all of it."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from heliograph.model.configuration.acl_records import AclOperation
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import APIS, Fields, Request
@@ -114,7 +113,7 @@ async def _topic(
     row: Fields = {"name": kafka, "error_code": 0, "partitions": [], "is_internal": False}
     try:
         name = connection.gate.topic(request, kafka)
-        create = create and not connection.gate.refuses(AclOperation.CREATE, name)
+        create = create and connection.gate.makes(name)
         count = await (broker.cluster.ensure(name) if create else broker.cluster.partitions(name))
         if not count:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)

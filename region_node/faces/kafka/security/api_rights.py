@@ -150,10 +150,10 @@ class RequestGate:
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"the role {principal.role!r} may not {what}")
         return name
 
-    def refuses(self, operation: AclOperation, name: TopicName) -> bool:
-        """Whether an ACL does what goes without a right of its own."""
+    def makes(self, name: TopicName) -> bool:
+        """Whether the client may make that topic by asking for it."""
         assert self._login.principal is not None
-        return self._rights.says_of_topic(self._login.principal, operation, name) is AclAnswer.REFUSED
+        return self._rights.may_make(self._login.principal, name)
 
     def of_all(self, request: Request, topic: TopicName | None = None) -> None:
         """What is of the listener's whole namespace, or of the instance, as the row says; topic: of its tenant. Raises

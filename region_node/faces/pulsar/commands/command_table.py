@@ -96,9 +96,8 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
     try:
         name = TopicName.parse(command.topic)
         _check_found(connection, name)
-        response.partitions = await connection.listener.lookup.partitions(
-            str(name), command.metadata_auto_creation_enabled
-        )
+        makes = command.metadata_auto_creation_enabled and (is_assign(str(name)) or connection.identity.may_open(name))
+        response.partitions = await connection.listener.lookup.partitions(str(name), makes)
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
     except HeliographError as error:
         response.response = pb.CommandPartitionedTopicMetadataResponse.Failed

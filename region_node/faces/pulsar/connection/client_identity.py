@@ -194,6 +194,11 @@ class Identity:
         assert self.principal is not None
         self._connection.listener.security.rights.check_look_up(self.principal, topic)
 
+    def may_open(self, topic: TopicName) -> bool:
+        """Whether the client may produce to the topic, or consume it."""
+        assert self.principal is not None
+        return self._connection.listener.security.rights.may_open(self.principal, topic)
+
     def check_transactions(self) -> None:
         """Raises Unauthorized where the client may begin no transactions."""
         assert self.principal is not None

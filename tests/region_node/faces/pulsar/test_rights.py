@@ -234,6 +234,29 @@ def test_an_acl_of_kafkas_that_refuses_closes_what_is_open_and_refuses_what_come
     run(secret, test)
 
 
+@pytest.mark.parametrize(
+    ("operation", "makes"), [("describe", False), ("delete", False), ("create", False), ("read", True), ("write", True)]
+)
+def test_who_may_only_look_up_a_topic_does_not_make_it_by_asking_for_its_partitions(
+    secret: str, operation: str, makes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        asked: list[bool] = []
+
+        async def partitions(topic: str, create: bool) -> int:
+            asked.append(create)
+            return 0
+
+        monkeypatch.setattr(broker.listener.lookup, "partitions", partitions)
+        of_bob = AclRecord("topic", "literal", TOPIC, "a", "*", operation, True)
+        view.refuse(of_bob, of_bob._replace(operation="describe"))
+        made = await client(broker, "a")
+        await made.do(asking(1)["partitions"])
+        assert asked == [makes]
+
+    run(secret, test)
+
+
 def test_a_change_of_other_policies_rechecks_nobody(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: Broker, view: View) -> None:
         view.grant(permissions={"a": ["produce"]})

@@ -240,6 +240,22 @@ def test_metadata_makes_no_topic_whose_making_an_acl_refuses() -> None:
     with_face(run)
 
 
+@pytest.mark.parametrize(
+    ("operations", "made"),
+    [((DESCRIBE,), False), ((DELETE,), False), ((DESCRIBE, CREATE), True), ((READ,), True), ((WRITE,), True)],
+)
+def test_metadata_makes_no_topic_for_who_may_only_see_it(operations: tuple[int, ...], made: bool) -> None:
+    async def test(face: Face) -> None:
+        root, bob = secured(face)
+        assert set(await create(root, *(wanted("t", operation) for operation in operations))) == {0}
+        asked = {"topics": [{"name": "t", "topic_id": bytes(16)}], "allow_auto_topic_creation": True}
+        answer = await bob.ask("metadata", 4, asked)
+        expected = 0 if made else Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert [row["error_code"] for row in answer["topics"]] == [expected]
+
+    with_face(test)
+
+
 def test_a_star_is_every_topic_of_the_namespace() -> None:
     async def run(face: Face) -> None:
         root, _ = secured(face)
