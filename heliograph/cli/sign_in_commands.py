@@ -52,6 +52,8 @@ def login(
         scope, audience = scope or last.scope, audience or last.audience
     if not issuer or not client_id:
         raise ConfigError("which identity provider? Give --issuer https://… and --client-id ID")
+    with store.locked():
+        pass  # a folder that is open to others is said before somebody confirms anything
     console = Console(stderr=True)
     with console.status("asking the issuer for a code") as status:
 

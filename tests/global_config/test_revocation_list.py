@@ -10,7 +10,7 @@ import pytest
 from global_config import keys, revocation_list
 from global_config.revocation_list import KEPT_MS, RevocationList
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import rows_under
+from heliograph.kv.metadata_store import Delete, rows_under
 from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
 from heliograph.model.errors import NotAllowed, NotFound
 
@@ -51,6 +51,25 @@ def test_there_are_so_many_and_the_refusal_says_what_to_do(monkeypatch: pytest.M
         await made.add(record("c", 1001))
         with pytest.raises(NotAllowed, match="revocations remove"):
             await made.add(record("d"))
+
+    asyncio.run(run())
+
+
+def test_one_is_revoked_although_what_is_over_may_not_go_yet() -> None:
+    """Whoever decides has another clock, by which nothing is over for long enough."""
+
+    class Refusing(EmbeddedStore):
+        async def txn(self, ops: Any) -> int:
+            if any(isinstance(op, Delete) for op in ops):
+                raise NotAllowed("a revocation is lifted, and goes when it has been over for a month")
+            return await super().txn(ops)
+
+    async def run() -> None:
+        store = Refusing()
+        made = RevocationList(store)
+        await made.add(record("over", until_ms=2000))
+        await made.add(record("urgent", 2001 + KEPT_MS))
+        assert sorted(await names(store)) == ["over", "urgent"]
 
     asyncio.run(run())
 

@@ -138,5 +138,5 @@ def _check(path: Path, found: os.stat_result, wanted: str) -> None:
     if found.st_mode & 0o077:
         raise ConfigError(
             f"{path} is open to others on this machine: `chmod {wanted} {path}`; where somebody else uses this "
-            "machine, `heliograph logout` and sign in again"
+            "machine, give `heliograph logout` behind that, and sign in again"
         )
