@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
@@ -33,7 +32,7 @@ from heliograph.wire.kafka.record_batches import (
 )
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run, TxnId
 from region_node.faces.kafka.log.compacted_reads import CompactedReads
-from region_node.faces.kafka.log.large_conversions import NONE_AHEAD
+from region_node.faces.kafka.log.large_conversions import NONE_AHEAD, Ahead
 from region_node.faces.kafka.log.producer_sequences import Sequences
 from region_node.faces.kafka.log.sequence_store import SequenceStore
 from region_node.faces.kafka.log.time_index import Times
@@ -294,42 +293,48 @@ class KafkaLog:
         return None
 
     def batches(
-        self, pieces: list[Piece], offset: int, max_bytes: int, magic: int = 2, ahead: Mapping[int, bytes] = NONE_AHEAD
+        self, pieces: list[Piece], offset: int, max_bytes: int, magic: int = 2, ahead: Ahead = NONE_AHEAD
     ) -> list[Buffer]:
         """Record batches of what was read, from the one that holds `offset` on: at least one, then at most
-        `max_bytes`. ahead: index of an entry's first message -> its batch, where that was made already.
+        `max_bytes`; nothing of what `ahead` stops at, or behind it.
         """
         out: list[Buffer] = []
         size, end, shown = 0, offset, 0
+        at: Position | None = None
         for ledger, first, run in pieces:
             base, flags, counts = run.first_index, run.flags, run.counts
             for index, part in enumerate(run.parts):
                 count = 1 if counts is None else counts[index]
                 flag = 0 if flags is None else flags[index]
                 if base + count > offset and not flag & _UNSEEN:
-                    made = self._entry(part, flag, count, base, offset, magic, ahead.get(base))
+                    at = ledger, first + index
+                    if base == ahead.stop or (out and size >= max_bytes):
+                        return self._sent(out, offset, end, shown, at, size, magic)
+                    made = self._entry(part, flag, count, base, offset, magic, ahead.made.get(base))
                     length = sum(map(len, made))
                     if out and size + length > max_bytes:
-                        return self._sent(out, end, shown, (ledger, first + index), size)
+                        return self._sent(out, offset, end, shown, at, size, magic)
                     out += made
                     size += length
                     shown += count
                 base += count
                 end = max(end, base)
-            if run is pieces[-1][2]:
-                self._remember(end, (ledger, first + run.count))
-        if not out and end > offset and magic == 2:
-            out = [_at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
-        self.counts.sent(shown, size)
-        return out
+            at = ledger, first + run.count
+        return self._sent(out, offset, end, shown, at, size, magic)
 
-    def _sent(self, out: list[Buffer], end: int, shown: int, at: Position, size: int) -> list[Buffer]:
-        self._remember(end, at)
+    def _sent(
+        self, out: list[Buffer], offset: int, end: int, shown: int, at: Position | None, size: int, magic: int
+    ) -> list[Buffer]:
+        """at: of what stands at `end`, where anything was read."""
+        if at is not None:
+            self._remember(end, at)
         self.counts.sent(shown, size)
+        if not out and end > offset and magic == 2:
+            return [_at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
         return out
 
     def _entry(
-        self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int, ahead: bytes | None
+        self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int, ahead: bytes | CorruptData | None
     ) -> list[Buffer]:
         """What is sent of an entry; of one that has no form for this reader nothing: whoever waited for it would wait
         for ever.
@@ -344,13 +349,15 @@ class KafkaLog:
             return []
 
     def _made(
-        self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int, ahead: bytes | None
+        self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int, ahead: bytes | CorruptData | None
     ) -> list[Buffer]:
         if flag & FLAG_KAFKA:
             batch = batch_of(part)
             if magic == 2:
                 return [PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH), batch[16:]]
         else:
+            if isinstance(ahead, CorruptData):
+                raise ahead
             batch = memoryview(as_batch(part, count) if ahead is None else ahead)
             self._converted(count)
             if magic == 2:

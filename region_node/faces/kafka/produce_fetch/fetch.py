@@ -20,7 +20,7 @@ from heliograph.runtime.clock import Rng
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
-from region_node.faces.kafka.log.large_conversions import made_ahead
+from region_node.faces.kafka.log.large_conversions import CONVERTING_S, made_ahead
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.security.authorization.authorization_service import Action
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _BYTES_MAX = 50 << 20
 _WAIT_MS_MAX = 60_000
 _LOOK_AGAIN_S = 0.01
+_FULL_AGAIN_S = 1.0
 Key = tuple[str | bytes, int]
 """(the topic, by its id from version 13 on and before by its name; partition)"""
 Wanted = dict[Key, Fields]
@@ -154,7 +155,11 @@ class _Fetching:
         self._rules = 0
         """How often the rights had changed when these logs were asked for: what is open ends with the right to it."""
         self._throttled: dict[Key, float] = {}
-        """Partitions whose dispatch rate is used up -> seconds until it has recovered."""
+        """Partitions whose dispatch rate is used up, or whose entries find no place among those that wait to be
+        converted -> seconds until they are looked at again.
+        """
+        self._late_at = math.inf
+        """When no other entry is converted for this request; set when the first one is."""
         self._size = 0
         self._urgent = False
 
@@ -165,7 +170,7 @@ class _Fetching:
 
     @property
     def throttle_ms(self) -> int:
-        """Where rates left nothing to send: when to ask again."""
+        """Where nothing could be sent yet: when to ask again."""
         return 0 if self._size or not self._throttled else math.ceil(1000 * min(self._throttled.values()))
 
     async def run(self) -> dict[Key, Fields]:
@@ -205,8 +210,9 @@ class _Fetching:
         rows: dict[Key, Fields] = {}
         self._size, left = 0, self._max_bytes
         self._throttled.clear()
-        if self._rules != (changes := self._connection.broker.security.rights.changes):
-            self._rules = changes
+        rights = self._connection.broker.security.rights
+        if self._rules != rights.changes:
+            self._rules = rights.changes
             self._logs.clear()
         for key, part in self._wanted.items():
             row = rows[key] = {
@@ -226,17 +232,44 @@ class _Fetching:
             row["records"] = records
             self._size += size
             left -= size
+        if self._rules != rights.changes:  # while storage, or a conversion, was waited for
+            self._look_again(rows)
         return rows
 
-    async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
+    def _look_again(self, rows: dict[Key, Fields]) -> None:
+        """Takes from the answer what may not be read any more."""
+        for key, row in rows.items():
+            try:
+                self._check(key)
+            except HeliographError as error:
+                self._size -= sum(map(len, row["records"]))
+                row.update(error_code=code_of(error), high_watermark=-1, log_start_offset=-1, records=[])
+                self._urgent = True
+
+    def _check(self, key: Key) -> str:
+        """The topic, where it may be read. Raises Refused, Unauthorized."""
         broker, principal = self._connection.broker, self._connection.login.principal
         assert principal is not None
+        kafka = key[0] if isinstance(key[0], str) else broker.of_id(key[0])
+        broker.check(principal, Action.CONSUME, kafka)
+        return kafka
+
+    def _late(self) -> bool:
+        """Whether entries were converted so long that the answer goes out as it is."""
+        now = self._connection.broker.clock.monotonic()
+        if self._late_at == math.inf:
+            self._late_at = now + CONVERTING_S
+        if now < self._late_at:
+            return False
+        self._urgent = True
+        return True
+
+    async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
+        broker = self._connection.broker
         log = self._logs.get(key)
         if log is None or log.topic.closed:
             self._logs.pop(key, None)
-            kafka = key[0] if isinstance(key[0], str) else broker.of_id(key[0])
-            broker.check(principal, Action.CONSUME, kafka)
-            log = self._logs[key] = await broker.log(kafka, key[1])
+            log = self._logs[key] = await broker.log(self._check(key), key[1])
         end, offset = log.high_watermark, part["fetch_offset"]
         row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
         row["log_start_offset"] = log.start_offset
@@ -257,9 +290,11 @@ class _Fetching:
             pieces = await log.fetch(offset, room, committed=self._committed)
         if not pieces:
             return await log.passed_over(offset, self._magic)
-        ahead = await made_ahead(pieces, offset, room, broker.converting)
+        ahead = await made_ahead(pieces, offset, room, broker.converting, self._late)
         before = broker.counts.messages_out
         records = log.batches(pieces, offset, room, self._magic, ahead)
+        if ahead.full and not records:
+            self._throttled[key] = _FULL_AGAIN_S
         usage, messages, size = (
             broker.usage.of(log.topic.name.tenant),
             broker.counts.messages_out - before,

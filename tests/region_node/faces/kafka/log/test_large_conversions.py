@@ -7,12 +7,13 @@ import threading
 
 import pytest
 
+from heliograph.model.errors import CorruptData
 from heliograph.runtime.compute_thread import Offload
 from heliograph.wire.kafka.entry_conversion import as_batch, entry_of
 from heliograph.wire.kafka.record_batches import build_batch
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, Run
 from region_node.faces.kafka.log import large_conversions
-from region_node.faces.kafka.log.large_conversions import LARGE_BYTES, LARGE_COUNT, is_large, made_ahead
+from region_node.faces.kafka.log.large_conversions import LARGE_BYTES, LARGE_COUNT, Ahead, made_ahead, size_of
 from tests.region_node.faces.kafka.pulsar_batches import batch
 
 SMALL, MANY, LONG, BOMB = (
@@ -37,10 +38,14 @@ def run_of(*entries: tuple[bytes, int, int], first: int = 0) -> tuple[int, int, 
     return 1, 0, run
 
 
+def never() -> bool:
+    return False
+
+
 def test_an_entry_is_large_by_what_it_says_of_itself() -> None:
-    assert len(BOMB) < LARGE_BYTES / 100
-    assert [is_large(part, 1) for part in (SMALL, MANY, LONG, BOMB, b"\0" * 20)] == [False, True, True, True, False]
-    assert is_large(SMALL, LARGE_COUNT + 1)
+    assert len(BOMB) < LARGE_BYTES / 100 < 2 * LARGE_BYTES < size_of(BOMB, 2)[0]
+    assert [size_of(part, 1)[1] for part in (SMALL, MANY, LONG, BOMB, b"\0" * 20)] == [False, True, True, True, False]
+    assert size_of(SMALL, LARGE_COUNT + 1) == (len(SMALL), True)
 
 
 def test_large_entries_are_made_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +62,25 @@ def test_large_entries_are_made_in_another_thread(monkeypatch: pytest.MonkeyPatc
 
     async def main() -> None:
         thread = Offload()
-        found = await made_ahead(pieces, 0, 1 << 30, thread)
-        assert found == {3: as_batch(MANY, many), 5001: as_batch(BOMB, 2)}
-        assert list(await made_ahead(pieces, 3 + many, 1 << 30, thread)) == [5001], "it holds none that is asked for"
-        assert list(await made_ahead(pieces, 0, 1, thread)) == [3], "at least one, then what fits"
-        assert list(await made_ahead(pieces, 0, 1 << 30, Offload(waiting_max=0))) == []
+        ahead = await made_ahead(pieces, 0, 1 << 30, thread, never)
+        (broken,) = (found for found in ahead.made.values() if isinstance(found, CorruptData))
+        assert ahead == Ahead({3: as_batch(MANY, many), 4 + 2 * many: broken, 5001: as_batch(BOMB, 2)})
+        behind = await made_ahead(pieces, 4 + 3 * many, 1 << 30, thread, never)
+        assert list(behind.made) == [5001], "the others hold none that is asked for"
+        for offset, first in ((3, 3), (5001, 5001)):
+            one = await made_ahead(pieces, offset, 1, thread, never)
+            assert list(one.made) == [first], "at least one, then what fits"
+        assert await made_ahead(pieces, 0, 1, thread, never) == Ahead({}, 3), "a small one went before"
+        assert await made_ahead(pieces, 3, LARGE_BYTES, Offload(waiting_max=0), never) == Ahead({}, 3, full=True)
+        late = iter((False, True))
+        two = await made_ahead(pieces, 0, 1 << 30, thread, lambda: next(late))
+        assert (list(two.made), two.stop, two.full) == ([3], 4 + 2 * many, False)
+        made = len(threads)
+        twice = [run_of((BOMB, 2, 0), (BOMB, 2, 0))]
+        one = await made_ahead(twice, 0, 3 * LARGE_BYTES, thread, never)
+        assert (list(one.made), one.stop, len(threads) - made) == ([0], 2, 1), "it says that it does not fit"
+        kafka = [run_of((KAFKA, 1, FLAG_KAFKA)), run_of((BOMB, 2, 0), first=1)]
+        assert await made_ahead(kafka, 0, LARGE_BYTES, thread, never) == Ahead({}, 1), "what is sent as it came counts"
         thread.close()
 
     asyncio.run(main())

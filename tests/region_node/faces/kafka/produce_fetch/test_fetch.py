@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.acl_records import AclRecord
+from heliograph.runtime.compute_thread import Offload
 from heliograph.wire.kafka.entry_conversion import as_batch
 from heliograph.wire.kafka.message_codec import decode_fields
-from heliograph.wire.kafka.record_batches import build_batch
+from heliograph.wire.kafka.record_batches import build_batch, peek_batch
 from heliograph.wire.run import Run
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.log import large_conversions
+from region_node.faces.kafka.log import large_conversions, partition_log
 from region_node.faces.kafka.log.large_conversions import LARGE_COUNT
+from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
@@ -29,23 +31,19 @@ ORIGIN = (2, 1, 70)
 KEY: Key = (ORIGIN, 0, 1)
 
 
-def fetch_committed(topic: str, max_wait_ms: int) -> bytes:
-    part = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": 0,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1 << 20,
-    }
+def fetch_committed(
+    topic: str, max_wait_ms: int, *, offset: int = 0, partitions: tuple[int, ...] = (0,), min_bytes: int = 1
+) -> bytes:
+    part = {"current_leader_epoch": -1, "fetch_offset": offset, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
     fields = {
         "replica_id": -1,
         "max_wait": max_wait_ms,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
+        "min_bytes": min_bytes,
+        "max_bytes": 4 << 20,
         "isolation_level": 1,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [part]}],
+        "topics": [{"topic": topic, "partitions": [{"partition": index, **part} for index in partitions]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }
@@ -124,6 +122,147 @@ def test_a_fetch_that_waits_is_not_answered_with_what_an_acl_refuses_meanwhile()
         (answer,) = waiting.answers()
         row = decode_fields("fetch", 11, answer[4:], answer=True)["responses"][0]["partitions"][0]
         assert row["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED and b"not for bob" not in answer
+
+    with_face(main, security=SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",)))
+
+
+async def created(client: Client, partitions: int = 1) -> None:
+    rows: list[dict[str, Any]] = [
+        {"name": "t", "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+    ]
+    await client.ask("create_topics", 2, {"topics": rows, "timeout": 1000, "validate_only": False})
+
+
+async def of_pulsar(face: Face, *parts: bytes, partition: int = 0) -> KafkaLog:
+    """The log, behind entries of a Pulsar client, each of which counts as one message there."""
+    log = await face.broker.log("t", partition)
+    for part in parts:
+        log.topic.publish(Run([part], [len(part)], counts=[1]), lambda _: None, lambda _: None)
+        await settle(20)
+    return log
+
+
+async def answered(client: Client) -> dict[str, Any]:
+    """What comes, once a thread is done."""
+    for _ in range(10_000):
+        if answers := client.answers():
+            body = answers[0][4:]
+            answer = decode_fields("fetch", 11, body, answer=True)
+            for row in rows_of(answer):
+                start, size = row["records"] or (0, 0)
+                row["records"] = body[start : start + size]
+            return answer
+        await asyncio.sleep(0.001)
+    raise AssertionError("no answer")
+
+
+def rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = answer["responses"][0]["partitions"]
+    return rows
+
+
+WIDE = batch(1, 1100 << 10, packed=True)
+"""More than what a fetch takes of a partition, of some bytes."""
+BROKEN = batch(LARGE_COUNT + 1, 1)[:-1]
+
+
+@pytest.fixture
+def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What was converted on the event loop."""
+    found = []
+
+    def convert(part: bytes, count: int) -> bytes:
+        found.append(part)
+        return as_batch(part, count)
+
+    monkeypatch.setattr(partition_log, "as_batch", convert)
+    return found
+
+
+def test_no_large_entry_is_converted_on_the_event_loop_whether_it_fits_or_is_corrupt(on_loop: list[bytes]) -> None:
+    async def main(face: Face) -> None:
+        client = Client(face.listener)
+        await created(client)
+        log = await of_pulsar(face, WIDE, WIDE, BROKEN, WIDE, BROKEN)
+        got: list[tuple[int, int]] = []
+        offset = 0
+        while offset < log.high_watermark:
+            client.raw(fetch_committed("t", 0, offset=offset))
+            (row,) = rows_of(await answered(client))
+            base, head = int.from_bytes(row["records"][:8], "big"), peek_batch(memoryview(row["records"]))
+            got.append((base, len(row["records"])))
+            offset = base + head.offsets
+        assert [base for base, _ in got] == [0, 1, 3, 4] and log.topic.unreadable_out == 2
+        assert all(size > 1 << 20 for _, size in got[:3]) and not on_loop
+
+    with_face(main)
+
+
+def test_where_too_many_entries_wait_to_be_converted_a_fetch_comes_again(on_loop: list[bytes]) -> None:
+    async def main(face: Face) -> None:
+        client, face.broker.converting = Client(face.listener), Offload(waiting_max=0)
+        await created(client)
+        await of_pulsar(face, batch(1, 9), WIDE)
+        client.raw(fetch_committed("t", 0))
+        (row,) = rows_of(await answered(client))
+        assert peek_batch(memoryview(row["records"])).offsets == 1 and len(on_loop) == 1, "what is small goes out"
+        client.raw(fetch_committed("t", 0, offset=1))
+        answer = await answered(client)
+        assert not rows_of(answer)[0]["records"] and answer["throttle_time"] == 1000 and len(on_loop) == 1
+
+    with_face(main)
+
+
+def test_a_fetch_that_has_converted_for_long_is_answered_with_what_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(face: Face) -> None:
+        def convert(part: bytes, count: int) -> bytes:
+            face.clock.now += 7
+            return as_batch(part, count)
+
+        monkeypatch.setattr(large_conversions, "as_batch", convert)
+        client = Client(face.listener)
+        await created(client, 3)
+        for partition in range(3):
+            await of_pulsar(face, WIDE, partition=partition)
+        for partitions in ((0, 1, 2), (1, 2, 0)):
+            client.raw(fetch_committed("t", 60_000, partitions=partitions, min_bytes=8 << 20))
+            rows = rows_of(await answered(client))
+            assert [bool(row["records"]) for row in rows] == [True, False, False]
+            assert [row["error_code"] for row in rows] == [0, 0, 0]
+
+    with_face(main)
+
+
+def test_what_may_not_be_read_any_more_is_not_sent_behind_a_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def convert(part: bytes, count: int) -> bytes:
+        begun.set()
+        assert go_on.wait(60)
+        return as_batch(part, count)
+
+    async def main(face: Face) -> None:
+        def client(role: str) -> Client:
+            made = Client(face.listener)
+            made.protocol.login.principal = Principal(role=role)
+            return made
+
+        await created(client("root"), 2)
+        topic = "persistent://public/default/t"
+        reads = AclRecord("topic", "literal", topic, "bob", "*", "read", True)
+        await face.admin.acls.change("public", lambda _: (reads,))
+        await of_pulsar(face, batch(1, 9))
+        await of_pulsar(face, WIDE, partition=1)
+        monkeypatch.setattr(large_conversions, "as_batch", convert)
+        reader = client("bob")
+        reader.raw(fetch_committed("t", 0, partitions=(0, 1)))
+        assert await asyncio.to_thread(begun.wait, 20)
+        await face.admin.acls.change("public", lambda _: (reads, reads._replace(role="*", allow=False)))
+        await settle()
+        go_on.set()
+        for row in rows_of(await answered(reader)):
+            assert row["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+            assert not row["records"] and row["high_watermark"] == -1
 
     with_face(main, security=SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",)))
 
