@@ -66,10 +66,10 @@ class Authorization:
         self._view = view
         self.changes = 0
         """How often the rules may have changed: an answer holds as long as this is the same."""
-        self._named: dict[Action, frozenset[str | None]] = {}
-        """Action -> the roles that some rule lets do it somewhere; empty where that has to be looked up again. None:
-        every role, by an ACL.
-        """
+        self._named: dict[Action, frozenset[str]] = {}
+        """Action -> the roles that some rule lets do it somewhere; empty where that has to be looked up again."""
+        self._open: dict[Action, frozenset[str]] = {}
+        """Action -> the tenants in which an ACL lets every role do it somewhere; made with `_named`."""
         self._acls = None if view is None else AclDecisions(view)
         if self.enabled and view is not None:
             view.on_change(self._changed)
@@ -157,17 +157,19 @@ class Authorization:
             return True
         return all(self._role_may_list(role, principal.host, namespace) for role in principal.roles)
 
-    def has_a_grant(self, principal: Principal, *actions: Action) -> bool:
+    def has_a_grant(self, principal: Principal, *actions: Action, at: str | None = None) -> bool:
         """Whether it may do one of these (none said: produce, or consume) with anything at all, in whatever tenant, or
-        administers one.
+        administers one. at: an ACL for every role counts only where it is of that tenant ("": nowhere), as no tenant's
+        admin opens to everybody what is of another; None: each counts.
         """
         if not self.enabled or principal.internal:
             return True
         wanted = actions or (Action.PRODUCE, Action.CONSUME)
         if not self._named:
-            self._named = {action: frozenset(self._roles_with(action)) for action in (Action.PRODUCE, Action.CONSUME)}
-        named = self._named
-        if any(None in named[each] for each in wanted):
+            self._named = {action: frozenset(self._roles_with(action)) for action in _OPERATIONS}
+            self._open = {action: frozenset(self._tenants_open_to(action)) for action in _OPERATIONS}
+        named, tenants = self._named, self._open
+        if any(tenants[each] if at is None else at in tenants[each] for each in wanted):
             return True
         return all(role in self._supers or any(role in named[each] for each in wanted) for role in principal.roles)
 
@@ -189,11 +191,13 @@ class Authorization:
             raise refusal(principal, "produce to or consume", str(topic))
 
     def check_transactions(self, principal: Principal) -> None:
-        """Who has any grant may begin transactions, and find their coordinators. Raises Unauthorized."""
-        if not self.has_a_grant(principal):
+        """Who has any grant may begin transactions, and find their coordinators; an ACL for every role is none. Raises
+        Unauthorized.
+        """
+        if not self.has_a_grant(principal, at=""):
             raise Unauthorized(
                 f"the role {principal.role!r} may not begin transactions, as it has no grant anywhere: an admin of a "
-                "tenant can grant it produce or consume"
+                "tenant can grant it produce or consume, by its name"
             )
 
     def check_list(self, principal: Principal, namespace: str) -> None:
@@ -210,15 +214,23 @@ class Authorization:
         info = self._view.tenant(tenant)
         return info is not None and role in info.admin_roles
 
-    def _roles_with(self, action: Action) -> Iterator[str | None]:
+    def _roles_of_acls(self, action: Action, tenant: str) -> Iterator[str]:
+        """Those that an ACL lets do it with some topic, or consume by some group."""
+        resources = (Resource.TOPIC, Resource.GROUP) if action is Action.CONSUME else (Resource.TOPIC,)
+        for record in self.acls(tenant):
+            if record.allow and record.resource in resources and record.operation in ALLOWED_BY[_OPERATIONS[action]]:
+                yield record.role
+
+    def _tenants_open_to(self, action: Action) -> Iterator[str]:
+        assert self._view is not None
+        yield from (tenant for tenant in self._view.tenants() if ANYBODY in self._roles_of_acls(action, tenant))
+
+    def _roles_with(self, action: Action) -> Iterator[str]:
         assert self._view is not None
         for tenant in self._view.tenants():
             if (info := self._view.tenant(tenant)) is not None:
                 yield from info.admin_roles
-            for record in self._view.acls(tenant):
-                opens = record.allow and record.resource in (Resource.TOPIC, Resource.GROUP)
-                if opens and record.operation in ALLOWED_BY[_OPERATIONS[action]]:
-                    yield None if record.role == ANYBODY else record.role
+            yield from (role for role in self._roles_of_acls(action, tenant) if role != ANYBODY)
             for namespace in self._view.namespaces(tenant):
                 if (policies := self._view.namespace(namespace)) is None:
                     continue

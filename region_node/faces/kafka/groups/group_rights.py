@@ -62,10 +62,11 @@ class GroupRights:
         if said is AclAnswer.REFUSED:
             raise _refusal(principal, held)
         if nobodys(held):
-            if not topics and said is AclAnswer.SILENT and not self._rights.has_a_grant(principal):
+            if not topics and said is AclAnswer.SILENT and not self._rights.has_a_grant(principal, at=self._tenant):
                 raise Refused(
                     Code.GROUP_AUTHORIZATION_FAILED,
-                    f"the role {principal.role!r} has no grant anywhere: an admin of a tenant can grant it consume",
+                    f"the role {principal.role!r} has no grant anywhere: an admin of a tenant can grant it consume, by "
+                    "its name",
                 )
             held.access.owner = principal.role
             return
@@ -131,8 +132,10 @@ class GroupRights:
             return said is AclAnswer.ALLOWED
         if nobodys(held) or rights.administers(principal, self._tenant):
             return True
-        if principal.role == access.owner or (access.owner is None and not access.topics):
-            return rights.has_a_grant(principal)  # nobody wrote down whose it is: it was made before this was so
+        # no owner and no topics: nobody wrote down whose it is, as it was made before this was so
+        of_its_own = principal.role == access.owner or (access.owner is None and not access.topics)
+        if of_its_own and rights.has_a_grant(principal, at=self._tenant):
+            return True
         topics = access.topics or [
             TopicName("persistent", self._tenant, self._namespace, f"__group__{held.group.name}")
         ]

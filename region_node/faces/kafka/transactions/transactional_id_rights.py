@@ -101,8 +101,10 @@ class TransactionalIdRights:
         said = self._says(principal, name)
         if said is AclAnswer.REFUSED:
             raise _refusal(principal, "which an ACL refuses it")
-        if said is AclAnswer.SILENT and not self._rights.has_a_grant(principal, Action.PRODUCE):
-            raise _refusal(principal, "because it may produce nowhere: an admin of a tenant can grant it produce")
+        if said is AclAnswer.SILENT and not self._rights.has_a_grant(principal, Action.PRODUCE, at=self._tenant):
+            raise _refusal(
+                principal, "because it may produce nowhere: an admin of a tenant can grant it produce, by its name"
+            )
 
     async def claim(self, principal: Principal | None, before: int, producer: int) -> list[Op]:
         """What is to be written with a record that gets this producer, which was `before` until now; -1: none.
@@ -130,7 +132,7 @@ class TransactionalIdRights:
         return (
             principal.internal
             or self._rights.administers(principal, self._tenant)
-            or (owner in (None, principal.role) and self._rights.has_a_grant(principal))
+            or (owner in (None, principal.role) and self._rights.has_a_grant(principal, at=self._tenant))
         )
 
 

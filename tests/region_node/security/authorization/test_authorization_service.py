@@ -291,6 +291,28 @@ def test_an_acl_that_allows_is_a_grant_somewhere() -> None:
     assert not found.has_a_grant(role("stranger"), Action.PRODUCE)
 
 
+def test_an_acl_for_every_role_is_a_grant_in_its_own_tenant_and_begins_no_transactions() -> None:
+    view = View(NamespacePolicies())
+    found = authorization(view)
+    told(view, acl("*", allow=True), acl("a", AclOperation.WRITE, allow=True))
+    assert all(found.has_a_grant(role(name), at="t") for name in ROLES)
+    for at in ("u", ""):
+        assert [name for name in ROLES if found.has_a_grant(role(name), at=at)] == ["a", "boss", "root"]
+    found.check_transactions(role("a"))
+    for name in ("b", "stranger", ""):
+        with pytest.raises(Unauthorized, match="by its name"):
+            found.check_transactions(role(name))
+
+
+def test_an_acl_of_a_group_is_a_grant_to_consume_and_not_to_produce() -> None:
+    view = View(NamespacePolicies())
+    found = authorization(view)
+    told(view, acl("a", allow=True, resource=Resource.GROUP, name="g"))
+    assert found.has_a_grant(role("a"), Action.CONSUME) and not found.has_a_grant(role("a"), Action.PRODUCE)
+    told(view, acl("a", allow=True, resource=Resource.TRANSACTIONAL_ID, name="i"))
+    assert not found.has_a_grant(role("a"))
+
+
 def test_what_is_kept_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("region_node.security.authorization.acl_decisions.ANSWERS_MAX", 3)
     view = View(NamespacePolicies())

@@ -347,3 +347,25 @@ def test_an_acl_lets_a_role_delete_a_group() -> None:
         await face.close()
 
     asyncio.run(run())
+
+
+def test_what_another_tenant_opens_to_every_role_makes_it_no_owner_of_an_empty_group() -> None:
+    async def run() -> None:
+        face = await opened()
+        every = AclRecord("topic", "all", "victim/ns", "*", "*", "read", True)
+        await face.admin.acls.change("victim", lambda _: (every,))
+        await settle(5)
+        assert (await join(face, "nil", "g1"))["error_code"] == GROUP
+        joined = await join(face, "nil", "g1", PAID)
+        assert joined["error_code"] == 0, "one of topics that it may consume"
+        assert await commit(face, "nil", "g1", PAID, joined=joined) == [0], "and goes on with"
+        await told_by("public", face, AclRecord("topic", "all", "public/default", "*", "*", "read", True))
+        assert (await join(face, "nil", "g2"))["error_code"] == 0, "the listener's own tenant says so"
+        await face.close()
+
+    asyncio.run(run())
+
+
+async def told_by(tenant: str, face: Face, *records: AclRecord) -> None:
+    await face.admin.acls.change(tenant, lambda _: records)
+    await settle(5)

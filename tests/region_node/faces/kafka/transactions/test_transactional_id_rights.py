@@ -275,3 +275,22 @@ def test_nobody_writes_as_a_producer_by_saying_another_id() -> None:
         assert (await face.broker.log(TOPIC, 0)).high_watermark == 1
 
     with_transactions(run, security=SECURITY)
+
+
+def test_what_another_tenant_opens_to_every_role_claims_no_id_here() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        await face.admin.create_tenant("shop", TenantInfo(allowed_regions=("us",)))
+        await face.admin.create_namespace("shop/live", NamespacePolicies(regions=("us",)))
+        for namespace, told in (("shop/live", REFUSED), ("public/default", 0)):
+            await open_to_all(face, namespace)
+            assert (await begin(face, "nil", "free"))["error_code"] == told, namespace
+
+    with_transactions(run, security=SECURITY)
+
+
+async def open_to_all(face: Face, namespace: str) -> None:
+    """By an ACL of its topics, and its tenant has no others."""
+    every = AclRecord("topic", "all", namespace, "*", "*", "all", True)
+    await face.admin.acls.change(namespace.partition("/")[0], lambda _: (every,))
+    await settle(5)
