@@ -30,10 +30,10 @@ UNITS = (
 )
 LONGEST = (
     "tests/system/test_terraform.py",
-    "tests/system/test_spark_yarn.py",
     "tests/system/test_go_client.py",
     "tests/system/test_spark_tables.py",
     "tests/system/test_systemd.py",
+    "tests/system/test_spark_yarn.py",
     "tests/system/test_spark_setup.py",
     "tests/packaging/test_layout.py",
 )
