@@ -33,10 +33,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_all_others_of_a_listing_and_of_an_event_are_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    watches, reader, synced = Watches(), Reader(error), list[bool]()
-    watches.add(1, Watch("/", reader, lambda: synced.append(True)))
+    watches, reader = Watches(), Reader(error)
+    watches.add(1, watch := Watch("/", reader))
     watches.on_listing(1, 5, True, [("/a", 3, b"1"), ("/b", 4, b"bad"), ("/c", 5, b"2")])
-    assert reader.heard == [("/a", b"1"), ("/c", b"2")] and synced == [True] and watches.listed
+    assert reader.heard == [("/a", b"1"), ("/c", b"2")] and watches.listed
+    asyncio.run(watch.synced())
     watches.on_event(1, 7, [("/d", 6, b"bad"), ("/e", 7, b"3"), ("/b", 7, b"4")])
     assert reader.heard[2:] == [("/e", b"3"), ("/b", b"4")] and told(caplog) == ["/b", "/d"]
     watches.on_disconnected()
@@ -46,7 +47,7 @@ def test_all_others_of_a_listing_and_of_an_event_are_told(error: Exception, capl
 
 def test_a_mistake_of_another_kind_is_not_taken_for_a_record() -> None:
     watches = Watches()
-    watches.add(1, Watch("/", Reader(AssertionError("a rule is broken")), lambda: None))
+    watches.add(1, Watch("/", Reader(AssertionError("a rule is broken"))))
     with pytest.raises(AssertionError):
         watches.on_event(1, 7, [("/d", 6, b"bad")])
 
