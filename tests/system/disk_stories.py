@@ -316,14 +316,20 @@ def voter_unreadable(world: World, row: Row) -> None:
 
 
 def metadata_lost(world: World, row: Row) -> None:
+    """Links make a replicated topic again as soon as they are back, so one is looked at that nobody replicates."""
+    eu, alone = world.instance.admin("eu"), "persistent/public/alone/t"
+    rest("PUT", f"{eu}/admin/v2/namespaces/public/alone", {"replication_clusters": ["eu"]})
+    eventually(lambda: "public/alone" in rest("GET", f"{eu}/admin/v2/namespaces/public"), "the namespace is known")
+    rest("PUT", f"{eu}/admin/v2/{alone}")
     world.shell("heliograph backup --region eu --out eu.backup")
     world.down("eu-meta-0")
     emptied(world.of("eu-meta-0") / "meta")
     world.start("eu-meta-0")
-    stats = f"heliograph topics stats {TOPIC} --admin {world.instance.admin('eu')}"
-    world.see(row, lambda: world.shell(stats))
+    stats = "heliograph topics stats persistent://{} --admin " + eu
+    world.see(row, lambda: world.shell(stats.format(alone.removeprefix("persistent/"))))
     world.do(row, 6)
-    eventually(lambda: "replicated to" in world.shell(stats), "the topic is there again")
+    topic = TOPIC.removeprefix("persistent://")
+    eventually(lambda: "replicated to" in world.shell(stats.format(topic)), "the topic is there again")
     assert "confirmed" in world.do(row)
 
 
