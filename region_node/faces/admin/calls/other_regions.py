@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
@@ -61,14 +61,12 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
                 ssl=admin.outward() if admin.outward else True,
             ) as answer,
         ):
-            raw = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
-                raw += chunk
-                if len(raw) > ANSWER_BYTES_MAX:
-                    raise MetadataUnavailable(
-                        f"region {region} answers at {info.admin_url} with more than {ANSWER_BYTES_MAX >> 20} MiB: "
-                        f"ask it there for {path}"
-                    )
+            raw = await read_at_most(answer, ANSWER_BYTES_MAX)
+            if raw is None:
+                raise MetadataUnavailable(
+                    f"region {region} answers at {info.admin_url} with more than {ANSWER_BYTES_MAX >> 20} MiB: "
+                    f"ask it there for {path}"
+                )
             text = raw.decode(errors="replace")
     except (ClientError, TimeoutError, OSError) as error:
         raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {reason_of(error)}") from error
@@ -80,3 +78,13 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
         raise MetadataUnavailable(
             f"region {region} answers at {info.admin_url} with something else than JSON"
         ) from error
+
+
+async def read_at_most(answer: ClientResponse, most: int) -> bytes | None:
+    """The body of an answer; None where it has more than so many bytes, of which no more are read."""
+    found = bytearray()
+    async for piece in answer.content.iter_chunked(1 << 16):
+        found += piece
+        if len(found) > most:
+            return None
+    return bytes(found)

@@ -28,7 +28,7 @@ from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.console_session import authorization_of
-from region_node.faces.admin.calls.other_regions import check_private
+from region_node.faces.admin.calls.other_regions import check_private, read_at_most
 from region_node.faces.admin.server import console_sign_in
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
@@ -153,14 +153,12 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                     if answer.status == 307:
                         url = answer.headers.get("Location", "")
                         continue
-                    given = bytearray()
-                    async for chunk in answer.content.iter_chunked(1 << 16):
-                        given += chunk
-                        if len(given) > _ANSWER_BYTES_MAX:
-                            raise NotAllowed(
-                                f"the answer is larger than the {_ANSWER_BYTES_MAX >> 20} MiB that a page takes"
-                            )
-                    return answer.status, _json(bytes(given))
+                    given = await read_at_most(answer, _ANSWER_BYTES_MAX)
+                    if given is None:
+                        raise NotAllowed(
+                            f"the answer is larger than the {_ANSWER_BYTES_MAX >> 20} MiB that a page takes"
+                        )
+                    return answer.status, _json(given)
     except (ClientError, TimeoutError, OSError) as error:
         raise MetadataUnavailable(f"region {region} does not answer at {url}: {reason_of(error)}") from error
     raise MetadataUnavailable(f"the topic is moving between brokers of {region}: try again")
