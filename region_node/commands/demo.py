@@ -391,14 +391,16 @@ def _rest(method: str, url: str, body: Any = None) -> Any:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            text = answer.read()
+            text, kind = answer.read(), answer.headers.get_content_type()
     except urllib.error.HTTPError as error:
         if error.code in (307, 308):
             return _rest(method, error.headers["Location"], body)
         raise ConfigError(f"{method} {url}: {error.code} {error.read().decode(errors='replace')[:300]}") from error
     except OSError as error:
         raise ConfigError(f"{method} {url}: {error}") from error
-    return json.loads(text) if text else None
+    if not text:
+        return None
+    return json.loads(text) if kind == "application/json" else text.decode()
 
 
 def _eventually(seconds: float, good: Callable[[], bool]) -> bool:
