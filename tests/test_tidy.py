@@ -16,6 +16,8 @@ PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator"
 OF_NO_PACKAGE = ("docs", "guide", "packaging", "system")
 """Folders of tests that ask about all of the product, or about what surrounds it."""
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical"}
+LOGS = re.compile(rf"\b(?:log|events)\.(?:{'|'.join(sorted(LOGGED))})\(")
+IMPORTS = re.compile(r"^ *(?:from \S+ import (?:\([^)]*\)|.*)|import .*)$", re.MULTILINE)
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
 WORKPLACE = re.compile(
     "|".join((r"/w[o]rk/", r"\bT[O]DO\b", r"\bF[I]XME\b", r"\bX[X]X\b", r"NotImplementedErr[o]r\(\)"))
@@ -28,7 +30,7 @@ def sources() -> list[Path]:
 
 def test_every_module_says_what_it_is() -> None:
     """A package says it in its `__init__`: its subject, and what does not belong there."""
-    silent = [p for p in sources() if ast.get_docstring(ast.parse(p.read_text())) is None]
+    silent = [p for p in sources() if not p.read_text().startswith('"""')]
     assert not silent, silent
 
 
@@ -60,7 +62,10 @@ def test_nothing_is_imported_from_a_module_of_tests() -> None:
     """What several tests need has a module of its own, named by what it is."""
     found = []
     for path in (p for folder in ("tests", "geo_tests", "benchmarks", "tools") for p in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any("test_" in statement for statement in IMPORTS.findall(text)):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
@@ -89,7 +94,9 @@ def test_no_range_of_the_metadata_stops_unseen_where_a_page_ends() -> None:
     """
     found = []
     for path in sources():
-        tree = ast.parse(path.read_text())
+        if ".range(" not in (text := path.read_text()):
+            continue
+        tree = ast.parse(text)
         going_on = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While) for node in ast.walk(loop.test)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Await) and isinstance(call := node.value, ast.Call) and id(node) not in going_on:
@@ -103,7 +110,10 @@ def test_an_error_without_a_text_still_says_something() -> None:
     """An exception is true also where its text is empty, as a time-out's is: `error or "no answer"` says nothing."""
     found = []
     for path in sources():
-        for handler in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any(re.search(rf"\b{name}\s+or\b", text) for name in re.findall(r"\bexcept\b[^:]* as (\w+):", text)):
+            continue
+        for handler in ast.walk(ast.parse(text)):
             if isinstance(handler, ast.ExceptHandler) and handler.name:
                 for node in ast.walk(handler):
                     match node:
@@ -152,7 +162,9 @@ def test_a_log_line_is_an_event_and_fields() -> None:
     """`log.info("noun.verb", extra={...})`: a sentence with values in it cannot be searched by them."""
     sentences = []
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        if not LOGS.search(text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
             match node:
                 case ast.Call(ast.Attribute(ast.Name("log" | "events"), way), args, _) if way in LOGGED:
                     event = args[0] if len(args) == 1 else None

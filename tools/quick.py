@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -121,6 +122,8 @@ def main() -> int:
 
 def _importers(modules: set[str]) -> set[str]:
     """The modules of the product that import one of these, types and functions included."""
+    if not modules:
+        return set()
     graph = grimp.build_graph(
         *PACKAGES, cache_dir=str(ROOT / ".import_linter_cache"), exclude_type_checking_imports=False
     )
@@ -128,6 +131,7 @@ def _importers(modules: set[str]) -> set[str]:
     return {importer for module in there for importer in graph.find_modules_that_directly_import(module)} - modules
 
 
+@cache
 def _imports(path: Path) -> set[str]:
     """The dotted names that a test file imports: of modules, and of what is in them."""
     named: set[str] = set()
