@@ -5,14 +5,14 @@ Is: numbers. Isn't: the seeds of a soak, which are as many as it is told (`geo_t
 
 from __future__ import annotations
 
-WORLDS = 200
-LARGE_WORLDS = 24
+WORLDS = 140
+LARGE_WORLDS = 16
 """The first of them; the others have three regions, one topic, and fewer messages and faults."""
 PASSIVE_WORLDS = 4
-SMALL_PASSIVE_WORLDS = 148
+SMALL_PASSIVE_WORLDS = 74
 SUBSCRIPTION_WORLDS = 6
 LOST_DISK_WORLDS = 12
 VOTER_WORLDS = 6
-TRIMMED_WORLDS = 6
-LINKS = 320
-TREES = 92
+TRIMMED_WORLDS = 4
+LINKS = 200
+TREES = 46

@@ -18,7 +18,7 @@ from tests.geo_tests.sim.passive_settings import SMALL
 
 SETTINGS = replace(SMALL, chaos_s=12.0)
 SLOW = replace(SETTINGS, messages=120, faults=8, kinds=("slow_wan", "cut_wan", "cut_wan_one_way"))
-SEEDS = 8
+SEEDS = 5
 MUTANT_SEEDS = 40
 
 

@@ -15,7 +15,7 @@ from region_node.dr.operations.operation import Operation
 from tests.broken_rules import BrokenRules
 from tests.geo_tests.sim.passive_settings import SMALL
 
-SEEDS = 3
+SEEDS = 2
 
 
 def run(seed: int) -> Counter[str]:

@@ -63,7 +63,7 @@ STOPPED = replace(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "seeds"), [(WILD, range(45, 58)), (STOPPED, range(6, 40))], ids=("cut-off", "stopped")
+    ("settings", "seeds"), [(WILD, range(50, 58)), (STOPPED, range(8, 40))], ids=("cut-off", "stopped")
 )
 def test_a_confirmation_that_is_checked_only_when_the_message_is_taken_is_found(
     settings: WorldSettings, seeds: range, broken: BrokenRules

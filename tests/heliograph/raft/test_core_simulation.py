@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 
 from geo_tests.sim.raft_member import Violation
-from geo_tests.sim.raft_mutants import MUTANTS, ReadsWithoutAsking
+from geo_tests.sim.raft_mutants import MUTANTS, NeverStepsDown, ReadsWithoutAsking
 from geo_tests.sim.raft_world import RaftWorld, violations
 from heliograph.raft.core import RaftCore
 from tests.broken_rules import BrokenRules, fitting
 
-SEEDS, CHUNK = 720, 60
+SEEDS, CHUNK = 360, 30
 
 
 @pytest.mark.slow
@@ -34,19 +34,19 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 
 def test_the_runs_are_worth_something() -> None:
-    worlds = [RaftWorld(seed) for seed in range(40)]
+    worlds = [RaftWorld(seed) for seed in range(20)]
     for world in worlds:
         world.run()
-    assert sum(len(world.committed) for world in worlds) > 40 * 20
-    assert sum(world.answered for world in worlds) > 40 * 30
-    assert sum(len(world.leaders) for world in worlds) > 40 * 2
-    assert sum(world.notes for world in worlds) > 40 and sum(world.resumed for world in worlds) > 40
+    assert sum(len(world.committed) for world in worlds) > 20 * 20
+    assert sum(world.answered for world in worlds) > 20 * 30
+    assert sum(len(world.leaders) for world in worlds) > 20 * 2
+    assert sum(world.notes for world in worlds) > 20 and sum(world.resumed for world in worlds) > 20
     assert sum(world.made_for_others for world in worlds) > 0
     assert any(member.durable.table for world in worlds for member in world.members.values())
     assert any(member.durable.snapshot for world in worlds for member in world.members.values())
 
 
-FOUND_BY = {ReadsWithoutAsking: 465}
+FOUND_BY = {ReadsWithoutAsking: 28, NeverStepsDown: 145}
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
 

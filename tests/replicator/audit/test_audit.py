@@ -169,7 +169,7 @@ async def spoilt_and_repaired(damaged: Damaged, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_what_is_spoilt_in_one_region_is_found_and_put_right(block: int) -> None:
-    for seed in range(block * 15, block * 15 + 15):
+    for seed in range(block * 10, block * 10 + 10):
         try:
             play(spoilt_and_repaired, seed=seed)
         except AssertionError as error:
@@ -206,7 +206,7 @@ async def passed_on_and_spoilt(damaged: Damaged, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("block", range(2))
 def test_what_a_region_only_passes_on_is_compared_and_put_right_too(block: int) -> None:
-    for seed in range(block * 6, block * 6 + 6):
+    for seed in range(block * 4, block * 4 + 4):
         try:
             play(passed_on_and_spoilt, seed=seed, names=("us", "eu", "ap", "sa"))
         except AssertionError as error:
@@ -615,7 +615,7 @@ async def load_cuts_and_trims(damaged: Damaged, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("block", range(3))
 def test_where_nothing_is_wrong_nothing_is_found_whatever_goes_on(block: int) -> None:
-    for seed in range(block * 8, block * 8 + 8):
+    for seed in range(block * 5, block * 5 + 5):
         try:
             play(load_cuts_and_trims, seed=seed)
         except AssertionError as error:

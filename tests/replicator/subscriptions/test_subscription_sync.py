@@ -191,7 +191,7 @@ def test_what_had_no_room_is_told_once_holes_have_closed() -> None:
     play(scenario, settings=LinkSettings(claims=ClaimSettings(ranges_max=10)))
 
 
-@pytest.mark.parametrize(("holes", "every", "most"), [(10_001, 2, 64), (300, 700, 5)])
+@pytest.mark.parametrize(("holes", "every", "most"), [(10_001, 2, 64), (150, 700, 5)])
 def test_ten_thousand_holes_are_few_reads_and_a_round_makes_no_more_than_it_may(
     holes: int, every: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,6 @@ def test_nothing_is_lost_while_copies_move(block: int, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(LedgerRepair, "_record", recording)
     monkeypatch.setattr(OrphanCollector, "sweep", sweeping)
-    for seed in range(block * 3, block * 3 + 3):
+    for seed in range(block * 2, block * 2 + 2):
         assert run_seed(seed, SETTINGS).messages > 0
     assert recorded and sweeps > 12
