@@ -11,11 +11,11 @@ from tests.storage.bookie.lives import Lives, a_directory_fails, a_disk_fills, m
 @pytest.mark.slow
 @pytest.mark.parametrize("platter", ["journal", "ledgers"])
 def test_power_is_cut_in_each_operation_of_a_history(platter: str) -> None:
-    """The same history each time, one operation further."""
+    """The same history each time, one operation further, and two once most kinds of operations have been."""
     cut = 0
     finished = False
     while not finished:
-        cut += 1
+        cut += 1 if cut < 40 else 2
         with Simulation("history") as sim:
             lives = Lives(sim)
 
