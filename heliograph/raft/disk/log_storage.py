@@ -384,7 +384,7 @@ class LogStorage:
                 if name.startswith("snapshot-") and name <= snapshot_name(index):
                     self._disk.remove(name)
 
-        self._disk.submit(job, lambda _, error: self._fail(error) if error is not None else None)
+        self._disk.submit(job, self._on_removed)
 
     def read_chunk(
         self,
@@ -457,4 +457,9 @@ class LogStorage:
             for name in [name for name in self._disk.names() if name.startswith("snapshot-")][:-2]:
                 self._disk.remove(name)
 
-        self._disk.submit(job, lambda _, error: self._fail(error) if error is not None else None)
+        self._disk.submit(job, self._on_removed)
+
+    def _on_removed(self, _: None, error: BaseException | None) -> None:
+        """What no descriptor was left to look for goes another time."""
+        if error is not None and not is_full(error):
+            self._fail(error)

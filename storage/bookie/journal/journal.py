@@ -127,6 +127,8 @@ class Journal:
         names = [*replay.used, *replay.free]
         self._made_names = set(names)
         """As the directory's list has them: only `_make` and `_drop` change it, in one thread."""
+        self._unlisted: _Segment | None = None
+        """Made, and its listing failed: the list may name it already, so the file stays, and is the next one made."""
         if replay.made != self._made_names:
             self._list()
         self._next_name = max((int(name.removeprefix(_PREFIX)) for name in names), default=-1) + 1
@@ -201,8 +203,9 @@ class Journal:
     def close(self) -> None:
         for segment in (*self._used, *self._free):
             segment.file.close()
-        if self._current is not None:
-            self._current.file.close()
+        for segment in (self._current, self._unlisted):
+            if segment is not None:
+                segment.file.close()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -294,6 +297,16 @@ class Journal:
 
     def _make(self, name: str) -> _Segment:
         """Blocking. A file that a full disk left short is removed."""
+        if self._unlisted is None:
+            self._unlisted = _Segment(name, self._zeroed(name))
+        segment = self._unlisted
+        self._made_names.add(segment.name)
+        self._list()
+        self._unlisted = None
+        return segment
+
+    def _zeroed(self, name: str) -> File:
+        """Blocking."""
         file = self._zeroing.open(name, create=True)
         try:
             step = len(_ZEROS)
@@ -304,14 +317,11 @@ class Journal:
                 )
             file.datasync()
             self._zeroing.sync_directory()
-            self._made_names.add(name)
-            self._list()
         except OSError:
             file.close()
-            self._made_names.discard(name)
             self._zeroing.remove(name)
             raise
-        return _Segment(name, file)
+        return file
 
     def _drop(self, segment: _Segment) -> None:
         """Blocking. It leaves the list before it is removed."""

@@ -4,6 +4,7 @@ tails are cut off; what is noted as committed was committed, whatever part of th
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -139,6 +140,33 @@ def test_the_log_goes_on_in_new_segments_and_snapshots_drop_old_ones() -> None:
         10,
         100,
     )
+
+
+def test_a_folder_that_cannot_be_listed_for_want_of_a_descriptor_is_looked_at_another_time() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    for index in range(1, 31):
+        write(storage, index, bytes(1000))
+        run(disk)
+    meta = SnapshotMeta(20, 1, Config(("a",)), 4, crc32c.crc32c(b"blob"))
+    save_snapshot(storage, meta, b"blob", lambda _: None)
+    run(disk)
+    names = storage._disk.names
+
+    def none_left() -> list[str]:
+        raise OSError(errno.EMFILE, "too many open files (simulated)")
+
+    storage._disk.names = none_left  # type: ignore[method-assign]
+    storage.covered(25)
+    storage.drop_snapshots(10)
+    run(disk)
+    assert storage.failed is None
+    storage._disk.names = names  # type: ignore[method-assign]
+    write(storage, 31, b"goes on")
+    run(disk)
+    disk.power_cut()
+    _, state = opened(disk)
+    assert state.entries[-1][2] == b"goes on"
 
 
 def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:

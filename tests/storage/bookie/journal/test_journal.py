@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
@@ -73,6 +76,37 @@ def test_a_segment_that_was_made_and_is_gone_is_a_loss() -> None:
         assert not whole.corrupt and len(whole.used) > 2
         platter.disk().remove(max(whole.used, key=whole.used.__getitem__))
         assert "has lost segment-" in read_back(platter).corrupt
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_segment_that_the_list_may_name_stays_where_the_list_was_not_synced(failing: int) -> None:
+    """The directory's sync, of the segment or of the list behind its rename, finds no descriptor, once."""
+
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        disk, syncs = journal._zeroing, 0
+        sync = disk.sync_directory
+
+        def sync_directory() -> None:
+            nonlocal syncs
+            syncs += 1
+            if syncs == failing:
+                raise OSError(errno.EMFILE, "too many open files (simulated)")
+            sync()
+
+        disk.sync_directory = sync_directory  # type: ignore[method-assign]
+        refused = write(journal, *[b"%d " % index + b"x" * 8000 for index in range(20)])
+        await asyncio.sleep(1)
+        assert syncs >= failing and any(refused) and journal.failure is None
+        assert not read_back(platter).corrupt
+        done = write(journal, *[b"%d " % index + b"x" * 8000 for index in range(20)])
+        await asyncio.sleep(1)
+        assert done == [None] * 20
+        found = read_back(platter)
+        assert not found.corrupt and len(found.records) == refused.count(None) + 20
+        assert found.made == {name for name in disk.names() if name.startswith("segment-")}, "none is left over"
 
     scenario(body)
 
