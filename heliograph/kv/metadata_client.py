@@ -105,6 +105,8 @@ class MetaClient:
         self._unanswered: dict[int, None] = {}
         self._watches = Watches()
         self._hears_leader = False
+        self._answered = False
+        """By the server of the present connection, or the last one: anything but its greeting."""
         self._fresh_at = clock.monotonic()
         self.on_done: Callable[[bool, int, float, bool], None] | None = None
         """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer
@@ -358,6 +360,8 @@ class MetaClient:
                     self._trouble = f"{address}: {await connection.lost or 'the connection was closed'}"
                 finally:
                     self._on_disconnected()
+                if not self._answered:  # it is there, and of no use, as one with a damaged table may be
+                    self._at = (self._at + 1) % len(self._addresses)
             failures += 1
             await asyncio.sleep(backoff.pause_s(failures, self._rng))
 
@@ -369,7 +373,7 @@ class MetaClient:
         return connection
 
     def _on_connected(self, connection: MetaConnection) -> None:
-        self._connection = connection
+        self._connection, self._answered = connection, False
         self._trouble = "it is connected"
         self._touch()
         for number, watch in self._watches:
@@ -400,8 +404,10 @@ class MetaClient:
         """A frame behind the handshake. Raises PeerError."""
         match kind:
             case Frame.ANSWER:
+                self._answered = True
                 self._on_answer(number, payload)
             case Frame.LISTING:
+                self._answered = True
                 index, last, found = fields(payload, int, bool, list)
                 self._watches.on_listing(number, index, last, rows(found))
                 self._touch()

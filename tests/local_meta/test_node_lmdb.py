@@ -105,10 +105,13 @@ def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("voters", [1, 3])
 def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_goes_on(
-    tmp_path: Path, voters: int
+    tmp_path: Path, voters: int, watched: bool
 ) -> None:
+    """Whether the damage is met by a read, or by the first listing of a watch."""
+
     async def main() -> None:
         nodes = {"m0": node_of(tmp_path, "m0")}
         ports = {"m0": await nodes["m0"].start()}
@@ -142,6 +145,18 @@ def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_go
                 await asyncio.sleep(0.01)
             damage(tmp_path / "m0" / "table" / "data.mdb", b"the value that is damaged")
             assert nodes["m0"].raft.is_leader
+            if watched:
+                seen: dict[str, bytes | None] = {}
+                watcher = client_of(*ports.values())
+                watcher.watch("/mine", lambda key, value, _: seen.update({key: value}))
+                if voters > 1:
+                    await watcher.synced("/mine")
+                    assert seen == {"/mine": b"the value that is damaged"}, "another voter answers"
+                else:
+                    await asyncio.sleep(0.3)
+                    assert not seen
+                assert not nodes["m0"].machine._images, "none is kept for whoever did not get it"
+                watcher.close()
             if voters > 1:
                 assert (await until_read(client, "/mine"))[0] == b"the value that is damaged", "another voter answers"
                 assert isinstance(nodes["m0"].raft.failed, CorruptData)

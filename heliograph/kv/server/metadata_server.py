@@ -140,10 +140,15 @@ class MetaServer:
     def _list(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
         """A short listing at once; a long one goes on in a task, no faster than it is read."""
         listing = _Listing(self.service.machine.image_under(prefix), since)
-        for _ in range(self.settings.pieces_at_once):
-            if listing.send_piece(connection, watch):
-                self.service.machine.release(listing.image)
-                return
+        try:
+            for _ in range(self.settings.pieces_at_once):
+                if listing.send_piece(connection, watch):
+                    self.service.machine.release(listing.image)
+                    return
+        except CorruptData as damage:
+            self.service.machine.release(listing.image)
+            self._damaged(connection, damage)
+            return
         self._listings[connection, watch] = listing
         self.service.spawn(self._list_on(connection, watch, listing))
 
@@ -161,12 +166,17 @@ class MetaServer:
                     for payload in listing.events:
                         connection.write(frame(Frame.EVENT, watch, payload))
                     return
-        except CorruptData:
-            connection.close()  # another node may have a table that is whole
+        except CorruptData as damage:
+            self._damaged(connection, damage)
         finally:
             self.service.machine.release(listing.image)
             if self._listings.get((connection, watch)) is listing:
                 del self._listings[connection, watch]
+
+    def _damaged(self, connection: _Connection, damage: CorruptData) -> None:
+        """Another node may have a table that is whole: this one gives way, if it can, and so does the client."""
+        connection.close()
+        self.service.on_damage(damage)
 
     def _on_applied(self, index: int, changes: list[Change] | None) -> None:
         if changes is None:  # another table: who watches lists it anew, on a new connection
