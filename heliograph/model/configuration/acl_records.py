@@ -79,10 +79,6 @@ class AclRecord(NamedTuple):
             self.name == namespace or self.name.partition("://")[2].startswith(f"{namespace}/")
         )
 
-    def meets(self, role: str, host: str) -> bool:
-        """Whether it is about that role, from there."""
-        return self.role in (ANYBODY, role) and self.host in (ANYWHERE, host)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantAcls(_Value):

@@ -1,20 +1,22 @@
 """AclDecisions: what a tenant's ACLs say to one role, from one address, about one thing.
 
-Is: the answer of the records, in which any that refuses wins, kept until the configuration changes. Isn't: a grant, an
-admin, or a super user (`authorization_service`), or the record (`heliograph.model.configuration.acl_records`).
-Bounds: ANSWERS_MAX answers are kept. A tenant without ACLs costs one look-up; another one two, but behind a change.
+Is: the answer of the records, in which any that refuses wins, by an index of each tenant's. Isn't: a grant, an admin,
+or a super user (`authorization_service`), or the record (`heliograph.model.configuration.acl_records`).
+Bounds: a tenant without ACLs costs one look-up; another one a few, however many ACLs it has, and an index when they
+have changed (`acl_index`). No answers are kept, so that nobody's questions take room from another's.
 Source: docs/protocols/kafka.md, "ACLs".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import Protocol
 
-from heliograph.model.configuration.acl_records import ALLOWED_BY, REFUSED_BY, AclOperation, AclRecord, Resource
+from global_config import keys
+from heliograph.model.configuration.acl_records import AclOperation, AclRecord, Resource
 from heliograph.model.topic_names import TopicName
-
-ANSWERS_MAX = 10_000
+from region_node.security.authorization.acl_index import AclIndex, allows, refuses
 
 
 class AclAnswer(Enum):
@@ -32,71 +34,64 @@ class AclDecisions:
 
     def __init__(self, view: AclView) -> None:
         self._view = view
-        self._answers: dict[tuple[str, object, str, str, AclOperation], AclAnswer] = {}
-        self._resources: dict[str, frozenset[str]] = {}
-        """Tenant -> what its ACLs are about."""
+        self._made: dict[str, AclIndex] = {}
+        """Tenant -> the index of the records that it had when it was asked for last."""
 
-    def changed(self) -> None:
-        self._answers.clear()
-        self._resources.clear()
+    def changed(self, key: str) -> None:
+        self._made.pop(key.removeprefix(keys.ACLS), None)
+
+    def _index(self, tenant: str) -> AclIndex | None:
+        """None: there are no ACLs."""
+        records = self._view.acls(tenant)
+        if not records:
+            return None
+        found = self._made.get(tenant)
+        if found is None or found.records is not records:
+            found = self._made[tenant] = AclIndex(records)
+        return found
 
     def are_about(self, tenant: str, resource: Resource) -> bool:
         """Whether any is, of that tenant."""
-        found = self._resources.get(tenant)
-        if found is None:
-            found = self._resources[tenant] = frozenset(record.resource for record in self._view.acls(tenant))
-        return resource in found
+        index = self._index(tenant)
+        return index is not None and index.is_about(resource)
+
+    def name_hosts(self, tenant: str) -> bool:
+        """Whether any of that tenant names one."""
+        index = self._index(tenant)
+        return index is not None and index.names_hosts
+
+    def roles(self, tenant: str, resource: Resource, operation: AclOperation) -> Iterator[str]:
+        """Those that an ACL of the tenant lets do it with something; some may come twice."""
+        if (index := self._index(tenant)) is not None:
+            yield from index.roles(resource, operation)
 
     def of_topic(self, role: str, host: str, operation: AclOperation, topic: TopicName) -> AclAnswer:
         """What is said of a topic; of a partition, also what is said of its partitioned topic."""
-        records = self._view.acls(topic.tenant)
-        if not records:
+        index = self._index(topic.tenant)
+        if index is None:
             return AclAnswer.SILENT
-        key = (topic.tenant, topic, role, host, operation)
-        found = self._answers.get(key)
-        if found is None:
-            names, namespace = {str(topic), str(topic.partitioned)}, topic.namespace
-            about = [
-                record
-                for record in records
-                if record.resource == Resource.TOPIC and any(record.names(name, namespace) for name in names)
-            ]
-            found = self._keep(key, _answer(about, role, host, operation))
-        return found
+        whole = topic.partitioned
+        names = (str(topic),) if whole is topic else (str(topic), str(whole))
+        return _answer(index.said(Resource.TOPIC, role, host, names, topic.namespace), operation)
 
     def of_namespace(self, role: str, host: str, operation: AclOperation, namespace: str) -> AclAnswer:
         """What is said of every topic of a namespace."""
-        records = self._view.acls(namespace.partition("/")[0])
-        about = [record for record in records if record.resource == Resource.TOPIC and record.names("", namespace)]
-        return _answer(about, role, host, operation)
+        index = self._index(namespace.partition("/")[0])
+        if index is None:
+            return AclAnswer.SILENT
+        return _answer(index.said(Resource.TOPIC, role, host, ("",), namespace), operation)
 
     def of_name(
         self, role: str, host: str, operation: AclOperation, tenant: str, resource: Resource, name: str
     ) -> AclAnswer:
         """What is said of a group, or a transactional id, at the listeners of a tenant."""
-        records = self._view.acls(tenant)
-        if not records:
+        index = self._index(tenant)
+        if index is None:
             return AclAnswer.SILENT
-        key = (tenant, (resource, name), role, host, operation)
-        found = self._answers.get(key)
-        if found is None:
-            about = [record for record in records if record.resource == resource and record.names(name)]
-            found = self._keep(key, _answer(about, role, host, operation))
-        return found
-
-    def _keep(self, key: tuple[str, object, str, str, AclOperation], answer: AclAnswer) -> AclAnswer:
-        if len(self._answers) >= ANSWERS_MAX:
-            self._answers.clear()
-        self._answers[key] = answer
-        return answer
+        return _answer(index.said(resource, role, host, (name,)), operation)
 
 
-def _answer(about: list[AclRecord], role: str, host: str, operation: AclOperation) -> AclAnswer:
-    allowed = False
-    for record in about:
-        if record.meets(role, host):
-            if record.allow:
-                allowed = allowed or record.operation in ALLOWED_BY[operation]
-            elif record.operation in REFUSED_BY[operation]:
-                return AclAnswer.REFUSED
-    return AclAnswer.ALLOWED if allowed else AclAnswer.SILENT
+def _answer(said: int, operation: AclOperation) -> AclAnswer:
+    if refuses(said, operation):
+        return AclAnswer.REFUSED
+    return AclAnswer.ALLOWED if allows(said, operation) else AclAnswer.SILENT

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
-from heliograph.model.configuration.acl_records import ALLOWED_BY, ANYBODY, AclOperation, AclRecord, Resource
+from heliograph.model.configuration.acl_records import ANYBODY, AclOperation, AclRecord, Resource
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import Unauthorized
 from heliograph.model.topic_names import TopicName
@@ -78,13 +78,17 @@ class Authorization:
         self.changes += 1
         self._named = {}
         if self._acls is not None:
-            self._acls.changed()
+            self._acls.changed(key)
 
     def acls(self, tenant: str) -> tuple[AclRecord, ...]:
         return () if self._view is None else self._view.acls(tenant)
 
     def acls_are_about(self, tenant: str, resource: Resource) -> bool:
         return self.enabled and self._acls is not None and self._acls.are_about(tenant, resource)
+
+    def acls_name_hosts(self, tenant: str) -> bool:
+        """Whether what is answered of that tenant may be another thing from another host."""
+        return self.enabled and self._acls is not None and self._acls.name_hosts(tenant)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class Authorization:
 
     def says_of_topic(self, principal: Principal, operation: AclOperation, topic: TopicName) -> AclAnswer:
         """What ACLs say of a topic; nothing to its tenant's admins."""
-        if self._acls is None or not self.acls(topic.tenant) or self.administers(principal, topic.tenant):
+        if self._acls is None or self.administers(principal, topic.tenant):
             return AclAnswer.SILENT
         acls, host = self._acls, principal.host
         return _of_all(acls.of_topic(role, host, operation, topic) for role in principal.roles)
@@ -124,7 +128,7 @@ class Authorization:
         self, principal: Principal, operation: AclOperation, tenant: str, resource: Resource, name: str
     ) -> AclAnswer:
         """What ACLs say of a group, or of a transactional id; nothing to a tenant's admins."""
-        if self._acls is None or not self.acls(tenant) or self.administers(principal, tenant):
+        if self._acls is None or self.administers(principal, tenant):
             return AclAnswer.SILENT
         acls, host = self._acls, principal.host
         return _of_all(acls.of_name(role, host, operation, tenant, resource, name) for role in principal.roles)
@@ -216,10 +220,9 @@ class Authorization:
 
     def _roles_of_acls(self, action: Action, tenant: str) -> Iterator[str]:
         """Those that an ACL lets do it with some topic, or consume by some group."""
-        resources = (Resource.TOPIC, Resource.GROUP) if action is Action.CONSUME else (Resource.TOPIC,)
-        for record in self.acls(tenant):
-            if record.allow and record.resource in resources and record.operation in ALLOWED_BY[_OPERATIONS[action]]:
-                yield record.role
+        assert self._acls is not None
+        for resource in (Resource.TOPIC, Resource.GROUP) if action is Action.CONSUME else (Resource.TOPIC,):
+            yield from self._acls.roles(tenant, resource, _OPERATIONS[action])
 
     def _tenants_open_to(self, action: Action) -> Iterator[str]:
         assert self._view is not None

@@ -18,6 +18,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.administration.metadata_requests import ensure_ids
 from region_node.faces.kafka.cluster.kafka_configs import LISTS, check, kind_of
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
+from region_node.faces.kafka.many_names import sliced
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -149,7 +150,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
 
 async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
-    for resource in request.fields["resources"]:
+    async for resource in sliced(request.fields["resources"]):
         row: Fields = {
             "resource_type": resource["resource_type"],
             "resource_name": resource["resource_name"],

@@ -16,6 +16,7 @@ from heliograph.wire.kafka.message_codec import APIS, Fields, Request
 from region_node.faces.kafka.cluster.kafka_cluster import KafkaNode
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH
+from region_node.faces.kafka.many_names import sliced
 from region_node.faces.kafka.transactions.transaction_requests import opened
 
 if TYPE_CHECKING:
@@ -59,13 +60,13 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
     create = fields.get("allow_auto_topic_creation", True)
     rows: list[Fields] = []
     if everything:
-        names = [name for name in await broker.cluster.names() if _visible(connection, name)]
+        names = await _seen(connection)
         if request.version >= _IDS_SINCE:
             await ensure_ids(connection, names)
-        for name in names:
+        async for name in sliced(names):
             rows.append(await _topic(connection, request, broker.cluster.kafka_name(name), create=False))
     else:
-        for topic in wanted:
+        async for topic in sliced(wanted):
             if topic["name"] is None:
                 rows.append(await _by_id(connection, request, topic["topic_id"]))
             else:
@@ -86,6 +87,10 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
 def _visible(connection: KafkaConnection, name: TopicName) -> bool:
     assert connection.login.principal is not None
     return connection.broker.security.rights.may_look_up(connection.login.principal, name)
+
+
+async def _seen(connection: KafkaConnection) -> list[TopicName]:
+    return [name async for name in sliced(await connection.broker.cluster.names()) if _visible(connection, name)]
 
 
 async def ensure_ids(connection: KafkaConnection, names: list[TopicName]) -> None:
@@ -153,12 +158,11 @@ async def describe_topic_partitions(connection: KafkaConnection, request: Reques
     fields, cursor, cluster = request.fields, request.fields["cursor"], connection.broker.cluster
     left = min(max(1, fields["response_partition_limit"]), _PARTITIONS_MAX)
     names = sorted(
-        {topic["name"] for topic in fields["topics"]}
-        or {cluster.kafka_name(name) for name in await cluster.names() if _visible(connection, name)}
+        {topic["name"] for topic in fields["topics"]} or {cluster.kafka_name(name) for name in await _seen(connection)}
     )
     rows: list[Fields] = []
     following: Fields | None = None
-    for kafka in names:
+    async for kafka in sliced(names):
         if cursor is not None and kafka < cursor["topic_name"]:
             continue
         if not left:
@@ -193,7 +197,8 @@ async def find_coordinator(connection: KafkaConnection, request: Request) -> Fie
     if request.version >= 4:
         return {
             "coordinators": [
-                {"key": key, **await _coordinator(connection, request, key, kind)} for key in fields["coordinator_keys"]
+                {"key": key, **await _coordinator(connection, request, key, kind)}
+                async for key in sliced(fields["coordinator_keys"])
             ]
         }
     return await _coordinator(connection, request, fields["key"], kind)
@@ -224,7 +229,7 @@ async def describe_log_dirs(connection: KafkaConnection, request: Request) -> Fi
     wanted = request.fields["topics"]
     keys = None if wanted is None else {(topic["topic"], index) for topic in wanted for index in topic["partitions"]}
     topics: dict[str, list[Fields]] = {}
-    for partition in connection.broker.logs():
+    async for partition in sliced(connection.broker.logs()):
         name = partition.topic.name
         kafka, index = connection.broker.cluster.kafka_name(name.partitioned), max(0, name.partition)
         if (keys is None or (kafka, index) in keys) and _visible(connection, name):

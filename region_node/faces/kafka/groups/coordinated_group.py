@@ -34,7 +34,7 @@ class GroupAccess:
     owner as it is stored.
     """
 
-    __slots__ = ("allowed", "owner", "stamp", "stored", "topics")
+    __slots__ = ("allowed", "allowed_before", "by_host", "owner", "stamp", "stored", "topics")
 
     def __init__(self) -> None:
         self.owner: str | None = None
@@ -42,7 +42,21 @@ class GroupAccess:
         self.topics: list[TopicName] = []
         self.stamp: Stamp = (-1, -1, -1)
         self.allowed: dict[tuple[tuple[str, ...], str, AclOperation], bool] = {}
-        """(roles, address, what for) -> whether."""
+        """(roles, address, what for) -> whether. Address "": all have the same answer."""
+        self.allowed_before = self.allowed
+        """Answers of earlier on, which go with the next ones that are too many."""
+        self.by_host = False
+        """Whether an ACL of a tenant that is concerned names a host."""
+
+    def forget(self) -> None:
+        """Every answer is to be found anew."""
+        self.allowed = self.allowed_before = {}
+
+    def keep(self, who: tuple[tuple[str, ...], str, AclOperation], answer: bool, answers_max: int) -> None:
+        """At most that many are kept, and the half of them that came last in any case."""
+        if len(self.allowed) >= answers_max // 2:
+            self.allowed_before, self.allowed = self.allowed, {}
+        self.allowed[who] = answer
 
     def dump(self) -> bytes:
         packed: bytes = msgpack.packb([FORMAT, self.owner])

@@ -16,6 +16,7 @@ from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
 from region_node.faces.kafka.groups.group_rights import named, nobodys
+from region_node.faces.kafka.many_names import sliced
 from region_node.security.authentication.principal import Principal
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
     types = [kind.lower() for kind in request.fields.get("types_filter") or []]
     rows: list[Fields] = []
     try:
-        for name in await coordinator.names():
+        async for name in sliced(await coordinator.names()):
             held = await coordinator.held(name)
             if not connection.broker.group_rights.may(_principal(connection), held, AclOperation.DESCRIBE):
                 continue

@@ -73,7 +73,7 @@ class GroupRights:
         self.check(principal, held)
         if held.access.owner is None:
             held.access.owner = principal.role
-            held.access.allowed.clear()
+            held.access.forget()
 
     def check(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ) -> None:
         """Raises Refused where `may` says no."""
@@ -84,12 +84,14 @@ class GroupRights:
         """Whether the role may use it, or see it (DESCRIBE); one that is nobody's has nothing to see."""
         if not self._rights.enabled or principal.internal:
             return True
-        allowed, who = self._known(held).allowed, (principal.roles, principal.host, operation)
-        answer = allowed.get(who)
+        access = self._known(held)
+        who = (principal.roles, principal.host if access.by_host else "", operation)
+        answer = access.allowed.get(who)
         if answer is None:
-            if len(allowed) >= ANSWERS_MAX:
-                allowed.clear()
-            answer = allowed[who] = self._answer(principal, held, operation)
+            answer = access.allowed_before.get(who)
+            if answer is None:
+                answer = self._answer(principal, held, operation)
+            access.keep(who, answer, ANSWERS_MAX)
         return answer
 
     def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
@@ -120,7 +122,9 @@ class GroupRights:
             metadata = {each for member in held.group.members.values() for each in member.protocols}
             names |= named(held.group.protocol_type, list(metadata))
             access.topics, access.stamp = list(self._parsed(names)), stamp
-            access.allowed.clear()
+            tenants = {self._tenant, *(topic.tenant for topic in access.topics)}
+            access.by_host = any(map(self._rights.acls_name_hosts, tenants))
+            access.forget()
         return access
 
     def _says(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> AclAnswer:

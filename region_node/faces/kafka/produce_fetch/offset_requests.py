@@ -13,6 +13,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log import time_search
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
+from region_node.faces.kafka.many_names import sliced
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -27,7 +28,7 @@ async def _log(connection: KafkaConnection, request: Request, kafka: str, index:
 
 async def list_offsets(connection: KafkaConnection, request: Request) -> Fields:
     topics: list[Fields] = []
-    for topic in request.fields["topics"]:
+    async for topic in sliced(request.fields["topics"]):
         parts: list[Fields] = []
         for part in topic["partitions"]:
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "old_offsets": []}

@@ -311,13 +311,3 @@ def test_an_acl_of_a_group_is_a_grant_to_consume_and_not_to_produce() -> None:
     assert found.has_a_grant(role("a"), Action.CONSUME) and not found.has_a_grant(role("a"), Action.PRODUCE)
     told(view, acl("a", allow=True, resource=Resource.TRANSACTIONAL_ID, name="i"))
     assert not found.has_a_grant(role("a"))
-
-
-def test_what_is_kept_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("region_node.security.authorization.acl_decisions.ANSWERS_MAX", 3)
-    view = View(NamespacePolicies())
-    found = authorization(view)
-    told(view, acl("b", allow=True))
-    for n in range(10):
-        assert found.may(role("b"), PRODUCE, TOPIC) and not found.may(role(f"r{n}"), PRODUCE, TOPIC)
-        assert found._acls is not None and len(found._acls._answers) <= 3

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.topic_names import TopicName
+from heliograph.wire.kafka.message_codec import BY_NAME, Request
+from region_node.faces.kafka.connection.request_table import SERVED
+from region_node.faces.kafka.many_names import SLICE
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
@@ -36,5 +44,51 @@ def test_a_page_of_topics_does_not_name_the_next_one_where_it_may_not_be_seen() 
             if (cursor := answer["next_cursor"]) is None:
                 break
         assert found == ["a", "c"] and cursor is None
+
+    with_face(test, security=SECURITY)
+
+
+MANY = [f"t{n}" for n in range(12 * SLICE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "fields"),
+    [
+        ("metadata", 9, {"topics": [{"name": name} for name in MANY], "allow_auto_topic_creation": False}),
+        ("metadata", 9, {"topics": None}),
+        (
+            "describe_topic_partitions",
+            0,
+            {"topics": [{"name": n} for n in MANY], "cursor": None, "response_partition_limit": 1},
+        ),
+        ("find_coordinator", 4, {"key_type": 0, "coordinator_keys": MANY}),
+        ("describe_configs", 1, {"resources": [{"resource_type": 2, "resource_name": name} for name in MANY]}),
+        (
+            "list_offsets",
+            1,
+            {"topics": [{"name": n, "partitions": [{"partition_index": 0, "timestamp": -1}]} for n in MANY]},
+        ),
+    ],
+)
+def test_a_request_of_very_many_names_gives_the_loop_back(
+    name: str, version: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a role that may see none of them, so that nothing else waits."""
+
+    async def test(face: Face) -> None:
+        client = Client(face.listener)
+        client.protocol.login.principal = Principal(role="stranger")
+        passes = 0
+
+        async def names(_: object = None) -> list[TopicName]:
+            return [TopicName.parse(each) for each in MANY]
+
+        monkeypatch.setattr(face.broker.cluster, "names", names)
+        request = Request(BY_NAME[name], version, 1, "", fields, b"")
+        answering = asyncio.ensure_future(SERVED[name].handler(client.protocol, request))
+        while not answering.done():
+            await asyncio.sleep(0)
+            passes += 1
+        assert await answering and 10 <= passes <= 20
 
     with_face(test, security=SECURITY)

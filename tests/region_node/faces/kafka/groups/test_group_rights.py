@@ -369,3 +369,33 @@ def test_what_another_tenant_opens_to_every_role_makes_it_no_owner_of_an_empty_g
 async def told_by(tenant: str, face: Face, *records: AclRecord) -> None:
     await face.admin.acls.change(tenant, lambda _: records)
     await settle(5)
+
+
+def test_an_answer_is_found_once_for_all_hosts_where_no_acl_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        face = await opened()
+        await join(face, "ann", "g1", PAID)
+        held, rights, found = await face.broker.coordinator.held("g1"), face.broker.group_rights, list[str]()
+        answer = rights._answer
+
+        def counted(principal: Principal, *rest: Any) -> bool:
+            found.append(principal.host)
+            return answer(principal, *rest)
+
+        monkeypatch.setattr(rights, "_answer", counted)
+        hosts = [f"10.0.0.{n}" for n in range(5)]
+        who = [Principal(role=WORKER, host=host) for host in hosts]
+        held.access.forget()
+        assert all(rights.may(each, held) for each in who) and len(found) == 1
+        await told_by("victim", face, AclRecord("topic", "all", "victim/ns", WORKER, hosts[1], "read", False))
+        assert [rights.may(each, held) for each in who] == [True, False, True, True, True]
+        found.clear()
+        monkeypatch.setattr("region_node.faces.kafka.groups.group_rights.ANSWERS_MAX", 8)
+        for n in range(40):
+            assert rights.may(who[n % 2], held) is (n % 2 == 0)
+            rights.may(Principal(role=WORKER, host=f"10.0.1.{n}"), held)
+            assert len(held.access.allowed) + len(held.access.allowed_before) <= 8
+        assert not {*found} & {*hosts[:2]}, "what is asked again and again is not found again"
+        await face.close()
+
+    asyncio.run(run())
