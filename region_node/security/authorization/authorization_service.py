@@ -118,20 +118,20 @@ class Authorization:
         )
 
     def says_of_topic(self, principal: Principal, operation: AclOperation, topic: TopicName) -> AclAnswer:
-        """What ACLs say of a topic; nothing to its tenant's admins."""
-        if self._acls is None or self.administers(principal, topic.tenant):
+        """What ACLs say of a topic; nothing to its tenant's admins, also where they speak for another role."""
+        if self._acls is None:
             return AclAnswer.SILENT
-        acls, host = self._acls, principal.host
-        return _of_all(acls.of_topic(role, host, operation, topic) for role in principal.roles)
+        acls, host, roles = self._acls, principal.host, self._not_admins(principal, topic.tenant)
+        return _of_all(acls.of_topic(role, host, operation, topic) for role in roles)
 
     def says(
         self, principal: Principal, operation: AclOperation, tenant: str, resource: Resource, name: str
     ) -> AclAnswer:
-        """What ACLs say of a group, or of a transactional id; nothing to a tenant's admins."""
-        if self._acls is None or self.administers(principal, tenant):
+        """What ACLs say of a group, or of a transactional id, as `says_of_topic`."""
+        if self._acls is None:
             return AclAnswer.SILENT
-        acls, host = self._acls, principal.host
-        return _of_all(acls.of_name(role, host, operation, tenant, resource, name) for role in principal.roles)
+        acls, host, roles = self._acls, principal.host, self._not_admins(principal, tenant)
+        return _of_all(acls.of_name(role, host, operation, tenant, resource, name) for role in roles)
 
     def may_subscribe(self, principal: Principal, topic: TopicName, subscription: str) -> bool:
         if not self.enabled or principal.internal:
@@ -217,6 +217,11 @@ class Authorization:
         assert self._view is not None
         info = self._view.tenant(tenant)
         return info is not None and role in info.admin_roles
+
+    def _not_admins(self, principal: Principal, tenant: str) -> Iterator[str]:
+        """Those of its roles to whom ACLs of the tenant say anything."""
+        if self.enabled and not principal.internal:
+            yield from (role for role in principal.roles if not self._role_administers(role, tenant))
 
     def _roles_of_acls(self, action: Action, tenant: str) -> Iterator[str]:
         """Those that an ACL lets do it with some topic, or consume by some group."""

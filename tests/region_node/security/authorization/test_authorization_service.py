@@ -13,6 +13,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
 from region_node.security.settings import SecuritySettings
 
@@ -311,3 +312,21 @@ def test_an_acl_of_a_group_is_a_grant_to_consume_and_not_to_produce() -> None:
     assert found.has_a_grant(role("a"), Action.CONSUME) and not found.has_a_grant(role("a"), Action.PRODUCE)
     told(view, acl("a", allow=True, resource=Resource.TRANSACTIONAL_ID, name="i"))
     assert not found.has_a_grant(role("a"))
+
+
+def test_an_acl_says_nothing_to_a_proxy_that_administers_and_all_to_whom_it_speaks_for() -> None:
+    view = View(NamespacePolicies(permissions={"a": ["produce"]}))
+    found = authorization(view)
+    asked = AclOperation.READ, "t", Resource.GROUP, "g"
+    for proxy in ("root", "boss"):
+        who = role("a", proxy=proxy)
+        for refused in (proxy, "*", "a"):
+            of_group = acl(refused, resource=Resource.GROUP, name="g")
+            told(view, acl(refused), of_group, acl("a", AclOperation.CREATE, allow=True, name=str(OTHER)))
+            allowed = refused == proxy
+            assert found.may_look_up(who, TOPIC) is found.may(who, PRODUCE, TOPIC) is allowed
+            assert found.says(who, *asked) is (AclAnswer.SILENT if allowed else AclAnswer.REFUSED)
+            assert found.may_do(who, AclOperation.CREATE, OTHER), "the role has it from the ACL, the proxy as it is"
+        assert found.says(role(proxy, proxy="root"), *asked) is AclAnswer.SILENT
+    assert found.says(role("a", proxy="b"), *asked) is AclAnswer.REFUSED
+    assert not found.may_do(role("a", proxy="b"), AclOperation.CREATE, OTHER)
