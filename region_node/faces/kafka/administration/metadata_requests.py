@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from heliograph.model.configuration.acl_records import Resource
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import APIS, Fields, Request
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.kafka")
 
 _GROUP, _TRANSACTION = 0, 1
-_NOT_ALLOWED = {
-    _GROUP: Code.GROUP_AUTHORIZATION_FAILED,
-    _TRANSACTION: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+_COORDINATED = {
+    _GROUP: (Resource.GROUP, Code.GROUP_AUTHORIZATION_FAILED),
+    _TRANSACTION: (Resource.TRANSACTIONAL_ID, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
 }
+"""What a key type means, and how it is refused."""
 _IDS_SINCE = 10
 _NO_ELR: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
 """They may be null, and Java's tools fail on that."""
@@ -208,9 +210,10 @@ async def _coordinator(connection: KafkaConnection, request: Request, key: str, 
     broker = connection.broker
     row: Fields = {"error_code": 0, "error_message": None, "node_id": -1, "host": "", "port": -1}
     try:
-        if kind not in _NOT_ALLOWED:
+        if kind not in _COORDINATED:
             raise Refused(Code.INVALID_REQUEST, f"coordinators of type {kind} are not known")
-        connection.gate.somewhere(request, _NOT_ALLOWED[kind])
+        resource, refused = _COORDINATED[kind]
+        connection.gate.somewhere(request, refused, (resource, key))
         if kind == _GROUP:
             leader = await broker.cluster.leader(broker.coordinator.place(key), connection.tls)
         else:

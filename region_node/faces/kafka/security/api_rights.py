@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from heliograph.model.configuration.acl_records import AclOperation
+from heliograph.model.configuration.acl_records import AclOperation, Resource
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import BY_NAME, Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused
@@ -41,7 +41,7 @@ class ApiRight(Enum):
     DESCRIBE_GROUP = "use of each group, to see it"
     DELETE_GROUP = "an admin of the listener's tenant, or of the tenants of all the group's topics"
     WRITE_TRANSACTIONAL_ID = "the transactional id: the role that it belongs to, or an admin of the listener's tenant"
-    ANY_GRANT = "a grant to produce, to consume, or to administer somewhere"
+    ANY_GRANT = "a grant to produce, to consume, or to administer somewhere, or an ACL to see what is named"
     IDEMPOTENT_WRITE = "a grant to produce, or to administer somewhere"
     TENANT = "an admin of the listener's tenant, or of the topic's where one is named"
     SUPER = "a super user"
@@ -171,14 +171,20 @@ class RequestGate:
         if not allowed:
             raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} {what}")
 
-    def somewhere(self, request: Request, code: Code) -> None:
-        """What names nothing that anybody grants, and wants a grant somewhere, as the row says. Raises Refused with
-        that code.
+    def somewhere(self, request: Request, code: Code, named: tuple[Resource, str] | None = None) -> None:
+        """What names nothing that anybody grants, and wants a grant somewhere, as the row says. named: what an ACL may
+        allow and refuse to see. Raises Refused with that code.
         """
         right, principal = self._rows[request.api.name].somewhere, self._login.principal
         assert principal is not None
         if right is None:
             raise LookupError(f"{request.api.name} asks for a grant somewhere, and its row says no such right")
+        if named is not None:
+            said = self._rights.says(principal, AclOperation.DESCRIBE, self._tenant, *named)
+            if said is AclAnswer.REFUSED:
+                raise Refused(code, f"an ACL refuses the role {principal.role!r} to see the {named[0]} {named[1]!r}")
+            if said is AclAnswer.ALLOWED:
+                return
         if not self._rights.has_a_grant(principal, *_SOMEWHERE[right]):
             wanted = " or ".join(_SOMEWHERE[right])
             raise Refused(

@@ -463,3 +463,37 @@ def test_a_namespace_that_is_not_there_has_none() -> None:
         assert await described(root, about()) == []
 
     with_face(run)
+
+
+def test_who_may_see_a_group_or_an_id_by_an_acl_finds_its_coordinator() -> None:
+    async def test(face: Face) -> None:
+        root, bob = secured(face)
+
+        async def found(kind: int, key: str = "mine") -> int:
+            answer = await bob.ask("find_coordinator", 4, {"key_type": kind, "coordinator_keys": [key]})
+            return int(answer["coordinators"][0]["error_code"])
+
+        refused = (Code.GROUP_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        cases = (0, GROUP, (DESCRIBE, READ, DELETE, ALL)), (1, TRANSACTIONAL_ID, (DESCRIBE, WRITE, ALL))
+        for kind, resource, operations in cases:
+            of = {"resource_type": resource}
+            for operation in operations:
+                assert await found(kind) == refused[kind]
+                assert await create(root, wanted("mine", operation, **of)) == [0]
+                await settle(5)
+                assert await found(kind) not in refused
+                somewhere = kind == 0 and operation in (READ, ALL)
+                assert (await found(kind, "another") in refused) is not somewhere, "a right to consume is one anywhere"
+                await create(root, wanted("mine", ALL, "User:*", permission_type=DENY, **of))
+                await settle(5)
+                assert await found(kind) == refused[kind]
+                await delete(root, about(resource_type_filter=resource))
+                await settle(5)
+        await grant(face, "*", "bob", "consume")
+        assert await found(0) not in refused and await found(1) not in refused
+        for kind, resource, _ in cases:
+            await create(root, wanted("mine", DESCRIBE, permission_type=DENY, resource_type=resource))
+            await settle(5)
+            assert await found(kind) == refused[kind] and await found(kind, "another") not in refused
+
+    with_face(test)
