@@ -14,8 +14,8 @@ from collections.abc import Callable
 from global_config import keys
 from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put
-from heliograph.model.configuration.acl_records import AclRecord, TenantAcls
-from heliograph.model.errors import NotAllowed, NotFound, VersionConflict
+from heliograph.model.configuration.acl_records import AclRecord, TenantAcls, unreadable
+from heliograph.model.errors import CorruptData, NotAllowed, NotFound, VersionConflict
 from heliograph.runtime.clock import Rng
 
 RECORDS_MAX = 1_000
@@ -38,7 +38,7 @@ class AclWrites:
             known, stored = await self._store.get(keys.tenant(tenant)), await self._store.get(keys.acls(tenant))
             if known is None:
                 raise NotFound(f"tenant {tenant!r} does not exist")
-            before = () if stored is None else TenantAcls.decode(stored[0]).records
+            before = () if stored is None else _records(tenant, stored[0])
             after = tuple(sorted(set(change(before))))
             if after == before:
                 return before
@@ -53,19 +53,46 @@ class AclWrites:
             return before
         raise busy()
 
+    async def drop_unreadable(self, tenant: str) -> bool:
+        """Deletes a tenant's ACLs where they cannot be read. Returns whether it was so."""
+        async for _ in Tries(self._rng):
+            stored = await self._store.get(keys.acls(tenant))
+            if stored is None:
+                return False
+            try:
+                _records(tenant, stored[0])
+            except CorruptData:
+                pass
+            else:
+                return False
+            try:
+                await self._store.delete(keys.acls(tenant), expected=stored[1])
+            except VersionConflict:
+                continue
+            return True
+        raise busy()
+
     async def without(self, namespace: str) -> list[Op]:
         """What is to be written with the end of a namespace. Raises CorruptData."""
         tenant = namespace.partition("/")[0]
         stored = await self._store.get(keys.acls(tenant))
         if stored is None:
             return []
-        before = TenantAcls.decode(stored[0]).records
+        before = _records(tenant, stored[0])
         left = tuple(record for record in before if not record.within(namespace))
         if left == before:
             return [Check(keys.acls(tenant), stored[1])]
         if not left:
             return [Delete(keys.acls(tenant), stored[1])]
         return [Put(keys.acls(tenant), TenantAcls(records=left).encode(), stored[1])]
+
+
+def _records(tenant: str, value: bytes) -> Records:
+    """Raises CorruptData, with what is to be done."""
+    try:
+        return TenantAcls.decode(value).records
+    except CorruptData as error:
+        raise CorruptData(unreadable(tenant, str(error))) from error
 
 
 def _bounded(tenant: str, records: Records, before: Records) -> bytes:

@@ -3,7 +3,8 @@
 Is: regions, tenants, namespaces, partition counts as this process last heard of them, and how stale that may be. Isn't:
 linearizable, or writable (`global_config.admin`).
 Invariants: the copy changes in the order of the configuration's log, and goes on answering while the region is cut off;
-a value that cannot be read (of a newer version, or damaged) leaves the last good one in place and is named in `broken`.
+a value that cannot be read (of a newer version, or damaged) leaves the last good one in place and is named in `broken`;
+ACLs without a last good one are not taken for none.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from global_config import keys
 from global_config.policy_edits import PROPERTIES, Change, Fields, flat
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, MetadataStore
-from heliograph.model.configuration.acl_records import AclRecord, TenantAcls
+from heliograph.model.configuration.acl_records import AclRecord, TenantAcls, unreadable
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     ClusterPeers,
@@ -71,6 +72,8 @@ class ConfigView:
         self._resource_groups: dict[str, ResourceGroup] = {}
         self._quotas: dict[str, TenantQuota] = {}
         self._acls: dict[str, TenantAcls] = {}
+        self._unread_acls: dict[str, None] = {}
+        """Tenants with ACLs of which none could ever be read here."""
         self._listeners: list[Callable[[str], None]] = []
         self._pending: dict[str, list[tuple[Change, ...]]] = {}
         """Key -> edits of its policies that were made here and are not in the configuration yet, in their order."""
@@ -216,10 +219,12 @@ class ConfigView:
     def tenant_quotas(self) -> dict[str, TenantQuota]:
         return dict(self._quotas)
 
-    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
-        """What Kafka's tools allow or refuse in a tenant."""
+    def acls(self, tenant: str) -> tuple[AclRecord, ...] | None:
+        """What Kafka's tools allow or refuse in a tenant; None: there is something, and nobody knows what."""
         found = self._acls.get(tenant)
-        return () if found is None else found.records
+        if found is None:
+            return None if tenant in self._unread_acls else ()
+        return found.records
 
     # -- what was edited here while the configuration could not be reached ---------------------------------------------
 
@@ -272,11 +277,18 @@ class ConfigView:
                 _set(self._quotas, key.removeprefix(keys.TENANT_QUOTAS), TenantQuota, value)
             elif key.startswith(keys.ACLS):
                 _set(self._acls, key.removeprefix(keys.ACLS), TenantAcls, value)
+                self._unread_acls.pop(key.removeprefix(keys.ACLS), None)
             else:
                 return
         except CorruptData as error:
             self.broken[key] = str(error)
-            return
+            if not key.startswith(keys.ACLS):
+                return
+            tenant = key.removeprefix(keys.ACLS)
+            if tenant not in self._acls:
+                self._unread_acls[tenant] = None
+            counts = "those read last" if tenant in self._acls else "everything is refused, but to admins"
+            log.error("config.acls_unreadable", extra={"error": unreadable(tenant, str(error)), "until_then": counts})
         for listener in tuple(self._listeners):
             listener(key)
 

@@ -111,3 +111,35 @@ def test_a_value_with_a_record_that_is_not_understood_is_not_read(wrong: list[ob
     assert TenantAcls.decode(good.encode()) == good
     with pytest.raises(CorruptData):
         TenantAcls.decode(b'{"format": 1, "records": [%s]}' % str(wrong).replace("'", '"').replace("T", "t").encode())
+
+
+def test_acls_that_were_never_read_are_not_none_and_those_read_last_count_where_they_can_be_read_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        heard: list[str] = []
+        view.on_change(heard.append)
+        key = keys.acls("t")
+        await store.put(key, b'{"format": 99}')
+        await asyncio.sleep(0)
+        late = ConfigView(store)
+        await late.ready()
+        assert view.acls("t") is None and late.acls("t") is None and view.acls("u") == ()
+        assert heard[-1] == key and key in view.broken, "what is open is looked at again"
+        for call in (put(admin, record()), admin.delete_namespace("t/n")):
+            with pytest.raises(CorruptData, match=r"cannot be read .* upgrade .* damaged"):
+                await call
+        first, second = (line for line in caplog.records if line.levelname == "ERROR")
+        assert first.msg == second.msg == "config.acls_unreadable" and "upgrade" in vars(first)["error"]
+        await store.put(key, TenantAcls(records=(record(),)).encode())
+        await asyncio.sleep(0)
+        assert view.acls("t") == late.acls("t") == (record(),) and not view.broken
+        await store.put(key, b"?")
+        await asyncio.sleep(0)
+        assert view.acls("t") == (record(),) and key in view.broken
+        assert await admin.acls.drop_unreadable("t") and not await admin.acls.drop_unreadable("t")
+        await asyncio.sleep(0)
+        assert view.acls("t") == () and not view.broken
+        late.close()
+
+    with_config(test)

@@ -2,7 +2,8 @@
 
 Is: the record, the value that holds all of a tenant, and whether a record speaks of something. Isn't: who is asked
 (`region_node.security.authorization.acl_decisions`), or who writes (`global_config.acl_writes`).
-Invariants: what is in a value is understood: where any record of it is not, the value is not read.
+Invariants: what is in a value is understood: where any record of it is not, the value is not read, and then refuses, as
+a DENY may be in it.
 Names: a topic by its full name, or the beginning of one; every topic of a namespace by `tenant/namespace`; a group or a
 transactional id as clients say it, at the listeners of the tenant.
 Key: /acls/{tenant} (TenantAcls).
@@ -78,6 +79,15 @@ class AclRecord(NamedTuple):
         return self.resource == Resource.TOPIC and (
             self.name == namespace or self.name.partition("://")[2].startswith(f"{namespace}/")
         )
+
+
+def unreadable(tenant: str, why: str) -> str:
+    """What is to be done about a tenant's value that is not read."""
+    return (
+        f"the ACLs of tenant {tenant!r} cannot be read ({why}): where a later version wrote them, upgrade; "
+        "where they are damaged, restore the global configuration, or let an admin of the tenant delete them all by "
+        "DeleteAcls with a filter that leaves nothing out (AclBindingFilter.ANY), and make them anew"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

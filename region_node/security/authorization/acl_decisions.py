@@ -2,6 +2,7 @@
 
 Is: the answer of the records, in which any that refuses wins, by an index of each tenant's. Isn't: a grant, an admin,
 or a super user (`authorization_service`), or the record (`heliograph.model.configuration.acl_records`).
+Invariants: ACLs that cannot be read refuse everything, as a DENY may be among them.
 Bounds: a tenant without ACLs costs one look-up; another one a few, however many ACLs it has, and an index when they
 have changed (`acl_index`). No answers are kept, so that nobody's questions take room from another's.
 Source: docs/protocols/kafka.md, "ACLs".
@@ -14,7 +15,14 @@ from enum import Enum
 from typing import Protocol
 
 from global_config import keys
-from heliograph.model.configuration.acl_records import AclOperation, AclRecord, Resource
+from heliograph.model.configuration.acl_records import (
+    ANYBODY,
+    ANYWHERE,
+    AclOperation,
+    AclRecord,
+    Pattern,
+    Resource,
+)
 from heliograph.model.topic_names import TopicName
 from region_node.security.authorization.acl_index import AclIndex, allows, refuses
 
@@ -26,7 +34,16 @@ class AclAnswer(Enum):
 
 
 class AclView(Protocol):
-    def acls(self, tenant: str) -> tuple[AclRecord, ...]: ...
+    def acls(self, tenant: str) -> tuple[AclRecord, ...] | None: ...
+
+
+_UNREADABLE = AclIndex(
+    tuple(
+        AclRecord(each.value, Pattern.PREFIXED, "", ANYBODY, ANYWHERE, AclOperation.ALL, allow=False)
+        for each in Resource
+    )
+)
+"""What counts where ACLs cannot be read."""
 
 
 class AclDecisions:
@@ -44,7 +61,7 @@ class AclDecisions:
         """None: there are no ACLs."""
         records = self._view.acls(tenant)
         if not records:
-            return None
+            return _UNREADABLE if records is None else None
         found = self._made.get(tenant)
         if found is None or found.records is not records:
             found = self._made[tenant] = AclIndex(records)

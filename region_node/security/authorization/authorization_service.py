@@ -52,7 +52,7 @@ class RightsView(Protocol):
 
     def namespaces(self, tenant: str) -> list[str]: ...
 
-    def acls(self, tenant: str) -> tuple[AclRecord, ...]: ...
+    def acls(self, tenant: str) -> tuple[AclRecord, ...] | None: ...
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
 
@@ -80,7 +80,8 @@ class Authorization:
         if self._acls is not None:
             self._acls.changed(key)
 
-    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
+    def acls(self, tenant: str) -> tuple[AclRecord, ...] | None:
+        """None: they cannot be read, so that they refuse everything but to admins."""
         return () if self._view is None else self._view.acls(tenant)
 
     def acls_are_about(self, tenant: str, resource: Resource) -> bool:

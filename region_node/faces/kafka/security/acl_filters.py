@@ -183,6 +183,15 @@ def means(names: TopicNaming, record: AclRecord, wanted: Fields) -> bool:
     )
 
 
+def means_all(wanted: Fields) -> bool:
+    """Whether a filter leaves nothing out."""
+    return (
+        wanted["resource_type_filter"] == wanted.get("pattern_type_filter", LITERAL) == ANY
+        and wanted["operation"] == wanted["permission_type"] == ANY
+        and wanted["resource_name_filter"] is wanted["principal_filter"] is wanted["host_filter"] is None
+    )
+
+
 def _named(names: TopicNaming, record: AclRecord, row: Fields, text: str | None, pattern: int) -> bool:
     """MATCH: whatever speaks of what is called so; ANY: whatever has that name, whichever pattern it is."""
     if pattern in (LITERAL, PREFIXED) and pattern != row["pattern_type"]:

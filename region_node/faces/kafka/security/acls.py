@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from heliograph.model.configuration.acl_records import AclOperation, AclRecord
+from heliograph.model.configuration.acl_records import AclOperation, AclRecord, unreadable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
-from region_node.faces.kafka.security.acl_filters import granted, means, record_of, row_of, topic_of
+from region_node.faces.kafka.security.acl_filters import granted, means, means_all, record_of, row_of, topic_of
 from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ async def describe_acls(connection: KafkaConnection, request: Request) -> Fields
         _check(connection, request, topic := topic_of(broker, wanted))
         namespace = _namespace(broker, topic)
         records = [grant.record for grant in _grants(broker, namespace)]
-        records += broker.security.rights.acls(namespace.partition("/")[0])
+        tenant = namespace.partition("/")[0]
+        if (of_tenant := broker.security.rights.acls(tenant)) is None:
+            raise Refused(Code.UNKNOWN_SERVER_ERROR, unreadable(tenant, "a broker's log says why"))
+        records += of_tenant
         found = [row_of(broker, record) for record in dict.fromkeys(records) if means(broker, record, wanted)]
     except HeliographError as error:
         return {"error_code": code_of(error), "error_message": str(error), "resources": []}
@@ -129,7 +132,11 @@ async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
 
 
 async def _deleted(broker: KafkaBroker, wanted: Fields, namespace: str) -> list[AclRecord]:
-    """Grants, and what is in the configuration now of the records. Raises what the configuration raises."""
+    """Grants, and what is in the configuration now of the records; where those cannot be read, they alone, and only as
+    all of them are meant. Raises what the configuration raises.
+    """
+    if means_all(wanted) and await broker.config.acls.drop_unreadable(namespace.partition("/")[0]):
+        return []
     deleted: dict[AclRecord, None] = {}
     for grant in list(_grants(broker, namespace)):
         if means(broker, grant.record, wanted):

@@ -31,7 +31,7 @@ class View:
     def __init__(self, policies: NamespacePolicies | None = None, admins: tuple[str, ...] | None = ("boss",)) -> None:
         self.policies, self.admins = policies, admins
         self.callbacks: list[Callable[[str], None]] = []
-        self.records: tuple[AclRecord, ...] = ()
+        self.records: tuple[AclRecord, ...] | None = ()
 
     def namespace(self, name: str) -> NamespacePolicies | None:
         return self.policies if name == NAMESPACE else None
@@ -45,7 +45,7 @@ class View:
     def namespaces(self, tenant: str) -> list[str]:
         return [NAMESPACE] if tenant == "t" and self.policies is not None else []
 
-    def acls(self, tenant: str) -> tuple[AclRecord, ...]:
+    def acls(self, tenant: str) -> tuple[AclRecord, ...] | None:
         return self.records if tenant == "t" else ()
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
@@ -330,3 +330,21 @@ def test_an_acl_says_nothing_to_a_proxy_that_administers_and_all_to_whom_it_spea
         assert found.says(role(proxy, proxy="root"), *asked) is AclAnswer.SILENT
     assert found.says(role("a", proxy="b"), *asked) is AclAnswer.REFUSED
     assert not found.may_do(role("a", proxy="b"), AclOperation.CREATE, OTHER)
+
+
+def test_acls_that_cannot_be_read_refuse_everything_but_to_admins() -> None:
+    view = View(NamespacePolicies(permissions={"a": ["produce", "consume"]}))
+    found = authorization(view)
+    assert rights(found, role("a")) == {"produce", "consume", "subscribe", "look up", "list"}
+    view.records = None
+    for callback in view.callbacks:
+        callback("/acls/t")
+    assert rights(found, role("a")) == set() and rights(found, role("boss")) == ALL - {"super"}
+    for name, said in (("a", AclAnswer.REFUSED), ("boss", AclAnswer.SILENT)):
+        for operation in AclOperation:
+            assert found.says_of_topic(role(name), operation, TOPIC) is said
+            assert {found.says(role(name), operation, "t", each, "g") for each in Resource} == {said}
+            assert found.says(role(name), operation, "u", Resource.GROUP, "g") is AclAnswer.SILENT
+    assert all(found.acls_are_about("t", each) for each in Resource)
+    told(view)
+    assert rights(found, role("a")) == {"produce", "consume", "subscribe", "look up", "list"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from global_config import keys
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
@@ -495,5 +496,25 @@ def test_who_may_see_a_group_or_an_id_by_an_acl_finds_its_coordinator() -> None:
             await create(root, wanted("mine", DESCRIBE, permission_type=DENY, resource_type=resource))
             await settle(5)
             assert await found(kind) == refused[kind] and await found(kind, "another") not in refused
+
+    with_face(test)
+
+
+def test_acls_that_cannot_be_read_are_told_and_deleted_by_who_wants_no_acls_at_all() -> None:
+    async def test(face: Face) -> None:
+        root, bob = secured(face)
+        await grant(face, "*", "bob", "produce")
+        await face.config.put(keys.acls("public"), b"?")
+        await settle(5)
+        assert may(face, "bob") == set() and may(face, "root") == {"produce", "consume", "look up"}
+        answer = await root.ask("describe_acls", 2, about())
+        assert answer["error_code"] and "AclBindingFilter.ANY" in answer["error_message"]
+        for client, asked in ((root, about("t")), (bob, about())):
+            answer = await client.ask("delete_acls", 2, {"filters": [asked]})
+            assert answer["filter_results"][0]["error_code"] != 0 and may(face, "bob") == set()
+        assert await delete(root, about()) == [[]]
+        await settle(5)
+        assert may(face, "bob") == {"produce", "look up"}, "grants have stayed"
+        assert await delete(root, about()) == [[("*", "User:bob", WRITE)]]
 
     with_face(test)
