@@ -3,7 +3,8 @@
 Is: compare-and-set of all ACLs of one tenant, and how much there may be. Isn't: the record
 (`heliograph.model.configuration.acl_records`), who may call it, or what an ACL opens
 (`region_node.security.authorization`).
-Invariants: a tenant's ACLs end with it, and those of a namespace's topics with the namespace.
+Invariants: a tenant's ACLs end with it, and those of a namespace's topics with the namespace: what is written names
+namespaces that are there when the write commits, and what is made has no ACLs from before.
 Source: docs/protocols/kafka.md, "ACLs".
 """
 
@@ -32,7 +33,7 @@ class AclWrites:
 
     async def change(self, tenant: str, change: Callable[[Records], Records]) -> Records:
         """Applies `change` (it may be called several times). Returns what was there before. Raises NotFound (the
-        tenant), NotAllowed (there would be too many), CorruptData.
+        tenant, or a namespace that a new one is about), NotAllowed (there would be too many), CorruptData.
         """
         async for _ in Tries(self._rng):
             known, stored = await self._store.get(keys.tenant(tenant)), await self._store.get(keys.acls(tenant))
@@ -46,12 +47,23 @@ class AclWrites:
             write: Op = Put(keys.acls(tenant), _bounded(tenant, after, before), version)
             if not after:
                 write = Delete(keys.acls(tenant), version)
+            namespaces = {record.namespace for record in set(after).difference(before)} - {""}
             try:
-                await self._store.txn([Check(keys.tenant(tenant), known[1]), write])
+                await self._store.txn([Check(keys.tenant(tenant), known[1]), *await self._there(namespaces), write])
             except VersionConflict:
                 continue
             return before
         raise busy()
+
+    async def _there(self, namespaces: set[str]) -> list[Op]:
+        """The checks that they are still there. Raises NotFound."""
+        checks: list[Op] = []
+        for namespace in sorted(namespaces):
+            found = await self._store.get(keys.namespace(namespace))
+            if found is None:
+                raise NotFound(f"namespace {namespace!r} does not exist: create it before ACLs of its topics")
+            checks.append(Check(keys.namespace(namespace), found[1]))
+        return checks
 
     async def drop_unreadable(self, tenant: str) -> bool:
         """Deletes a tenant's ACLs where they cannot be read. Returns whether it was so."""
@@ -73,13 +85,15 @@ class AclWrites:
         raise busy()
 
     async def without(self, namespace: str) -> list[Op]:
-        """What is to be written with the end of a namespace. Raises CorruptData."""
+        """What is to be written with the end of a namespace, and with its beginning, as an earlier version may have
+        left some behind. Raises CorruptData.
+        """
         tenant = namespace.partition("/")[0]
         stored = await self._store.get(keys.acls(tenant))
         if stored is None:
-            return []
+            return [Check(keys.acls(tenant), ABSENT)]
         before = _records(tenant, stored[0])
-        left = tuple(record for record in before if not record.within(namespace))
+        left = tuple(record for record in before if record.namespace != namespace)
         if left == before:
             return [Check(keys.acls(tenant), stored[1])]
         if not left:

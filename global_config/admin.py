@@ -281,7 +281,7 @@ class ConfigAdmin:
         async def references() -> list[Op]:
             if info.encryption_at_rest:
                 await self._seals(name, info.allowed_regions)
-            return await self._regions(info.allowed_regions)
+            return [*await self._regions(info.allowed_regions), Delete(keys.acls(name))]
 
         await self._create(keys.tenant(name), info.encode(), f"tenant {name!r}", references)
 
@@ -366,9 +366,11 @@ class ConfigAdmin:
         check_name("tenant", tenant)
         check_name("namespace", local)
         checked(policies.policies)
-        await self._create(
-            keys.namespace(name), policies.encode(), f"namespace {name!r}", lambda: self._references(name, policies)
-        )
+
+        async def references() -> list[Op]:
+            return [*await self._references(name, policies), *await self.acls.without(name)]
+
+        await self._create(keys.namespace(name), policies.encode(), f"namespace {name!r}", references)
 
     async def update_namespace(
         self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from global_config import acl_writes, keys
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.acl_records import AclRecord, TenantAcls
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import CorruptData, NotAllowed, NotFound
@@ -20,9 +22,11 @@ def record(name: str = "persistent://t/n/x", resource: str = "topic", pattern: s
     return AclRecord(resource, pattern, name, "a", "*", "read", False)
 
 
-def with_config(test: Callable[[ConfigAdmin, ConfigView, EmbeddedStore], Awaitable[None]]) -> None:
+def with_config(
+    test: Callable[[ConfigAdmin, ConfigView, EmbeddedStore], Awaitable[None]], given: EmbeddedStore | None = None
+) -> None:
     async def run() -> None:
-        store = EmbeddedStore()
+        store = given or EmbeddedStore()
         admin, view = ConfigAdmin(store), ConfigView(store)
         await admin.create_region("us")
         await admin.create_tenant("t", TenantInfo(allowed_regions=("us",)))
@@ -93,6 +97,71 @@ def test_they_end_with_their_namespace_and_their_tenant() -> None:
         await admin.delete_tenant("t")
         await asyncio.sleep(0)
         assert view.acls("t") == ()
+
+    with_config(test)
+
+
+class Between(EmbeddedStore):
+    """`first` is done in front of the next transaction."""
+
+    first: Callable[[], Awaitable[object]] | None = None
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        if (first := self.first) is not None:
+            self.first = None
+            await first()
+        return await super().txn(ops)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_no_acl_outlives_the_namespace_that_is_deleted_while_it_is_made(others: bool) -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        assert isinstance(store, Between)
+        there = (record("g", "group"),) if others else ()
+        await put(admin, *there)
+        store.first = lambda: admin.delete_namespace("t/n")
+        with pytest.raises(NotFound, match="namespace 't/n'"):
+            await put(admin, record())
+        await admin.create_namespace("t/n", NamespacePolicies(regions=("us",)))
+        store.first = lambda: put(admin, record())
+        await admin.delete_namespace("t/n")
+        await asyncio.sleep(0)
+        assert view.namespace("t/n") is None and view.acls("t") == there
+
+    with_config(test, Between())
+
+
+def test_an_acl_of_a_namespace_that_is_not_there_is_refused_and_one_that_is_there_can_go() -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        names = ("persistent://t/no/x", "literal"), ("persistent://t/no/", "prefixed"), ("t/no", "all")
+        for each in (record(name, pattern=pattern) for name, pattern in names):
+            with pytest.raises(NotFound, match="namespace 't/no' does not exist"):
+                await put(admin, record(), each)
+        assert await store.get(keys.acls("t")) is None
+        left = TenantAcls(records=(record("persistent://t/no/x"),))
+        await store.put(keys.acls("t"), left.encode())
+        await put(admin, record())
+        await admin.acls.change("t", lambda before: tuple(each for each in before if each != record()))
+        await asyncio.sleep(0)
+        assert view.acls("t") == left.records, "what was there is nobody's fault"
+        assert await admin.acls.change("t", lambda _: ()) == left.records
+
+    with_config(test)
+
+
+def test_what_an_earlier_version_has_left_behind_does_not_open_a_new_namespace_or_tenant() -> None:
+    async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
+        group, of_old = record("g", "group"), record("persistent://t/old/x")
+        await store.put(keys.acls("t"), TenantAcls(records=(group, of_old)).encode())
+        await admin.create_namespace("t/old", NamespacePolicies(regions=("us",)))
+        await store.put(keys.acls("gone"), TenantAcls(records=(group,)).encode())
+        await admin.create_tenant("gone", TenantInfo(allowed_regions=("us",)))
+        await asyncio.sleep(0)
+        assert view.acls("t") == (group,) and view.acls("gone") == ()
+        await put(admin, of_old)
+        await admin.update_namespace("t/old", lambda found: replace(found, policies={"compactionThreshold": 1}))
+        await asyncio.sleep(0)
+        assert view.acls("t") == (group, of_old), "only what was there before it"
 
     with_config(test)
 

@@ -74,11 +74,12 @@ class AclRecord(NamedTuple):
             return self.name == name
         return name.startswith(self.name) if self.pattern == Pattern.PREFIXED else self.name == namespace
 
-    def within(self, namespace: str) -> bool:
-        """Whether it is about topics of that namespace."""
-        return self.resource == Resource.TOPIC and (
-            self.name == namespace or self.name.partition("://")[2].startswith(f"{namespace}/")
-        )
+    @property
+    def namespace(self) -> str:
+        """Whose topics it is about, `tenant/namespace`; "": it is about no topics."""
+        if self.resource != Resource.TOPIC:
+            return ""
+        return self.name if self.pattern == Pattern.ALL else "/".join(self.name.partition("://")[2].split("/", 2)[:2])
 
 
 def unreadable(tenant: str, why: str) -> str:

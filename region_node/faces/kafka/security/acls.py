@@ -92,7 +92,7 @@ async def describe_acls(connection: KafkaConnection, request: Request) -> Fields
 
 
 async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
-    """All of one tenant at once."""
+    """All of one namespace at once, and what is of no topics with the listener's."""
     rows: list[Fields] = []
     new: dict[str, list[tuple[AclRecord, Fields]]] = {}
     for wanted in request.fields["creations"]:
@@ -103,12 +103,11 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
                 _check(connection, request, None)
             record, topic = record_of(connection.broker, wanted)
             _check(connection, request, topic)
-            tenant = _namespace(connection.broker, topic).partition("/")[0]
-            new.setdefault(tenant, []).append((record, row))
+            new.setdefault(_namespace(connection.broker, topic), []).append((record, row))
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
-    for tenant, made in new.items():
-        records = tuple(record for record, _ in made)
+    for namespace, made in new.items():
+        tenant, records = namespace.partition("/")[0], tuple(record for record, _ in made)
         try:
             await connection.broker.config.acls.change(tenant, lambda before, more=records: (*before, *more))  # type: ignore[misc]
         except HeliographError as error:

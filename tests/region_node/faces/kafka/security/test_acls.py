@@ -261,9 +261,10 @@ def test_a_star_is_every_topic_of_the_namespace() -> None:
     async def run(face: Face) -> None:
         root, _ = secured(face)
         assert await create(root, wanted("*"), wanted("*", READ), wanted("*"), wanted("t", READ)) == [0] * 4
-        await create(
-            root, wanted("t", resource_pattern_type=PREFIXED, operation=DELETE), wanted("public/other/*", READ)
-        )
+        more = wanted("t", resource_pattern_type=PREFIXED, operation=DELETE), wanted("public/other/*", READ)
+        assert await create(root, *more) == [0, Code.UNKNOWN_TOPIC_OR_PARTITION], "there is no such namespace"
+        await face.admin.create_namespace("public/other", NamespacePolicies(regions=("us",)))
+        assert await create(root, *more) == [0, 0]
         every, one = [("*", "User:bob", READ), ("*", "User:bob", WRITE)], [("t", "User:bob", READ)]
         prefix, other = [("t", "User:bob", DELETE)], [("public/other/*", "User:bob", READ)]
         assert sorted(await described(root, about())) == sorted(every + one + prefix + other)
