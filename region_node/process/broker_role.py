@@ -237,6 +237,7 @@ class BrokerRole(BrokerParts):
             brokers=lambda: len(self.ownership.brokers()),
             appends=factory.appends,
             expiry=self.expiry,
+            leaderships=self.leaderships,
         )
         self.links.auditor.storage = BookieCopies(factory.context)
         factory.context.losses.ask_elsewhere(self.links.auditor.asked_since)
@@ -281,7 +282,6 @@ class BrokerRole(BrokerParts):
             ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names),
         )
         self.topics.gates.of = self.leases.gate
-        self.links.relays.leaderships = self.leaderships
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
         self.topics.forget_grants = lambda name: deleted_topic_grants.forget(

@@ -212,11 +212,10 @@ class Producers:
 
     def lead(self, leadership: int, epoch: int) -> None:
         """Something is about to be published here under that leadership, in that epoch of it. What was published here
-        in an earlier one may have been overtaken elsewhere, by another process of the same name. It is the newest that
-        there is, whatever was believed before.
+        in an earlier one may have been overtaken elsewhere, by another process of the same name. Where a newer one was
+        heard of, the word of it is only late here, or it does not exist, which whoever decides says (`disown`).
         """
-        self.disown(leadership)
-        if epoch == leadership:
+        if leadership < self.leadership or epoch == leadership:
             return
         if leadership == self.leadership and self._checksums is not None and self._checksums.epoch == epoch:
             return

@@ -6,12 +6,14 @@ question to the origin's region where they do not say so: its record may be olde
 topic's own policy is not known in this region. Isn't: what follows (`replicator.receiving.receiver_stream` ends the
 stream, and the source comes again), or a tree that this region's own log knows already.
 Invariants: nobody is believed for what he says of himself; one question at a time for each origin of a topic, few in
-all; nothing is asked per entry.
+all, and one for all leaderships that are doubted; nothing is asked per entry. A leadership that is registered is never
+disowned, whenever it began.
 Source: docs/protocols/links.md, "Whose word counts".
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -50,7 +52,8 @@ class ConfiguredRelays:
     """What one broker in `region` believes of relays; implements the `RelayRights` of receivers.
 
     name_of: a region's number -> its name, also a number that no region has any more. ask: asks another region what it
-    holds, and raises HeliographError where it cannot.
+    holds, and raises HeliographError where it cannot. pause_s: after so many failures before this one, in seconds.
+    leaderships: None: no namespace ever had one.
     """
 
     def __init__(
@@ -59,15 +62,18 @@ class ConfiguredRelays:
         name_of: Callable[[int], str | None],
         ask: Callable[[ReplicatedLog, str, Ask], Coroutine[Any, Any, AuditAnswer]],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        pause_s: Callable[[int], float],
+        leaderships: Leaderships | None = None,
     ) -> None:
+        self._pause_s, self._leaderships = pause_s, leaderships
         self._region, self._name_of, self._ask_region, self._spawn = region, name_of, ask, spawn
         self._policies: dict[str, Mapping[str, Any]] = {}
         """Those of topics that have one of the two."""
         self._confirmed: dict[tuple[str, Origin], _Record] = {}
         """The record that the origin's own region has told, of those that the policies here do not explain."""
         self._asking = set[tuple[str, Origin]]()
-        self.leaderships: Leaderships | None = None
-        """None: no namespace ever had one."""
+        self._doubted: dict[ReplicatedLog, None] = {}
+        """Topics with a leadership that may not exist, by the copy of the configuration here."""
 
     def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
         """values: the policies that hold for the topic here."""
@@ -75,31 +81,51 @@ class ConfiguredRelays:
             self._policies.pop(log.topic, None)
         else:
             self._policies[log.topic] = values
-        if log.state.producers.leadership > self.leadership(log):
-            self._spawn(self._disown(log))
+        if self._leaderships is not None and self._is_doubtful(log):
+            if not self._doubted:
+                self._spawn(self._disown(self._leaderships))
+            self._doubted[log] = None
 
     def leadership(self, log: ReplicatedLog) -> int:
         """The highest number of a leadership of the topic's namespace that there is, or was, as far as is known here:
         a run that names a higher one is not believed.
         """
-        if self.leaderships is None:
+        if self._leaderships is None:
             return 0
-        return self.leaderships.known(TopicName.parse(log.topic).namespace)
+        return self._leaderships.known(TopicName.parse(log.topic).namespace)
 
     def believed(self, log: ReplicatedLog, run: Run) -> Run:
         """A run that another region told of when it was asked, with no other leadership than one that is known."""
         return run if run.leadership <= self.leadership(log) else run.led_by_none()
 
-    async def _disown(self, log: ReplicatedLog) -> None:
-        """An earlier version believed whatever a run named. The copy here may be late: whoever decides is asked."""
-        if self.leaderships is None:
-            return
-        try:
-            newest = await self.leaderships.newest(TopicName.parse(log.topic).namespace)
-        except HeliographError as error:  # what is published here next says it, too
-            events.info("link.leadership_not_asked", extra={"topic": log.topic, "error": str(error)})
-            return
-        believed = log.state.producers.leadership
+    def _is_doubtful(self, log: ReplicatedLog) -> bool:
+        return log.state.producers.leadership > self.leadership(log)
+
+    async def _disown(self, leaderships: Leaderships) -> None:
+        """An earlier version believed whatever a run named. The copy here may be late: whoever decides is asked, until
+        there is an answer.
+        """
+        failures = 0
+        while self._doubted:
+            log = next(iter(self._doubted))
+            if self._is_doubtful(log):
+                try:
+                    newest = await leaderships.newest(TopicName.parse(log.topic).namespace)
+                except HeliographError as error:
+                    events.info("link.leadership_not_asked", extra={"topic": log.topic, "error": str(error)})
+                    await asyncio.sleep(self._pause_s(failures))
+                    failures += 1
+                    if log in self._doubted:  # what cannot be told of one says nothing of the others
+                        self._doubted[log] = self._doubted.pop(log)
+                    continue
+                failures = 0
+                if log in self._doubted:
+                    self._settle(log, newest)
+            self._doubted.pop(log, None)
+
+    def _settle(self, log: ReplicatedLog, newest: int) -> None:
+        """newest: as it was asked for; what the copy here has heard since may be newer."""
+        believed, newest = log.state.producers.leadership, max(newest, self.leadership(log))
         if log.closed is None and log.state.producers.disown(newest):
             events.warning(
                 "link.leadership_disowned", extra={"topic": log.topic, "leadership": believed, "newest": newest}
@@ -108,6 +134,7 @@ class ConfiguredRelays:
     def forget(self, log: ReplicatedLog) -> None:
         """The topic is unloaded here."""
         self._policies.pop(log.topic, None)
+        self._doubted.pop(log, None)
         for key in [key for key in self._confirmed if key[0] == log.topic]:
             del self._confirmed[key]
 

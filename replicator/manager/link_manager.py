@@ -45,7 +45,7 @@ from replicator.links.timer_wheel import Timers
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.tree_planting import Planter
 from replicator.manager.audit_channels import LinkChannels
-from replicator.manager.configured_relays import ConfiguredRelays
+from replicator.manager.configured_relays import ConfiguredRelays, Leaderships
 from replicator.manager.departed_regions import Leaving
 from replicator.manager.ended_origins import EndedOrigins
 from replicator.manager.receipt_waits import ReceiptWaits
@@ -147,9 +147,10 @@ class LinkManager:
         appends: Appends | None = None,
         brokers: Callable[[], int] = lambda: 1,
         expiry: CautiousClock | None = None,
+        leaderships: Leaderships | None = None,
     ) -> None:
         """appends: all of this broker. brokers: how many of this region live, this one among them. expiry: by it goes
-        what goes by time.
+        what goes by time. leaderships: None: no namespace ever had one.
         """
         self.region, self.clock, self.settings = region, clock, settings or LinkSettings()
         self.expiry = expiry or CautiousClock(clock)
@@ -211,6 +212,8 @@ class LinkManager:
             lambda number: self.region_name(number) or self.tails.used.get(number),
             self.auditor.ask,
             self.spawn,
+            self.backoff_s,
+            leaderships,
         )
         """Whom receivers believe of other regions' entries."""
         self._regions_changed()

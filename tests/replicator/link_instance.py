@@ -22,6 +22,7 @@ from heliograph.wire.run import Run
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
+from replicator.manager.configured_relays import Leaderships
 from replicator.manager.link_manager import LinkManager, LinkSettings
 from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -154,6 +155,7 @@ class Broker:
             clock=machine.clock,
             rng=machine.rng,
             settings=self.region.instance.settings,
+            leaderships=self.region.instance.leaderships,
         )
         await machine.loop.create_server(lambda: Listener(self), self.host, PORT)
 
@@ -257,8 +259,9 @@ class Instance:
         names: tuple[str, ...] = ("us", "eu", "ap"),
         brokers: int = 1,
         settings: LinkSettings | None = None,
+        leaderships: Leaderships | None = None,
     ) -> None:
-        self.sim, self.names, self.settings = sim, names, settings
+        self.sim, self.names, self.settings, self.leaderships = sim, names, settings, leaderships
         self.view = View({})
         self.regions = {name: TestRegion(self, name, i + 1, brokers) for i, name in enumerate(names)}
         for region in self.regions.values():
