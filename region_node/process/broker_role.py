@@ -121,7 +121,7 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(self.leases.stop)
         await self.leases.start()
-        self.leaderships = KnownLeaderships(self.config, self.leases.gate)
+        self.leaderships = KnownLeaderships(self.config)
         self.stops.append(self.leaderships.stop)
         await self.leaderships.start()
         effective = EffectiveLeaderships(self.leases.core, self.config, self._regions_of, self.runtime.clock)

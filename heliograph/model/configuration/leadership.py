@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from heliograph.model.configuration.configuration_records import _Value
 
-LEADERSHIP = "/leadership/"
-BEFORE = "/leadership-"
-"""Begins the keys that say something of leaderships that were."""
-ENDED = f"{BEFORE}ended/"
-FLOOR = f"{BEFORE}floor"
+LEADERSHIPS = "/leadership"
+"""Begins the keys that say something of the leaderships of namespaces, those that were too."""
+LEADERSHIP = f"{LEADERSHIPS}/"
+ENDED = f"{LEADERSHIPS}-ended/"
+FLOOR = f"{LEADERSHIPS}-floor"
 """A number that no epoch of before a restore of the configuration comes near; there is none where nothing was restored.
 """
 SUBSCRIPTIONS = "/subscription-leadership/"

@@ -8,10 +8,10 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.model.configuration.leadership import DRAINING, ENDED, FLOOR, LEADERSHIP, Leadership, name_of
+from heliograph.model.configuration.leadership import DRAINING, ENDED, FLOOR, LEADERSHIP
+from heliograph.model.errors import CorruptData
 from region_node.dr.leadership.known_leaderships import KnownLeaderships
 from region_node.dr.leadership.leadership_changes import Switching, closing
-from region_node.dr.leadership.write_gates import Writing
 
 NAME = "t/n"
 
@@ -20,17 +20,7 @@ class World:
     def __init__(self) -> None:
         self.store = EmbeddedStore()
         self.switching = Switching(self.store, lambda: 5)
-        self.writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: 0.0)
-        self.known = KnownLeaderships(self.store, self.writing.gate)
-
-    async def start(self) -> None:
-        def heard(key: str, value: bytes | None, version: int) -> None:
-            record = None if value is None else Leadership.decode(value)
-            self.writing.on_record(name_of(key), record, version)
-
-        self.store.watch(LEADERSHIP, heard)
-        await self.store.synced(LEADERSHIP)
-        await self.known.start()
+        self.known = KnownLeaderships(self.store)
 
     async def shows(self, number: int) -> None:
         for _ in range(3):
@@ -40,9 +30,8 @@ class World:
     async def another_broker_shows(self, number: int) -> None:
         """One that begins now, and has heard of nothing before."""
         other = World()
-        other.store = self.store
-        other.known = KnownLeaderships(self.store, other.writing.gate)
-        await other.start()
+        other.store, other.known = self.store, KnownLeaderships(self.store)
+        await other.known.start()
         await other.shows(number)
         await other.known.stop()
 
@@ -50,7 +39,7 @@ class World:
 def test_what_began_ended_and_was_restored_is_known_also_to_who_begins_later() -> None:
     async def main() -> None:
         world = World()
-        await world.start()
+        await world.known.start()
         await world.shows(0)
         await world.switching.begin(NAME, "us", {})
         await world.shows(1)
@@ -75,14 +64,43 @@ def test_what_began_ended_and_was_restored_is_known_also_to_who_begins_later() -
     run_alone(main())
 
 
-def test_between_the_end_and_the_word_of_it_nothing_is_forgotten() -> None:
+def test_nothing_is_kept_of_a_namespace_that_was_forgotten() -> None:
+    """Neither of one that had its leadership still, nor of one that had had it: what comes under its name is another
+    one, and begins anew.
+    """
+
     async def main() -> None:
         world = World()
-        await world.start()
-        await world.switching.begin(NAME, "us", {})
-        await world.shows(1)
-        world.writing.on_record(NAME, None, 1 << 60)
-        assert world.known.known(NAME) == 1
+        await world.known.start()
+        for ends in (False, True):
+            await world.switching.begin(NAME, "us", {})
+            await world.shows(1)
+            if ends:
+                await world.switching.end(NAME)
+                await world.switching.begin(NAME, "us", {})
+                await world.shows(2)
+            await world.switching.forget(NAME)
+            await world.shows(0)
+            assert not world.known._began and not world.known._ended
+            await world.switching.begin(NAME, "eu", {})
+            await world.shows(1)
+            await world.switching.forget(NAME)
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}"])
+def test_a_leadership_that_cannot_be_read_lets_nothing_pass_and_is_not_said_to_be_none(value: bytes) -> None:
+    async def main() -> None:
+        world = World()
+        await world.known.start()
+        await world.store.put(ENDED + NAME, b"7")
+        await world.store.put(LEADERSHIP + NAME, value)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert world.known.known(NAME) == 0
+        with pytest.raises(CorruptData):
+            await world.known.newest(NAME)
 
     run_alone(main())
 
@@ -92,7 +110,7 @@ def test_a_number_that_cannot_be_read_lets_nothing_pass(value: bytes) -> None:
     async def main() -> None:
         world = World()
         await world.store.put(FLOOR, value)
-        await world.start()
+        await world.known.start()
         await world.shows(0)
 
     run_alone(main())
