@@ -260,11 +260,11 @@ class TopicState:
     def _over(self) -> list[Origin]:
         """Incarnations of which transactions are known, and that were deleted at their source."""
         assert self.transactions is not None
-        return (
-            [origin for origin in self.transactions.origins() if self._is_over(origin, self.vector.prefix(origin))]
-            if self.reasons
-            else []
-        )
+        return [origin for origin in self.transactions.origins() if self.is_over(origin)] if self.reasons else []
+
+    def is_over(self, origin: Origin) -> bool:
+        """Whether the last that was told of another region's incarnation is that it was deleted there."""
+        return self._is_over(origin, self.vector.prefix(origin))
 
     def _is_over(self, origin: Origin, at: Position) -> bool:
         """Whether nothing comes of that incarnation any more, at `at` or behind it: a SKIP(deleted) is the last that

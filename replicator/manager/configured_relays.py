@@ -53,7 +53,8 @@ class ConfiguredRelays:
 
     name_of: a region's number -> its name, also a number that no region has any more. ask: asks another region what it
     holds, and raises HeliographError where it cannot. pause_s: after so many failures before this one, in seconds.
-    leaderships: None: no namespace ever had one.
+    ended: whether nothing is published under an origin any more, by the configuration. leaderships: None: no namespace
+    ever had one.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class ConfiguredRelays:
         ask: Callable[[ReplicatedLog, str, Ask], Coroutine[Any, Any, AuditAnswer]],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         pause_s: Callable[[int], float],
+        ended: Callable[[Origin], bool],
         leaderships: Leaderships | None = None,
     ) -> None:
-        self._pause_s, self._leaderships = pause_s, leaderships
+        self._pause_s, self.ended, self._leaderships = pause_s, ended, leaderships
         self._region, self._name_of, self._ask_region, self._spawn = region, name_of, ask, spawn
         self._policies: dict[str, Mapping[str, Any]] = {}
         """Those of topics that have one of the two."""

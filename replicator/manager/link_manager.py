@@ -213,6 +213,7 @@ class LinkManager:
             self.auditor.ask,
             self.spawn,
             self.backoff_s,
+            self.tails.ended,
             leaderships,
         )
         """Whom receivers believe of other regions' entries."""

@@ -34,8 +34,12 @@ from replicator.subscriptions.ack_claims import Claims
 Write = Callable[[Sequence[Buffer]], None]
 
 ORIGINS_MAX = 1000
-"""So many has one region in a topic: each is in the topic's stored state for good. A region has a new one with each
-incarnation of its topic, and with each epoch.
+"""So many has one region in a topic under which it may publish yet. A region has a new one with each incarnation of its
+topic, and with each epoch.
+"""
+ORIGINS_IN_ALL_MAX = 3000
+"""With those that are over: each is in the topic's stored state for good, as whoever forgot it would take its entries
+again from a region that has them still.
 """
 
 
@@ -56,6 +60,10 @@ class RelayRights(Protocol):
         """The highest number of a leadership of the topic's namespace that there is, or was, as far as is known here;
         0: none.
         """
+        ...
+
+    def ended(self, origin: Origin) -> bool:
+        """Nothing is published under it any more: its region has another epoch, or there is no such region."""
         ...
 
 
@@ -213,9 +221,17 @@ class ReceiverStream:
 
     def _check_origins(self, origin: Origin) -> None:
         """Nothing of it is here yet. Raises LinkError where its region has too many others."""
-        if sum(other[0] == origin[0] for other in self.log.vector) >= ORIGINS_MAX:
-            why = f"{self._region} has {ORIGINS_MAX} origins of that region in this topic, and takes no more"
-            raise self.refused(origin, why)
+        state, relays = self.log.state, self._relays
+        held = [other for other in state.vector if other[0] == origin[0]]
+        if len(held) < ORIGINS_MAX:
+            return
+        living = sum(not state.is_over(other) and not relays.ended(other) for other in held)
+        if living >= ORIGINS_MAX or len(held) >= ORIGINS_IN_ALL_MAX:
+            raise self.refused(
+                origin,
+                f"{self._region} has {len(held)} origins of that region in this topic, {living} of them not over, and "
+                f"takes no more than {ORIGINS_IN_ALL_MAX}, and {ORIGINS_MAX} that are not over; {self._anew()}",
+            )
 
     def _check_record(self, origin: Origin, run: Run) -> None:
         try:

@@ -67,6 +67,9 @@ class Believed:
     def leadership(self, log: ReplicatedLog) -> int:
         return 0
 
+    def ended(self, origin: Origin) -> bool:
+        return False
+
 
 class Region:
     """One region: what is durable, its present owner, and the checker's notes."""

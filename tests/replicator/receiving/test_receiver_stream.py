@@ -21,7 +21,7 @@ from replicator.health.incoming_stats import IncomingStats
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, tree_checksum
-from replicator.log.topic_state import TopicState
+from replicator.log.topic_state import STATE_BYTES_MAX, TopicState
 from replicator.receiving import receiver_stream
 from replicator.receiving.link_receiver import LinkReceiver
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -39,6 +39,8 @@ class Configured:
     def __init__(self) -> None:
         self.relays: list[tuple[str, int]] = []
         self.led = 0
+        self.epochs: dict[int, int] = {}
+        """Number of a region -> its present epoch."""
 
     def region_of(self, origin: Origin) -> str | None:
         return NAMES[origin[0] - 1] if origin[0] <= len(NAMES) else None
@@ -48,6 +50,9 @@ class Configured:
 
     def leadership(self, log: ReplicatedLog) -> int:
         return self.led
+
+    def ended(self, origin: Origin) -> bool:
+        return origin[1] < self.epochs.get(origin[0], 0)
 
 
 class Peer:
@@ -109,8 +114,10 @@ class Peer:
         run.checksums = [tree_checksum(run)]
         self.say(wire.run_frame(self.stream, 1, previous, run))
 
-    def skip(self, origin: Origin, after: Position, through: Position) -> None:
-        self.say(wire.skip_frame(self.stream, 1, SkipRecord(origin, after, through, SkipReason.FILTERED, "us")))
+    def skip(
+        self, origin: Origin, after: Position, through: Position, reason: SkipReason = SkipReason.FILTERED
+    ) -> None:
+        self.say(wire.skip_frame(self.stream, 1, SkipRecord(origin, after, through, reason, "us")))
 
     def refused(self) -> str:
         """The text of the CLOSE that ended the stream."""
@@ -299,7 +306,7 @@ def test_a_region_makes_no_more_origins_than_the_state_of_a_topic_can_hold(monke
             peer.run((2, 1, incarnation), (0, 0))
             await asyncio.sleep(0.1)
         peer.run((2, 1, 6), (0, 0))
-        assert "us has 5 origins of that region in this topic, and takes no more" in peer.refused()
+        assert "us has 5 origins of that region in this topic, 5 of them not over, and takes no more" in peer.refused()
         await peer.open()
         peer.skip((2, 2, 1), BEFORE_ALL, (0, 5))
         peer.refused()
@@ -309,6 +316,52 @@ def test_a_region_makes_no_more_origins_than_the_state_of_a_topic_can_hold(monke
         assert len(peer.log.vector) == 5 and peer.log.vector.prefix((2, 1, 5)) == (0, 1)
 
     play(scenario)
+
+
+def test_origins_that_are_over_take_no_new_ones_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted in their region, or of an epoch before the present one; what is here of them stays, and so do they, up to
+    a bound of their own.
+    """
+    monkeypatch.setattr(receiver_stream, "ORIGINS_MAX", 3)
+    monkeypatch.setattr(receiver_stream, "ORIGINS_IN_ALL_MAX", 9)
+
+    async def scenario(peer: Peer) -> None:
+        for incarnation in range(1, 7):  # one after another, each is deleted before the next one comes
+            peer.run((2, 1, incarnation), (0, 0))
+            if incarnation < 4:
+                peer.skip((2, 1, incarnation), (0, 0), (0, 5), SkipReason.DELETED)
+            await asyncio.sleep(0.1)
+        peer.run((2, 2, 1), (0, 0))
+        assert "6 origins of that region in this topic, 3 of them not over" in peer.refused()
+        peer.configured.epochs[2] = 2  # the region was built anew
+        await peer.open()
+        for incarnation in range(1, 4):
+            peer.run((2, 2, incarnation), (0, 0))
+            await asyncio.sleep(0.1)
+        assert len(peer.log.vector) == 9
+        peer.configured.epochs[2] = 3
+        peer.run((2, 3, 1), (0, 0))
+        text = peer.refused()
+        assert "9 origins of that region in this topic, 0 of them not over" in text and "delete it there" in text
+        await peer.open()
+        before = len(peer.log.ledger.store.blocks)  # type: ignore[attr-defined]
+        for incarnation in (1, 2, 3, 4):  # nothing of what is over is taken twice, and nothing of it is refused
+            peer.run((2, 1, incarnation), (0, 0))
+        peer.run((2, 1, 4), (0, 1), (0, 0))
+        await asyncio.sleep(0.1)
+        assert len(peer.log.ledger.store.blocks) == before + 1  # type: ignore[attr-defined]
+
+    play(scenario)
+
+
+def test_the_state_of_a_topic_has_room_for_the_origins_that_are_over() -> None:
+    state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=True, settings=DedupSettings())
+    state.restore(b"")
+    for incarnation in range(receiver_stream.ORIGINS_IN_ALL_MAX):
+        origin = (2, 1, 1 + (incarnation << 40))
+        state.confirm_skip(SkipRecord(origin, BEFORE_ALL, (1 << 40, 1 << 20), SkipReason.DELETED, "us"))
+    assert sum(map(state.is_over, state.vector)) == receiver_stream.ORIGINS_IN_ALL_MAX
+    assert len(state.snapshot()) < STATE_BYTES_MAX // 2
 
 
 def wide(number: int, size_bytes: int) -> Tree:
