@@ -30,6 +30,7 @@ class Opening:
         self, journals: Sequence[JournalDir], dirs: Sequence[LedgerDir], *, bookie_id: str, instance: str, rng: Rng
     ) -> None:
         self._journals, self._dirs, self._bookie_id = journals, dirs, bookie_id
+        self._start = 0
         self.limbo = ""
         """Why something is lost, of the directories that are not dropped."""
         self.known_metadata = KnownMetadata()
@@ -50,16 +51,16 @@ class Opening:
         self.identity = DiskIdentity(claimed.salt, min(starts), claimed.fresh)
 
     def begin(self, above: int = 0) -> int:
-        """A new life of every journal that is left, and of its ledger directories. Called once. Returns its number,
-        which is higher than `above`, and the same in all of them.
+        """A new life of every journal that is left, and of its ledger directories. Returns its number, the same in all
+        of them. Where it has failed it is called again, and goes on: the number is higher than the first `above`.
         """
         assert not self.limbo
         self._claim.complete()
-        start = max(above, *(one.logs.point.start for one in self._alive)) + 1
+        self._start = self._start or max(above, *(one.logs.point.start for one in self._alive)) + 1
         for journal, found in zip(self._journals, self._found, strict=True):
-            if not journal.failure and found is not None:
-                self._begin(journal, found, start)
-        return start
+            if not journal.failure and found is not None and journal.journal is None:
+                self._begin(journal, found, self._start)
+        return self._start
 
     def _lost(self, text: str) -> None:
         self.limbo = self.limbo or text
@@ -136,9 +137,9 @@ class Opening:
 
     def _begin(self, journal: JournalDir, found: JournalReplay, start: int) -> None:
         dirs = self._left_of(journal)
-        forks = tuple(dict.fromkeys(fork for one in dirs for fork in one.logs.point.forks))
+        forks = dict.fromkeys(fork for one in dirs for fork in one.logs.point.forks)
         if found.stray_through >= found.next_sequence:
-            forks += ((start, found.next_sequence, found.stray_through),)
+            forks[start, found.next_sequence, found.stray_through] = None
         for one in dirs:
             # A flush may have been faster than the journal's sync: what it was ahead is not in the journal, whose
             # numbers begin there anew.

@@ -5,8 +5,8 @@ limbo. Isn't: an operator's grant of a new life (`storage.ledger.repair.new_live
 Invariants: the identity of a bookie lies in the metadata and is changed by compare-and-set only; before the metadata
 has it, nothing is acknowledged, and nothing is said to be absent. A bookie that any ledger names, and that comes with
 empty, older, or another life's directories, stays in limbo until an operator says what it is; on its disks nothing is
-written then. One that no ledger names is enrolled by itself. A start is on the disks before it is in the metadata, so
-disks may be one start ahead, and never behind.
+written then. One that no ledger names is enrolled by itself. A full disk is waited for. A start is on the disks before
+it is in the metadata, so disks may be one start ahead, and never behind.
 Source: docs/protocols/storage.md, "Identity".
 """
 
@@ -26,6 +26,7 @@ from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
 from storage.bookie.directories.cookie import DiskIdentity
+from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.bookies.bookie_cookie import BookieCookie
 
@@ -67,7 +68,9 @@ class Enrolment:
         self._tasks = TaskSet("the enrolment of the bookie has ended")
 
     async def start(self) -> None:
-        """Returns once the metadata was asked, or where it is away: it goes on trying. Raises OSError."""
+        """Returns once the metadata was asked, or where it is away, or a disk is full: it goes on trying. Raises
+        OSError.
+        """
         await self._step()
         self._tasks.spawn(every(self._pause_s, self._again))
 
@@ -103,15 +106,16 @@ class Enrolment:
                 self._doubt(str(error))
         except MetadataError:
             pass  # away, or changed meanwhile: the next step asks again
+        except OSError as error:
+            if not is_transient(error):
+                raise
+            self._doubt(f"its start could not be written down: {error}: make room, and it goes on by itself")
 
     async def _enrol(self, record: BookieCookie | None, version: int) -> BookieCookie | None:
         """What the metadata says of this start from now on; None where the bookie is in doubt. Raises OSError, and what
         the metadata raises.
         """
         bookie = self._bookie
-        if self._start and record is not None and record.start >= self._start:
-            self._doubt("another process has started under its id, or a new life was granted to it: restart it")
-            return None
         if not self._start:
             doubt = doubt_of(bookie.identity, record)
             if doubt and await self._is_named():
@@ -122,6 +126,9 @@ class Enrolment:
                 return None
             assert bookie.opening is not None
             self._start = bookie.opening.begin(record.start if record is not None else 0)
+        if record is not None and record.start >= self._start:
+            self._doubt("another process has started under its id, or a new life was granted to it: restart it")
+            return None
         known = record or BookieCookie()
         wanted = replace(
             known,

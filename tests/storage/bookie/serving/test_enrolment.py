@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from geo_tests.sim.disk import Platter
+from geo_tests.sim.disk import UNLIMITED_BYTES, Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
@@ -260,6 +260,27 @@ def test_a_crash_between_disks_and_metadata_is_no_other_life(heard: bool) -> Non
                 assert not life.bookie.limbo
             await life.end()
         premises.store.deaf = False
+        assert not (await premises.start()).bookie.limbo
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["at its start", "while it waits for the metadata"])
+def test_one_whose_disk_is_full_is_admitted_once_there_is_room(away: bool) -> None:
+    async def body(premises: Premises) -> None:
+        await (await premises.start()).end()
+        premises.store.away = away
+        _, ledgers = premises.disks
+        ledgers.capacity_bytes = 1
+        life = await premises.start()
+        premises.store.away = False
+        await asyncio.sleep(5)
+        assert "make room" in life.bookie.limbo and not await life.store(1)
+        ledgers.capacity_bytes = UNLIMITED_BYTES
+        await asyncio.sleep(2)
+        assert not life.bookie.limbo and await life.store(2)
+        assert (await premises.known()).start == 2, "no number is used up by a disk that was full"
+        await life.end()
         assert not (await premises.start()).bookie.limbo
 
     scenario(body)
