@@ -5,24 +5,19 @@ Invariants: it is durable before the first record of a log, and before the membe
 before whatever is stored after that, but for a full disk: a life that is proven and does not know it has a term, and
 asks again. A log without this file was made by an earlier version, and is proven.
 
-    u8 version (1), u64 life, lives as in messages, the stage being 1: not proven, 2: restored, 3: proven; as
-    `checksummed_file` keeps it
+    numbers as `checksummed_file` keeps them: the life, and those of the founding; stage 1: not proven, 2: restored, 3:
+    proven
 """
 
 from __future__ import annotations
 
-import struct
-
-from heliograph.model.errors import CorruptData, PeerError
 from heliograph.raft.disk import checksummed_file
 from heliograph.raft.disk.snapshot_file import is_full
-from heliograph.raft.messages import Lives, decode_lives, encode_lives
+from heliograph.raft.messages import Lives
 from heliograph.runtime.disk import Disk
 
 LIFE = "life"
-_VERSION = 1
 _BEGUN, _RESTORED, _PROVEN = 1, 2, 3
-_BODY = struct.Struct(">BQ")
 
 
 def begin(disk: Disk, life: int) -> None:
@@ -54,23 +49,14 @@ def is_restored(disk: Disk) -> bool:
 
 
 def _write(disk: Disk, life: int, stage: int, lives: Lives = ()) -> None:
-    checksummed_file.replace(disk, LIFE, _BODY.pack(_VERSION, life) + encode_lives(stage, lives))
+    checksummed_file.replace_numbers(disk, LIFE, life, stage, lives)
 
 
 def read(disk: Disk) -> tuple[int, Lives | None] | None:
     """(life, lives as above, or None where nothing has proved it); None: there is no such file. Blocking. Raises
     OSError, CorruptData.
     """
-    try:
-        body = checksummed_file.read(disk, LIFE)
-        if body is None:
-            return None
-        version, life = _BODY.unpack_from(body)
-        if version != _VERSION:
-            raise CorruptData(f"the file {LIFE} is of version {version}")
-        stage, lives = decode_lives(body, _BODY.size)
-    except (CorruptData, PeerError, struct.error) as error:
-        raise CorruptData(
-            f"{error}: empty the folder of this member, and it learns from the others what it was"
-        ) from None
+    if (found := checksummed_file.read_numbers(disk, LIFE)) is None:
+        return None
+    life, stage, lives = found
     return life, None if stage == _BEGUN else lives
