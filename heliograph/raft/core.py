@@ -207,6 +207,7 @@ class RaftCore(Leading):
     def _tell_start(self, now: float) -> None:
         """Tells the members that have not confirmed it; again with each election time-out."""
         self._told_config = self.config
+        self.starts.answered.clear()
         waiting = [member for member in self.config.members if member not in (self.node_id, *self.starts.told)]
         self._tell_at = now + self.settings.election_timeout_s if waiting else FOREVER
         for member in waiting:
@@ -218,17 +219,18 @@ class RaftCore(Leading):
             if starts.hear(sender, message.start, self.config.members):
                 self._out.starts = starts.record()
             self._send(sender, StartKnown(0, starts.of(sender)))
-            if starts.own and sender in self.config.members and sender not in starts.told:
+            if sender in self.config.members and starts.answers(sender):
                 self._send(sender, StartNumber(0, starts.own))
         elif message.start == starts.own:
             if starts.confirm(sender):
                 self._out.starts = starts.record()
-        elif starts.own and starts.is_older_than(message.start):
+        elif starts.own and now >= starts.rests_until and starts.is_older_than(message.start):
             self._put_back(message.start, now)
 
     def _put_back(self, start: int, now: float) -> None:
         """What this member has is older than what it has said: it counts for nothing until a leader proves it."""
         self.starts.renumber(self._rng.getrandbits(32), above=start)
+        self.starts.rests_until = self._tell_at = now + self.settings.election_timeout_s
         self._out.starts = self.starts.record()
         if not self.unproven:
             self._follow(self.term, "", now)

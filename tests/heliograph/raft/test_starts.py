@@ -7,7 +7,7 @@ import pytest
 from geo_tests.sim.raft_losses import VotesBeforeItIsSure
 from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.messages import StartKnown, StartNumber, VoteReply, VoteRequest
-from heliograph.raft.starts import OTHERS_MAX, Starts, StartsRecord, following, number_of
+from heliograph.raft.starts import NUMBER_MAX, OTHERS_MAX, Starts, StartsRecord, following, number_of
 from tests.heliograph.raft.cores import make, sent, settle
 
 RECORD = StartsRecord(following(6, 11), False)
@@ -114,3 +114,78 @@ def test_who_hears_of_a_later_start_of_its_own_leads_no_more() -> None:
     assert not sent(actions, "b"), "nobody is told before it lies on the disk"
     core.on_starts_stored(actions.starts, True)
     assert sent(core.take_actions(), "b") == [StartNumber(0, actions.starts.own)]
+
+
+ABSURD = (1 << 64) - 1
+LAST = (NUMBER_MAX << 32) | 3
+
+
+def test_a_number_that_nobody_can_have_is_not_believed() -> None:
+    """A word may be damaged: taken up, it would have no next one."""
+    core = make(starts=RECORD)
+    core.receive("b", StartKnown(0, ABSURD), 2.0)
+    core.receive("b", StartNumber(0, ABSURD), 2.0)
+    actions = settle(core)
+    assert not core.unproven and actions.starts is None and StartKnown(0, 0) in sent(actions, "b")
+    assert Starts(StartsRecord(1, True, (("b", ABSURD),))).of("b") == 0, "an earlier version wrote it down"
+
+
+def test_a_member_whose_numbers_are_at_their_end_goes_on() -> None:
+    """Its older copies are not known any more; that it is told of its own last start stops it by nothing."""
+    core = make(starts=RECORD)
+    core.receive("b", StartKnown(0, LAST), 2.0)
+    actions = settle(core)
+    assert core.unproven and actions.starts is not None and number_of(actions.starts.own) == NUMBER_MAX
+    core.on_starts_stored(actions.starts, True)
+    starts = Starts(actions.starts)
+    for chance in (7, 8, 9):
+        assert not starts.is_older_than(LAST)
+        starts.renumber(chance)
+        assert starts.store(starts.record(), written=True) and number_of(starts.own) == NUMBER_MAX
+        other = Starts(StartsRecord(1, True, (("a", LAST),)))
+        assert other.hear("a", starts.own, ()) and other.of("a") == starts.own and not other.hear("a", starts.own, ())
+
+
+def test_two_that_were_put_back_and_whose_disks_are_full_do_not_talk_without_an_end() -> None:
+    cores = {
+        name: make(name=name, starts=StartsRecord(following(6, 1), False, ((other, following(8 << 32, 2)),)))
+        for name, other in (("a", "b"), ("b", "a"))
+    }
+    for at in (0.0, 1.5, 3.0):
+        said, tries = 0, 0
+        for core in cores.values():
+            core.tick(at)
+        for _ in range(50):
+            under_way = []
+            for name, core in cores.items():
+                actions = settle(core)
+                if actions.starts is not None:
+                    tries += 1
+                    core.on_starts_stored(actions.starts, False)
+                other = "b" if name == "a" else "a"
+                under_way += [(other, name, m) for m in sent(actions, other) if isinstance(m, StartNumber | StartKnown)]
+            said += len(under_way)
+            for to, sender, message in under_way:
+                cores[to].receive(sender, message, at)
+        assert said <= 10 and tries <= 4, at
+        assert at == 0.0 or (said and tries), "it is tried again"
+    for core in cores.values():  # there is room again
+        core.tick(9.0)
+        core.receive("b" if core.node_id == "a" else "a", StartKnown(0, following(8 << 32, 2)), 9.0)
+        actions = settle(core)
+        assert actions.starts is not None and number_of(actions.starts.own) == 10
+        core.on_starts_stored(actions.starts, True)
+        assert core.starts.own == actions.starts.own
+
+
+def test_a_voter_that_always_knows_of_a_later_start_moves_nobody_more_than_once_a_time_out() -> None:
+    core = make(starts=RECORD)
+    for at in (2.0, 3.1):
+        taken = 0
+        for _ in range(20):
+            core.receive("b", StartKnown(0, following(core.starts.own, 1)), at)
+            actions = settle(core)
+            if actions.starts is not None:
+                taken += 1
+                core.on_starts_stored(actions.starts, True)
+        assert taken == 1
