@@ -1,22 +1,34 @@
 """Offload: one thread for the few computations that would stall the event loop, such as a password hash.
 
 Is: a bounded queue in front of one thread. Isn't: a place for I/O (`system_disk`), or for anything on the data path.
-Invariants: at most `waiting_max` calls wait; beyond that a call is refused at once, so that nobody can fill the memory
-with them.
+Invariants: at most `waiting_max` calls wait, and of each who is named a quarter; beyond that a call is refused at once,
+so that nobody can fill the memory, or take all places; they take turns, so that nobody waits for all that another one
+has asked; what nobody waits for any more is not computed, and not kept.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 class Overloaded(Exception):
-    """Too many calls wait already."""
+    """Too many calls wait already, or the turn of this one did not come in time: nothing was computed."""
+
+
+class _Call:
+    """One that waits for its turn, or runs."""
+
+    __slots__ = ("done", "wanted", "work")
+
+    def __init__(self, work: Callable[[], Any], wanted: Callable[[], bool] | None, done: asyncio.Future[Any]) -> None:
+        self.work, self.wanted, self.done = work, wanted, done
 
 
 class Offload:
@@ -24,21 +36,91 @@ class Offload:
 
     def __init__(self, waiting_max: int = 64) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._waiting, self._waiting_max = 0, waiting_max
+        self._count, self._waiting_max = 0, waiting_max
+        self._waiting: dict[Hashable, dict[_Call, None]] = {}
+        """Who -> what waits of theirs, both in the order of their turns."""
+        self._busy = False
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Raises Overloaded."""
-        if self._waiting >= self._waiting_max:
+    async def run(
+        self,
+        work: Callable[[], T],
+        *,
+        who: Hashable = None,
+        within_s: float = math.inf,
+        wanted: Callable[[], bool] | None = None,
+    ) -> T:
+        """What `work` returns or raises. Raises Overloaded.
+
+        who: nobody's second call goes before another's first one. within_s: it begins within that time, or not at all.
+        wanted: asked when its turn has come; False: nobody waits for it any more.
+        """
+        own = 0 if who is None else len(self._waiting.get(who, ()))
+        if self._count >= self._waiting_max or own > self._waiting_max // 4:
             raise Overloaded
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")
-        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        call = _Call(work, wanted, done)
+        self._waiting.setdefault(who, {})[call] = None
+        self._count += 1
+        timer = None if within_s == math.inf else loop.call_later(within_s, self._give_up, who, call)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            self._next(loop)
+            return await done
         finally:
-            self._waiting -= 1
+            self._count -= 1
+            self._forget(who, call)
+            if timer is not None:
+                timer.cancel()
 
     def close(self) -> None:
         """What waits is dropped; what runs ends by itself."""
+        for calls in self._waiting.values():
+            for call in calls:
+                call.done.cancel()
+        self._waiting = {}
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting and not self._busy:
+            who, calls = next(iter(self._waiting.items()))
+            call = next(iter(calls))
+            del calls[call], self._waiting[who]
+            if calls:
+                self._waiting[who] = calls  # behind all others
+            if call.done.done():
+                continue
+            if call.wanted is not None and not call.wanted():
+                call.done.set_exception(Overloaded())
+                continue
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")
+            self._busy = True
+            loop.run_in_executor(self._thread, call.work).add_done_callback(partial(self._ended, loop, call.done))
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any], computed: asyncio.Future[Any]) -> None:
+        self._busy = False
+        error = None if computed.cancelled() else computed.exception()
+        if done.done():
+            pass  # whoever asked has gone
+        elif computed.cancelled():
+            done.cancel()
+        elif error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(computed.result())
+        self._next(loop)
+
+    def _give_up(self, who: Hashable, call: _Call) -> None:
+        if self._forget(who, call) and not call.done.done():
+            call.done.set_exception(Overloaded())
+
+    def _forget(self, who: Hashable, call: _Call) -> bool:
+        """Whether it waited for its turn still: it does no more."""
+        calls = self._waiting.get(who)
+        if calls is None or call not in calls:
+            return False
+        del calls[call]
+        if not calls:
+            del self._waiting[who]
+        return True

@@ -5,14 +5,15 @@ them. Isn't: the conversion (`heliograph.wire.kafka.entry_conversion`), or what 
 Why: an entry of 5 MB that holds 200,000 messages takes seconds, and one of some KiB that unpacks to 64 MiB too; other
 clients, and leases, would wait so long.
 Cost: nothing for batches of Kafka's clients; of others each entry's metadata is looked into where it is small.
-Bounds: one thread a broker; of a read what fits into the answer, at least one entry; a request begins no other one
-after CONVERTING_S.
+Bounds: one thread a broker, for which tenants take turns; of a read what fits into the answer, at least one entry; a
+request begins no other one after CONVERTING_S, and one that has waited so long for its turn, or whose client has gone,
+is not made.
 Invariants: no large entry is converted on the event loop, a corrupt one neither: an answer ends in front of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -58,10 +59,17 @@ def size_of(entry: Buffer, count: int) -> tuple[int, bool]:
 
 
 async def made_ahead(
-    pieces: list[tuple[int, int, Run]], offset: int, max_bytes: int, thread: Offload, late: Callable[[], bool]
+    pieces: list[tuple[int, int, Run]],
+    offset: int,
+    max_bytes: int,
+    thread: Offload,
+    late: Callable[[], bool],
+    *,
+    who: Hashable = None,
+    wanted: Callable[[], bool] | None = None,
 ) -> Ahead:
     """The batches of the large entries that hold `offset` or come behind it, as far as they fit. late: asked before
-    each, whether what is ready shall go out.
+    each, whether what is ready shall go out. who: takes turns with others. wanted: whether somebody still waits.
     """
     found: dict[int, bytes | CorruptData] = {}
     left, any_sent = max_bytes, False
@@ -90,7 +98,9 @@ async def made_ahead(
                 if late():
                     return Ahead(found, first)
                 try:
-                    made = await thread.run(partial(as_batch, part, count))
+                    made = await thread.run(
+                        partial(as_batch, part, count), who=who, within_s=CONVERTING_S, wanted=wanted
+                    )
                 except CorruptData as error:
                     found[first] = error
                     continue

@@ -264,6 +264,9 @@ class _Fetching:
         self._urgent = True
         return True
 
+    def _somebody_waits(self) -> bool:
+        return not self._connection.closed
+
     async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
         broker = self._connection.broker
         log = self._logs.get(key)
@@ -290,13 +293,16 @@ class _Fetching:
             pieces = await log.fetch(offset, room, committed=self._committed)
         if not pieces:
             return await log.passed_over(offset, self._magic)
-        ahead = await made_ahead(pieces, offset, room, broker.converting, self._late)
+        tenant = log.topic.name.tenant
+        ahead = await made_ahead(
+            pieces, offset, room, broker.converting, self._late, who=tenant, wanted=self._somebody_waits
+        )
         before = broker.counts.messages_out
         records = log.batches(pieces, offset, room, self._magic, ahead)
         if ahead.full and not records:
             self._throttled[key] = _FULL_AGAIN_S
         usage, messages, size = (
-            broker.usage.of(log.topic.name.tenant),
+            broker.usage.of(tenant),
             broker.counts.messages_out - before,
             sum(map(len, records)),
         )

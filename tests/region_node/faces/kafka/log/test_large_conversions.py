@@ -48,6 +48,28 @@ def test_an_entry_is_large_by_what_it_says_of_itself() -> None:
     assert size_of(SMALL, LARGE_COUNT + 1) == (len(SMALL), True)
 
 
+def test_what_has_waited_too_long_for_its_turn_or_whose_client_has_gone_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+    monkeypatch.setattr(large_conversions, "as_batch", lambda part, count: made.append(part))
+    monkeypatch.setattr(large_conversions, "CONVERTING_S", 0)
+
+    async def main() -> None:
+        thread, go_on = Offload(), threading.Event()
+        busy = asyncio.ensure_future(thread.run(lambda: go_on.wait(60)))
+        await asyncio.sleep(0)
+        assert await made_ahead([run_of((BOMB, 2, 0))], 0, 1 << 30, thread, never) == Ahead({}, 0, full=True)
+        monkeypatch.setattr(large_conversions, "CONVERTING_S", 60)
+        gone = asyncio.ensure_future(made_ahead([run_of((BOMB, 2, 0))], 0, 1 << 30, thread, never, wanted=never))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await busy and await gone == Ahead({}, 0, full=True) and not made
+        thread.close()
+
+    asyncio.run(main())
+
+
 def test_large_entries_are_made_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -229,6 +230,40 @@ def test_a_fetch_that_has_converted_for_long_is_answered_with_what_is_ready(monk
             rows = rows_of(await answered(client))
             assert [bool(row["records"]) for row in rows] == [True, False, False]
             assert [row["error_code"] for row in rows] == [0, 0, 0]
+
+    with_face(main)
+
+
+def test_tenants_take_turns_and_nothing_is_converted_for_a_client_that_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, asked = [], []
+
+    async def main(face: Face) -> None:
+        def convert(part: bytes, count: int) -> bytes:
+            made.append(part)
+            return as_batch(part, count)
+
+        run = face.broker.converting.run
+
+        async def noted(work: Callable[[], bytes], **how: Any) -> bytes:
+            asked.append(how["who"])
+            return await run(work, **how)
+
+        monkeypatch.setattr(large_conversions, "as_batch", convert)
+        monkeypatch.setattr(face.broker.converting, "run", noted)
+        gone, stays, go_on = Client(face.listener), Client(face.listener), threading.Event()
+        await created(gone)
+        await of_pulsar(face, WIDE)
+        busy = asyncio.ensure_future(run(lambda: go_on.wait(60)))
+        await settle()
+        for client in (gone, stays):
+            client.raw(fetch_committed("t", 0))
+        await settle()
+        gone.protocol.connection_lost(None)
+        go_on.set()
+        assert await busy and rows_of(await answered(stays))[0]["records"]
+        assert len(made) == 1 and asked == ["public", "public"]
 
     with_face(main)
 
