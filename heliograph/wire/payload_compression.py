@@ -27,19 +27,33 @@ _XERIAL_CHUNK = 32 << 10
 PULSAR_OF_KAFKA = {NONE: 0, GZIP: 2, SNAPPY: 4, LZ4: 1, ZSTD: 3}
 
 
-def decompress(codec: int, data: Buffer) -> bytes:
-    """What Kafka's clients compressed. Raises CorruptData."""
-    raw = bytes(data)
+class TooLarge(Exception):
+    """More comes out than the caller takes; others may."""
+
+
+def decompress(codec: int, data: Buffer, most: int = OUTPUT_BYTES_MAX) -> bytes:
+    """What Kafka's clients compressed, if it is at most so many bytes. Raises CorruptData, and TooLarge where `most` is
+    what refuses it.
+    """
+    try:
+        return _decompressed(codec, bytes(data), most)
+    except TooLarge as error:
+        if most < OUTPUT_BYTES_MAX:
+            raise
+        raise CorruptData(str(error)) from error
+
+
+def _decompressed(codec: int, raw: bytes, most: int) -> bytes:
     if codec == NONE:
         return raw
     if codec == GZIP:
-        return _gunzip(raw)
+        return _gunzip(raw, most)
     if codec == SNAPPY:
-        return _xerial(raw) if raw.startswith(_XERIAL) else _snappy(raw)
+        return _xerial(raw, most) if raw.startswith(_XERIAL) else _snappy(raw, most)
     if codec == LZ4:
-        return _growing(cramjam.lz4.decompress_into, raw, "lz4")
+        return _growing(cramjam.lz4.decompress_into, raw, "lz4", most)
     if codec == ZSTD:
-        return _growing(cramjam.zstd.decompress_into, raw, "zstd")
+        return _growing(cramjam.zstd.decompress_into, raw, "zstd", most)
     raise CorruptData(f"compression {codec} is not known")
 
 
@@ -111,28 +125,30 @@ def compress_pulsar(codec: int, data: bytes) -> bytes:
     return data
 
 
-def _gunzip(data: bytes) -> bytes:
+def _gunzip(data: bytes, most: int) -> bytes:
     unpacker = zlib.decompressobj(31)
     try:
-        out = unpacker.decompress(data, OUTPUT_BYTES_MAX)
+        out = unpacker.decompress(data, most)
     except zlib.error as error:
         raise CorruptData(f"bytes that cannot be decompressed: {error}") from error
     if not unpacker.eof:
-        raise CorruptData("compressed bytes that end early, or are too many")
+        if len(out) >= most:
+            raise TooLarge(f"gzip: more than {most} bytes, uncompressed")
+        raise CorruptData("compressed bytes that end early")
     return out
 
 
-def _snappy(data: bytes) -> bytes:
+def _snappy(data: bytes, most: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(data)
-        if size > OUTPUT_BYTES_MAX:
-            raise CorruptData(f"snappy: {size} bytes, uncompressed; at most {OUTPUT_BYTES_MAX} are read")
+        if size > most:
+            raise TooLarge(f"snappy: {size} bytes, uncompressed; at most {most} are read")
         return bytes(cramjam.snappy.decompress_raw(data))
     except (cramjam.DecompressionError, ValueError) as error:
         raise CorruptData(f"snappy: {error}") from error
 
 
-def _xerial(data: bytes) -> bytes:
+def _xerial(data: bytes, most: int) -> bytes:
     out: list[bytes] = []
     at, total = len(_XERIAL_HEAD), 0
     while at < len(data):
@@ -140,22 +156,22 @@ def _xerial(data: bytes) -> bytes:
         at += 4
         if size > len(data) - at:
             raise CorruptData("snappy: a chunk that is larger than what is there")
-        out.append(_snappy(data[at : at + size]))
+        out.append(_snappy(data[at : at + size], most - total))
         at += size
         total += len(out[-1])
-        if total > OUTPUT_BYTES_MAX:
-            raise CorruptData(f"snappy: more than {OUTPUT_BYTES_MAX} bytes, uncompressed")
     return b"".join(out)
 
 
-def _growing(into: Callable[..., Any], data: bytes, name: str) -> bytes:
+def _growing(into: Callable[..., Any], data: bytes, name: str, most: int) -> bytes:
     """Into a buffer that is doubled until it is large enough: a few bytes can claim to be very many."""
     size = max(4096, 4 * len(data))
     while True:
-        out = bytearray(min(size, OUTPUT_BYTES_MAX))
+        out = bytearray(min(size, most))
         try:
             return bytes(out[: int(into(data, out))])
         except (cramjam.DecompressionError, ValueError) as error:
-            if size >= OUTPUT_BYTES_MAX or "whole buffer" not in str(error):
+            if "whole buffer" not in str(error):
                 raise CorruptData(f"{name}: {error}") from error
+            if size >= most:
+                raise TooLarge(f"{name}: more than {most} bytes, uncompressed") from error
         size *= 4

@@ -195,6 +195,7 @@ class BrokerFaces:
             expiry=broker.expiry,
             rng=broker.runtime.rng,
         )
+        broker.kafka.converting = broker.listener.converting  # one thread: two would take two thirds of the loop's time
         broker.kafka.number = await own_number(broker.meta, broker.settings.node_id)
         await broker.kafka.positions.start()
         broker.stops.append(closing(broker.kafka.positions.close))

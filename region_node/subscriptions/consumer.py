@@ -75,6 +75,7 @@ class Consumer:
     __slots__ = (
         "address",
         "blocked",
+        "busy",
         "bytes_out",
         "client_version",
         "compacted",
@@ -131,6 +132,8 @@ class Consumer:
         self.permits = self.unacked = 0
         self.pending: dict[Position, int] = {}
         self.blocked = False
+        self.busy = False
+        """Its sink makes ready what it was given, which takes time: it is given nothing else meanwhile."""
         self.meter = Meter(4)
         self.entries_out = self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
         self.last_acked_ms = self.last_consumed_ms = self.flow_ms = 0

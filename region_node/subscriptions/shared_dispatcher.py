@@ -180,6 +180,7 @@ class SharedDispatcher(Dispatcher):
         return (
             consumer.permits > 0
             and not consumer.blocked
+            and not consumer.busy
             and consumer.sink.writable
             and (self.throttle is None or self.throttle.messages() > 0)
         )

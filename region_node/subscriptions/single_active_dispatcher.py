@@ -95,14 +95,18 @@ class SingleActive(Dispatcher):
 
     def _limit(self) -> int:
         active = self.active
-        return min(active.permits, self._let()) if active is not None and active.sink.writable else 0
+        return min(active.permits, self._let()) if active is not None and _takes(active) else 0
 
     def _give(self, piece: Piece) -> int:
         active = self.active
         assert active is not None
         ledger, first, run = piece
-        count = entries_for(run, min(active.permits, self._let())) if active.sink.writable else 0
+        count = entries_for(run, min(active.permits, self._let())) if _takes(active) else 0
         if count > 0:
             part = run.cut(0, count)
             self._spend(active.send(ledger, first, part, ack_sets=self._ack_sets(ledger, first, part)), part)
         return max(count, 0)
+
+
+def _takes(active: Consumer) -> bool:
+    return active.sink.writable and not active.busy

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.kafka.record_batches import CODEC, NO_TIME, Record, build_batch, peek_batch, records_of
-from heliograph.wire.payload_compression import PULSAR_OF_KAFKA, compress_pulsar, decompress_pulsar
+from heliograph.wire.kafka.record_batches import CODEC, NO_TIME, ReadRoom, Record, build_batch, peek_batch, records_of
+from heliograph.wire.payload_compression import PULSAR_OF_KAFKA, TooLarge, compress_pulsar, decompress_pulsar
 from heliograph.wire.pulsar.batch_messages import batch_messages
 from heliograph.wire.pulsar.entry_metadata import as_bytes, entry_metadata
 from heliograph.wire.pulsar.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
@@ -76,9 +76,12 @@ def batch_of(entry: Buffer) -> memoryview:
 # -- to Pulsar ---------------------------------------------------------------------------------------------------------
 
 
-def for_pulsar(run: Run) -> tuple[Run, dict[int, CorruptData]]:
+def for_pulsar(
+    run: Run, room: ReadRoom | None = None, *, whole_first: bool = False
+) -> tuple[Run | None, dict[int, CorruptData]]:
     """(the same entries, those of Kafka's clients in Pulsar's form; index -> why it has none, and stands there as it
-    was).
+    was). room: only the first entries, as far as it reaches; None: it does not reach for the first one. whole_first:
+    that one is made however large it is.
     """
     assert run.flags is not None
     parts: list[Buffer] = list(run.parts)
@@ -86,9 +89,15 @@ def for_pulsar(run: Run) -> tuple[Run, dict[int, CorruptData]]:
     for index, flag in enumerate(run.flags):
         if flag & FLAG_KAFKA:
             try:
-                parts[index] = as_pulsar(parts[index])
+                parts[index] = as_pulsar(parts[index], None if whole_first and not index else room)
+            except TooLarge:
+                if not index:
+                    return None, unreadable
+                run, parts = run.cut(0, index), parts[:index]
+                break
             except CorruptData as error:
                 unreadable[index] = error
+    assert run.flags is not None
     made = Run(
         parts,
         [len(part) for part in parts],
@@ -105,12 +114,12 @@ def for_pulsar(run: Run) -> tuple[Run, dict[int, CorruptData]]:
     return made, unreadable
 
 
-def as_pulsar(entry: Buffer) -> bytes:
-    """An entry with FLAG_KAFKA as a batch of Pulsar's. Raises CorruptData."""
+def as_pulsar(entry: Buffer, room: ReadRoom | None = None) -> bytes:
+    """An entry with FLAG_KAFKA as a batch of Pulsar's. Raises CorruptData, TooLarge."""
     stored, _ = entry_metadata(entry)
     batch = batch_of(entry)
     head = peek_batch(batch)
-    records = records_of(batch)
+    records = records_of(batch, room)
     if len(records) != head.offsets:
         raise CorruptData(f"a record batch of {head.offsets} offsets with {len(records)} records")
     payload = b"".join(_single(record) for record in records)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.payload_compression import GZIP, LZ4, NONE, OUTPUT_BYTES_MAX, ZSTD, compress, decompress
+from heliograph.wire.payload_compression import GZIP, LZ4, NONE, OUTPUT_BYTES_MAX, ZSTD, TooLarge, compress, decompress
 from heliograph.wire.run import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -142,19 +142,42 @@ class _Varints:
         return self.data[start : self.at]
 
 
-def records_of(data: Buffer) -> list[Record]:
-    """The records of a v2 batch whose checksum was verified. Raises CorruptData."""
+class ReadRoom:
+    """What may still be read of record batches before others have waited too long for it. Counts down."""
+
+    __slots__ = ("bytes_left", "items_left")
+
+    def __init__(self, bytes_left: int, items_left: int) -> None:
+        """bytes_left: uncompressed; items_left: records and headers, whose cost is a few microseconds each."""
+        self.bytes_left, self.items_left = bytes_left, items_left
+
+    def take(self, size: int, items: int) -> None:
+        """Raises TooLarge where there is not so much left."""
+        self.bytes_left -= size
+        self.items_left -= items
+        if self.bytes_left < 0 or self.items_left < 0:
+            raise TooLarge("a record batch that takes long to read")
+
+
+def records_of(data: Buffer, room: ReadRoom | None = None) -> list[Record]:
+    """The records of a v2 batch whose checksum was verified. Raises CorruptData, TooLarge."""
     view = memoryview(data)
     attributes, first_time, max_time, count = (
         *HEADER.unpack_from(view)[5:6],
         *HEADER.unpack_from(view)[7:9],
         HEADER.unpack_from(view)[12],
     )
-    body = decompress(attributes & CODEC, view[HEADER_BYTES:])
+    _check_count(count)
+    if room is None:
+        body = decompress(attributes & CODEC, view[HEADER_BYTES:])
+    else:
+        room.take(len(view) - HEADER_BYTES, count)  # before anything is done
+        body = decompress(attributes & CODEC, view[HEADER_BYTES:], max(1, room.bytes_left))
+        if attributes & CODEC:
+            room.take(len(body), 0)
     reader = _Varints(body)
     fixed = max_time if attributes & LOG_APPEND_TIME else None
     out: list[Record] = []
-    _check_count(count)
     try:
         for _ in range(count):
             end = reader.next()
@@ -164,8 +187,10 @@ def records_of(data: Buffer) -> list[Record]:
             if not -(1 << 63) <= time < 1 << 63:
                 raise CorruptData("a record of a time that no clock has")
             reader.next()
-            key, value = reader.bytes(), reader.bytes()
-            headers = tuple(((reader.bytes() or b""), reader.bytes()) for _ in range(reader.next()))
+            key, value, count_headers = reader.bytes(), reader.bytes(), reader.next()
+            if room is not None:
+                room.take(0, max(0, count_headers))
+            headers = tuple(((reader.bytes() or b""), reader.bytes()) for _ in range(count_headers))
             if reader.at != end:
                 raise CorruptData("a record that does not end where it says")
             out.append((time if fixed is None else fixed, key, value, headers))

@@ -35,6 +35,7 @@ class Sink:
         redeliveries: Sequence[int] | None,
         ack_sets: Mapping[int, int] | None = None,
     ) -> None:
+        assert not consumer.busy
         self.ack_sets |= {(ledger, first + i): bits for i, bits in (ack_sets or {}).items()}
         for i in range(run.count):
             self.got.append(

@@ -544,8 +544,12 @@ def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind:
                         consumer, rng.sample(got, min(len(got), 3)) if rng.random() < 0.7 else None
                     )
                 case 9 if here:
-                    sink = w.sinks[rng.choice(here)]
-                    sink.writable = not sink.writable
+                    consumer = rng.choice(here)
+                    sink = w.sinks[consumer]
+                    if rng.random() < 0.5:
+                        sink.writable = not sink.writable
+                    else:
+                        consumer.busy = not consumer.busy
                     w.subscription.wake()
             if rng.random() < 0.5:
                 await asyncio.sleep(0)
@@ -556,7 +560,7 @@ def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind:
         last = w.join(kind)
         owed[last] = 0
         for consumer in list(w.subscription.consumers):
-            w.sinks[consumer].writable = True
+            w.sinks[consumer].writable, consumer.busy = True, False
             owed[consumer] += 100_000
             w.subscription.flow(consumer, 100_000)
             w.subscription.redeliver(consumer, None)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, RegionPassive, TopicError
+from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive, TopicError
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from heliograph.wire.run import Run, TxnId
+from heliograph.wire.run import TxnId
 from heliograph.wire.varint import signed
 from region_node.faces.pulsar.commands.producer_commands import NO_SCHEMA
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST, PARTS_MAX, name_next_owner, send_on
@@ -137,41 +137,6 @@ class Consuming:
         change = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
 
-    def pass_over(
-        self,
-        handle: ConsumerHandle,
-        ledger: int,
-        first: int,
-        run: Run,
-        unreadable: Mapping[int, CorruptData],
-        ack_sets: Mapping[int, int] | None,
-    ) -> None:
-        """Entries of a run, given to a consumer, that no client of Pulsar's can read: they count as acknowledged.
-        Whoever waited for them would wait for ever, with all that lies behind them.
-        """
-        assert handle.topic is not None and handle.subscription is not None
-        positions = [(ledger, first + index) for index in unreadable]
-        handle.topic.unreadable_out += len(positions)
-        extra = {
-            "topic": handle.topic.text,
-            "subscription": handle.subscription.name,
-            "position": positions[0],
-            "entries": len(positions),
-            "error": str(next(iter(unreadable.values()))),
-        }
-        log.warning("dispatch.unreadable_skipped", extra=extra)
-        messages = sum(
-            ack_sets[i].bit_count() if ack_sets and i in ack_sets else run.counts[i] if run.counts else 1
-            for i in unreadable
-        )
-        self._connection.listener.loop.call_soon(self._passed_over, handle, positions, messages)
-
-    def _passed_over(self, handle: ConsumerHandle, positions: list[Position], messages: int) -> None:
-        """Once whoever gave them has noted it: as if the client had acknowledged them, and asked for others."""
-        if not handle.closed and handle.consumer is not None and handle.subscription is not None:
-            handle.subscription.ack(handle.consumer, positions)
-            handle.subscription.flow(handle.consumer, messages)
-
     def wake(self) -> None:
         """The connection can be written to again."""
         for handle in self.handles.values():
@@ -184,6 +149,7 @@ class Consuming:
         if handle is None or handle.consumer is not consumer:
             return
         handle.closed = True
+        self._connection.deliveries.forget(handle)
         del self.handles[consumer.id]
         migration = None if handle.topic is None else handle.topic.migration
         if (
@@ -199,6 +165,7 @@ class Consuming:
     def forget(self, handle: ConsumerHandle) -> None:
         """The consumer is gone, here and in its subscription; a reader's subscription with it."""
         handle.closed = True
+        self._connection.deliveries.forget(handle)
         if self.handles.get(handle.id) is handle:
             del self.handles[handle.id]
         if handle.subscription is not None and handle.consumer is not None and handle.topic is not None:
@@ -446,15 +413,6 @@ async def _check_part(connection: PulsarConnection, ack: pb.CommandAck, subscrip
     consuming.note_part(subscription, _txn(ack))
 
 
-def between(left_out: Iterable[int], count: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of what lies between the indexes that are left out, ascending, of `count`."""
-    start = 0
-    for index in [*left_out, count]:
-        if index > start:
-            yield start, index
-        start = index + 1
-
-
 def _cumulative(ack: pb.CommandAck) -> Position | None:
     """The last position of a cumulative acknowledgement, wholly acknowledged; None: it is none. Raises NotAllowed."""
     if ack.ack_type != pb.CommandAck.Cumulative:
@@ -539,6 +497,8 @@ def on_redeliver(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     if redeliver.HasField("consumer_epoch"):
         handle.consumer.epoch = redeliver.consumer_epoch
     ids = [(i.ledgerId, i.entryId) for i in redeliver.message_ids]
+    if not ids:  # what has not gone out yet is among them
+        handle.subscription.flow(handle.consumer, connection.deliveries.forget(handle))
     handle.subscription.redeliver(handle.consumer, ids or None)
 
 

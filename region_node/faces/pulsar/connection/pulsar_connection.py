@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
-from heliograph.wire.kafka.entry_conversion import for_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import (
     BadSend,
@@ -27,18 +26,18 @@ from heliograph.wire.pulsar.frame_cutter import (
     SendRun,
     StraySend,
 )
-from heliograph.wire.pulsar.server_frames import frame, messages, with_broker_metadata
-from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
+from heliograph.wire.pulsar.server_frames import frame
+from heliograph.wire.run import Buffer, Run
 from region_node.faces.pulsar.commands.command_rights import CommandRight
 from region_node.faces.pulsar.commands.command_table import SERVED
-from region_node.faces.pulsar.commands.consumer_commands import ConsumerHandle, Consuming, between
-from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
+from region_node.faces.pulsar.commands.consumer_commands import Consuming
 from region_node.faces.pulsar.commands.producer_commands import send_producer_success
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST, ConnectionProducers
 from region_node.faces.pulsar.commands.replicator_producers import Replicated
 from region_node.faces.pulsar.commands.topic_list_commands import TopicWatchers
 from region_node.faces.pulsar.connection.client_identity import Identity
 from region_node.faces.pulsar.connection.connection_admission import Admission
+from region_node.faces.pulsar.connection.deliveries import Deliveries, Delivery
 from region_node.faces.pulsar.connection.unsent_answers import UnsentAnswers
 from region_node.faces.pulsar.server_errors import code_of
 from region_node.subscriptions.consumer import Consumer
@@ -69,6 +68,7 @@ class PulsarConnection(asyncio.Protocol):
         self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
         self.producing = ConnectionProducers(self)
         self.consuming = Consuming(self)
+        self.deliveries = Deliveries(self, listener)
         self.watchers = TopicWatchers(self)
         self.identity = Identity(self)
         self.certificate: dict[str, Any] | None = None
@@ -466,50 +466,7 @@ class PulsarConnection(asyncio.Protocol):
         handle = self.consuming.handles[consumer.id]
         handle.usage.messages_out += run.messages
         handle.usage.bytes_out += run.size_bytes
-        if run.flags is not None and FLAG_KAFKA in run.flags:
-            run, unreadable = for_pulsar(run)
-            if handle.topic is not None:
-                handle.topic.converted_out += run.messages
-            if unreadable:
-                self.consuming.pass_over(handle, ledger, first, run, unreadable, ack_sets)
-                for start, stop in between(unreadable, run.count):
-                    part = None if ack_sets is None else {i - start: ack_sets[i] for i in ack_sets if start <= i < stop}
-                    counts = None if redeliveries is None else redeliveries[start:stop]
-                    self._show(handle, consumer, ledger, first + start, run.cut(start, stop), counts, part)
-                return
-        self._show(handle, consumer, ledger, first, run, redeliveries, ack_sets)
-
-    def _show(
-        self,
-        handle: ConsumerHandle,
-        consumer: Consumer,
-        ledger: int,
-        first: int,
-        run: Run,
-        redeliveries: Sequence[int] | None,
-        ack_sets: Mapping[int, int] | None,
-    ) -> None:
-        topic = handle.topic
-        if (
-            topic is not None
-            and topic.policies.values.get(POLICY)
-            and not topic.volatile
-            and consumer.compacted is None
-        ):
-            run = with_origin(run, ledger, first, topic.origin_at)
-        if self.broker_metadata:
-            run = with_broker_metadata(run)
-        for buffer in messages(
-            consumer.id,
-            ledger,
-            first,
-            run,
-            partition=handle.partition,
-            epoch=consumer.epoch,
-            redeliveries=redeliveries,
-            ack_sets=ack_sets,
-        ):
-            self.write(buffer)
+        self.deliveries.send(handle, Delivery(consumer, ledger, first, run, redeliveries, ack_sets, consumer.epoch))
 
     def consumer_closed(self, consumer: Consumer) -> None:
         self.consuming.closed_from_here(consumer)

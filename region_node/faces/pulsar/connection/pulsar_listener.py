@@ -19,6 +19,7 @@ from typing import Protocol
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.compute_thread import Offload
 from heliograph.runtime.listeners.address_counts import AddressCounts
 from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
@@ -153,6 +154,8 @@ class PulsarListener:
             self.settings.inflight_bytes_max, PulsarConnection.hold_reading
         )
         """Bounds the bytes of publishes that wait for their receipts."""
+        self.converting = Offload(self.settings.connections_max)
+        """Where large entries of Kafka's clients become Pulsar's; the other face has it too."""
         self._servers: list[Listening] = []
         self._names = 0
         self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
@@ -235,4 +238,5 @@ class PulsarListener:
         if not await drained(self.budget, self.settings.drain_timeout_s):
             log.warning("listener.not_drained", extra={"bytes": self.budget.used})
         self.disconnect_all()
+        self.converting.close()
         await self.tasks.close()

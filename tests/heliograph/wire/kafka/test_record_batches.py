@@ -13,8 +13,10 @@ from heliograph.model.errors import CorruptData
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.kafka.entry_conversion import as_batch, as_pulsar, batch_of, entry_in_place, entry_of, for_pulsar
 from heliograph.wire.kafka.record_batches import (
+    HEADER_BYTES,
     LOG_APPEND_TIME,
     RECORDS_MAX,
+    ReadRoom,
     Record,
     build_batch,
     check_batch,
@@ -26,7 +28,7 @@ from heliograph.wire.kafka.record_batches import (
     sealed,
     with_append_time,
 )
-from heliograph.wire.payload_compression import OUTPUT_BYTES_MAX, compress, decompress
+from heliograph.wire.payload_compression import OUTPUT_BYTES_MAX, TooLarge, compress, decompress
 from heliograph.wire.pulsar.entry_metadata import entry_metadata, last_batch_index
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, Run
 
@@ -168,9 +170,34 @@ def test_a_run_of_both() -> None:
     )
     _, _, read = decode_block(b"".join(encode_block(run, 1, 0)))
     shown, unreadable = for_pulsar(read)
-    assert not unreadable
+    assert not unreadable and shown is not None
     assert list(shown.flags or ()) == [0, FLAG_HIDDEN] and bytes(shown.parts[1]) == b"\0\0\0\0"
     assert entry_metadata(shown.parts[0])[0].num_messages_in_batch == 4 and shown.messages == 5
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_as_much_is_read_as_there_is_room_for(codec: int) -> None:
+    batch = build_batch([(1, b"k", bytes(1000), ((b"h", b""),) * 3)] * 4, codec=codec)
+    records, size = records_of(batch), len(decompress(codec, batch[HEADER_BYTES:]))
+    used = size if codec == 0 else size + len(batch) - HEADER_BYTES
+    room = ReadRoom(used + 1, 17)
+    assert records_of(batch, room) == records and (room.bytes_left, room.items_left) == (1, 1)
+    for small in (ReadRoom(used - 1, 17), ReadRoom(used + 1, 15), ReadRoom(used + 1, 3), ReadRoom(0, 0)):
+        with pytest.raises(TooLarge):
+            records_of(batch, small)
+
+
+def test_a_run_is_converted_as_far_as_there_is_room() -> None:
+    batch = build_batch(some(random.Random(3), 4))
+    parts = [entry_of(batch, 4, 1)] * 3
+    run = Run(parts, [len(part) for part in parts], counts=[4] * 3, flags=[FLAG_KAFKA] * 3)
+    whole, _ = for_pulsar(run)
+    assert whole is not None and whole.count == 3
+    two, _ = for_pulsar(run, ReadRoom(1 << 20, 2 * (4 + sum(len(record[3]) for record in records_of(batch)))))
+    assert two is not None and (two.count, list(two.parts)) == (2, list(whole.parts)[:2])
+    assert for_pulsar(run, ReadRoom(1 << 20, 3)) == (None, {})
+    first, _ = for_pulsar(run, ReadRoom(1 << 20, 3), whole_first=True)
+    assert first is not None and list(first.parts) == list(whole.parts)[:1]
 
 
 def test_a_marker_is_a_batch_that_clients_pass_over() -> None:
