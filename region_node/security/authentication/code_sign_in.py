@@ -3,12 +3,15 @@
 Is: where a browser is sent, and the token for what it comes back with. Isn't: cookies and paths (the console's), or
 whether a role may do anything.
 Invariants: a code counts only for the browser that began (`state`), with what it alone knows (the verifier), in an
-answer that was made for it (`nonce`); the token is one that this broker takes, as of any client.
+answer that was made for it (`nonce`); the token is one that this broker takes, as of any client. Whoever opens these
+pages, however often, makes us ask the issuer for its addresses once in FRESH_S, or FAILED_S, and for CODES_MAX tokens
+at once. Who has begun is kept by the browsers alone.
 Source: OpenID Connect Core 1.0, 3.1; RFC 7636 (PKCE, S256); RFC 9207 (`iss` in the answer); RFC 9700.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -29,6 +32,10 @@ from region_node.security.settings import TokenSettings, check_issuer_url
 
 PostForm = Callable[[str, Mapping[str, str]], Awaitable[tuple[int, bytes]]]
 """POST of a form. Raises OSError or TimeoutError."""
+
+FRESH_S, FAILED_S = 300.0, 5.0
+"""How long an issuer's discovery document counts, and that it could not be had."""
+CODES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,47 @@ class Session:
     lasts_s: int
 
 
+class Endpoints:
+    """The addresses in the discovery document of `issuer`: asked for once, whoever needs them."""
+
+    def __init__(self, issuer: str, fetch: Fetch, clock: Clock) -> None:
+        self._issuer, self._fetch, self._clock = issuer, fetch, clock
+        self._document: dict[str, Any] = {}
+        self._why = ""
+        self._until = float("-inf")
+        self._under_way: asyncio.Event | None = None
+
+    async def find(self, name: str) -> str:
+        """The address of that name. Raises MetadataUnavailable."""
+        while self._clock.monotonic() >= self._until:
+            if self._under_way is not None:
+                await self._under_way.wait()
+            else:
+                await self._ask()
+        try:
+            if self._why:
+                raise ValueError(self._why)
+            url = str(self._document.get(name) or "")
+            check_issuer_url(url)
+        except (ValueError, ConfigError) as error:
+            raise MetadataUnavailable(f"nobody can sign in at {self._issuer} now: {error}") from error
+        return url
+
+    async def _ask(self) -> None:
+        self._under_way = under_way = asyncio.Event()
+        try:
+            found = json.loads(await self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+            if not isinstance(found, dict) or found.get("issuer") != self._issuer:
+                raise ValueError("its discovery document is of another issuer")
+            self._document, self._why, lasts_s = found, "", FRESH_S
+        except (OSError, TimeoutError, ValueError, RecursionError) as error:
+            self._document, self._why, lasts_s = {}, str(error) or "it does not answer", FAILED_S
+        finally:
+            self._under_way = None
+            under_way.set()
+        self._until = self._clock.monotonic() + lasts_s
+
+
 class CodeSignIn:
     """At the issuer of one source of tokens, as its `console_client_id`."""
 
@@ -69,12 +117,13 @@ class CodeSignIn:
     ) -> None:
         self.issuer = source.issuer
         self._source, self._authentication, self._clock = source, authentication, clock
-        self._fetch, self._post = fetch, post
+        self._post, self._endpoints = post, Endpoints(source.issuer, fetch, clock)
+        self._codes = 0
 
     async def address(self, begun: Begun, redirect: str) -> str:
         """Where the browser goes. redirect: where it comes back to. Raises MetadataUnavailable."""
         challenge = base64.urlsafe_b64encode(hashlib.sha256(begun.verifier.encode()).digest()).rstrip(b"=").decode()
-        endpoint = await self._endpoint("authorization_endpoint")
+        endpoint = await self._endpoints.find("authorization_endpoint")
         asked = {
             "response_type": "code",
             "client_id": self._source.console_client_id,
@@ -108,12 +157,17 @@ class CodeSignIn:
         return await self._session((str(found.get("access_token") or "").strip(), id_token.strip()))
 
     async def _tokens(self, form: Mapping[str, str]) -> dict[str, Any]:
-        endpoint = await self._endpoint("token_endpoint")
+        endpoint = await self._endpoints.find("token_endpoint")
+        if self._codes >= CODES_MAX:
+            raise MetadataUnavailable(f"{CODES_MAX} others sign in at {self.issuer} just now: try again")
+        self._codes += 1
         try:
             status, body = await self._post(endpoint, form)
             found = json.loads(body)
         except (OSError, TimeoutError, ValueError, RecursionError) as error:
             raise MetadataUnavailable(f"the issuer {self.issuer} gives no token now: try again ({error})") from error
+        finally:
+            self._codes -= 1
         if status != 200 or not isinstance(found, dict):
             code = found.get("error", status) if isinstance(found, dict) else status
             raise Unauthenticated(f"the issuer took its own code back: {_shown(code)}")
@@ -144,17 +198,6 @@ class CodeSignIn:
             lasts_s = (found.expires_ms - self._clock.wall_ms()) // 1000 if found.expires_ms else 0
             return Session(token, max(lasts_s, 1) if found.expires_ms else 0)
         raise reason or Unauthenticated("the issuer gave no token")
-
-    async def _endpoint(self, name: str) -> str:
-        try:
-            found = json.loads(await self._fetch(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"))
-            if not isinstance(found, dict) or found.get("issuer") != self.issuer:
-                raise ValueError("its discovery document is of another issuer")
-            url = str(found.get(name) or "")
-            check_issuer_url(url)
-        except (OSError, TimeoutError, ValueError, RecursionError, ConfigError) as error:
-            raise MetadataUnavailable(f"nobody can sign in at {self.issuer} now: {error}") from error
-        return url
 
 
 def _same(given: Any, wanted: str) -> bool:

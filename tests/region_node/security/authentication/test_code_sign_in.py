@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,12 +15,20 @@ from aiohttp import ClientSession
 from heliograph.model.errors import MetadataUnavailable, Unauthenticated
 from heliograph.runtime.clock import SystemClock
 from region_node.security.authentication.authentication_service import MachinePorts, build_authentication
-from region_node.security.authentication.code_sign_in import Begun, CodeSignIn, Session
+from region_node.security.authentication.code_sign_in import (
+    CODES_MAX,
+    FAILED_S,
+    FRESH_S,
+    Begun,
+    CodeSignIn,
+    Session,
+)
 from region_node.security.authentication.jwks_issuers import fetch, post_form
 from region_node.security.authentication.principal import Credentials
 from region_node.security.settings import SecuritySettings, TokenSettings
 from tests.heliograph.cli.signing_in.local_issuer import TestIssuer
 from tests.region_node.security.authentication.issuer import beside
+from tests.region_node.topics.fake_storage import FakeClock
 
 BACK = "https://eu.test:8443/console/signed-in"
 
@@ -148,3 +157,94 @@ def test_endpoints_in_clear_are_not_gone_to(issuer: TestIssuer) -> None:
     issuer.document = {"issuer": "https://other.test"}
     with pytest.raises(MetadataUnavailable, match="of another issuer"):
         World(issuer).signed_in()
+
+
+class SlowIssuer:
+    """Answers once `go_on` is set; notes what it was asked."""
+
+    URL = "https://issuer.test"
+
+    def __init__(self) -> None:
+        self.clock, self.go_on, self.fails = FakeClock(), asyncio.Event(), False
+        self.fetched = self.posted = 0
+        source = TokenSettings(algorithms=("ES256",), issuer=self.URL, audience="a", console_client_id="console")
+        ports = MachinePorts(clock=self.clock, rng=random.Random(1), fetch=self.fetch, offload=beside)
+        settings = SecuritySettings(authentication=("token",), tokens=(source,))
+        authentication = build_authentication(settings, ports)
+        self.sign_in = CodeSignIn(source, authentication, self.fetch, self.post, self.clock)
+
+    async def fetch(self, url: str) -> bytes:
+        self.fetched += 1
+        await self.go_on.wait()
+        if self.fails:
+            raise OSError("down")
+        names = ("authorization_endpoint", "token_endpoint")
+        return json.dumps({"issuer": self.URL, **dict.fromkeys(names, f"{self.URL}/there")}).encode()
+
+    async def post(self, url: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+        self.posted += 1
+        await self.go_on.wait()
+        return 400, b"{}"
+
+    def begins(self) -> asyncio.Task[str]:
+        return asyncio.ensure_future(self.sign_in.address(Begun.fresh(), BACK))
+
+    def comes_back(self) -> asyncio.Task[Session]:
+        begun = Begun.fresh()
+        return asyncio.ensure_future(self.sign_in.completed(begun, {"state": begun.state, "code": "made up"}, BACK))
+
+
+def test_whoever_begins_however_often_the_issuer_is_asked_once() -> None:
+    async def run() -> None:
+        slow = SlowIssuer()
+        first, *others = [slow.begins() for _ in range(20)]
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        slow.go_on.set()
+        assert len(set(await asyncio.gather(*others))) == 19
+        assert slow.fetched == 2, "the one that was asked for by who has left, and one more"
+        slow.clock.now += FRESH_S - 1
+        await slow.begins()
+        assert slow.fetched == 2
+        slow.clock.now += 1
+        await asyncio.gather(*(slow.begins() for _ in range(20)))
+        assert slow.fetched == 3
+
+    asyncio.run(run())
+
+
+def test_an_issuer_that_is_down_is_left_alone_for_some_seconds() -> None:
+    async def run() -> None:
+        slow = SlowIssuer()
+        slow.fails = True
+        slow.go_on.set()
+        for _ in range(3):
+            with pytest.raises(MetadataUnavailable, match=r"nobody can sign in at .* now: down"):
+                await slow.begins()
+        assert slow.fetched == 1
+        slow.clock.now, slow.fails = slow.clock.now + FAILED_S, False
+        await slow.begins()
+        assert slow.fetched == 2
+
+    asyncio.run(run())
+
+
+def test_codes_that_anybody_makes_up_are_not_sent_on_without_bound() -> None:
+    async def run() -> None:
+        slow = SlowIssuer()
+        slow.go_on.set()
+        await slow.begins()
+        slow.go_on.clear()
+        came = [slow.comes_back() for _ in range(CODES_MAX + 5)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert slow.posted == CODES_MAX
+        slow.go_on.set()
+        await asyncio.wait(came)
+        refused = [one.exception() for one in came if isinstance(one.exception(), MetadataUnavailable)]
+        assert len(refused) == 5 and "8 others sign in" in str(refused[0])
+        with pytest.raises(Unauthenticated):
+            await slow.comes_back()
+
+    asyncio.run(run())
