@@ -87,14 +87,19 @@ class OpenIdIssuer:
             interval = self._next_interval(status, found, wanted.client_id, interval, left, progress)
         raise ConfigError(self._refusal({"error": "expired_token"}, wanted.client_id))
 
-    def renewed(self, found: SignIn) -> SignIn:
-        """By its refresh token. Raises ConfigError where the issuer refuses; OSError where it does not answer."""
+    def renewed(self, found: SignIn, keep: Callable[[SignIn], None]) -> SignIn:
+        """By its refresh token. keep: given the next refresh token before anything else is looked at, as the one before
+        may count no more. Raises ConfigError where the issuer refuses; OSError where it does not answer.
+        """
         asked = {"grant_type": "refresh_token", "refresh_token": found.refresh_token, "client_id": found.client_id}
         status, answer = self._ask(self._endpoint("token_endpoint", "it gives no tokens"), asked)
         if status != 200:
             if status >= 500 or status == 429:
                 raise OSError(f"it answered {status}")
             raise ConfigError(self._refusal(answer, found.client_id))
+        if (following := answer.get("refresh_token")) and following != found.refresh_token:
+            found = replace(found, refresh_token=str(following))
+            keep(found)
         return self._signed_in(found, answer)
 
     def revoke(self, found: SignIn) -> bool:

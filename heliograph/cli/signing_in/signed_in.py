@@ -42,7 +42,7 @@ def token_for(admin: str) -> str:
         found = store.read(admin)
         if found is None or _lasts_ms(found) > _AHEAD_MS:  # another command was faster
             return found.token if found else ""
-        if fresh := _renewed(admin, found):
+        if fresh := _renewed(admin, found, store):
             store.write(admin, fresh)
             found = fresh
     return found.token
@@ -57,12 +57,14 @@ def authorize(request: Request, admin: str, token: str) -> Request:
     return request
 
 
-def _renewed(admin: str, found: SignIn) -> SignIn | None:
-    """None: not now, and the token that is there is still good. Raises ConfigError."""
+def _renewed(admin: str, found: SignIn, store: TokenStore) -> SignIn | None:
+    """None: not now, and the token that is there is still good. Raises ConfigError. store: is locked, and keeps the
+    next refresh token whatever becomes of the rest.
+    """
     again = f"sign in again: `heliograph login --admin {admin} --issuer {found.issuer} --client-id {found.client_id}`"
     try:
         if found.refresh_token:
-            return issuer_of(found.issuer).renewed(found)
+            return issuer_of(found.issuer).renewed(found, lambda following: store.write(admin, following))
         reason = "the issuer gave no refresh token"
     except (OSError, ConfigError) as error:
         reason = str(error)

@@ -163,9 +163,11 @@ def test_what_brokers_do_not_take_is_not_kept() -> None:
 
 def test_a_newer_token() -> None:
     old = SignIn(issuer=URL, client_id="c", token=jwt(sub="alice", exp=1), refresh_token="r", scope="openid")
-    found = Provider((200, {"access_token": jwt(sub="alice", exp=99)})).issuer.renewed(old)
+    kept: list[SignIn] = []
+    found = Provider((200, {"access_token": jwt(sub="alice", exp=99)})).issuer.renewed(old, kept.append)
     assert (found.refresh_token, found.expires_ms, found.scope) == ("r", 99_000, "openid")
     with pytest.raises(ConfigError, match="sign in again"):
-        Provider((400, {"error": "invalid_grant"})).issuer.renewed(old)
+        Provider((400, {"error": "invalid_grant"})).issuer.renewed(old, kept.append)
     with pytest.raises(OSError, match="503"):
-        Provider((503, {})).issuer.renewed(old)
+        Provider((503, {})).issuer.renewed(old, kept.append)
+    assert not kept, "the one that there is goes on counting"

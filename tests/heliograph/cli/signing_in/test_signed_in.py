@@ -111,6 +111,21 @@ def test_it_is_renewed_once_before_it_runs_out(store: TokenStore, issuer: TestIs
     assert found is not None and found.refresh_token in issuer.refresh_tokens and found.expires_ms > soon
 
 
+def test_the_next_refresh_token_is_kept_whatever_becomes_of_the_rest(
+    store: TokenStore, issuer: TestIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before counts no more: an issuer that gave once what brokers do not take asks nobody to sign in again."""
+    now, token = SystemClock().wall_ms(), issuer.token
+    issuer.refresh_tokens = {"refresh-0"}
+    keep(store, EU, issuer=issuer.url, refresh_token="refresh-0", expires_ms=now + 30_000)
+    monkeypatch.setattr(issuer, "token", lambda **claims: "opaque")
+    assert token_for(EU) == "kept", "it is good for a while"
+    found = store.read(EU)
+    assert found is not None and found.refresh_token != "refresh-0" and found.refresh_token in issuer.refresh_tokens
+    monkeypatch.setattr(issuer, "token", token)
+    assert token_for(EU) not in ("", "kept")
+
+
 def test_where_it_cannot_be_renewed_it_counts_to_its_end(store: TokenStore, issuer: TestIssuer) -> None:
     now = SystemClock().wall_ms()
     keep(store, EU, issuer=issuer.url, refresh_token="used", expires_ms=now + 30_000)
