@@ -13,7 +13,7 @@ from collections.abc import Callable
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import SystemClock, system_rng
-from region_node.security.authentication.internal_tokens import KEY, header
+from region_node.security.authentication.internal_tokens import KEY, REREAD_S, header
 
 NODE = "supervisor"
 READ_S = 60.0
@@ -28,11 +28,13 @@ class SupervisorTokens:
         self._secrets: dict[str, tuple[bytes, float]] = {}
         self._clock = SystemClock()
 
-    async def header(self, region: str) -> dict[str, str]:
-        """Empty where the metadata cannot be read, or no broker has asked for authentication yet."""
+    async def header(self, region: str, *, anew: bool = False) -> dict[str, str]:
+        """Empty where the metadata cannot be read, or no broker has asked for authentication yet. anew: one by the
+        secret that is known was refused; where that was read long enough ago, the metadata is asked now.
+        """
         now = self._clock.monotonic()
         secret, read_at = self._secrets.get(region, (b"", 0.0))
-        if not secret or now - read_at >= READ_S:
+        if not secret or now - read_at >= (REREAD_S if anew else READ_S):
             address, tls = self._metadata(region)
             client = MetaClient([address], clock=self._clock, rng=system_rng(), ssl=tls)
             try:

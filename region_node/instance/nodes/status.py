@@ -99,16 +99,18 @@ class InstanceStatus:
         return None
 
     async def _get(self, http: aiohttp.ClientSession, region: str, url: str) -> dict[str, Any] | None:
-        """A broker's answer; with credentials where it wants some."""
+        """A broker's answer; with credentials where it wants some, and once with newer ones where it refuses them."""
         headers: dict[str, str] = {}
         try:
-            for _ in range(2):
+            for attempt in range(3):
                 async with http.get(url, headers=headers) as answer:
                     if answer.status == 200:
                         body: dict[str, Any] = await answer.json()
                         return body
-                if answer.status != 401 or headers or not (headers := await self._tokens.header(region)):
-                    return None
+                if answer.status != 401 or attempt == 2:
+                    break
+                if not (headers := await self._tokens.header(region, anew=attempt == 1)):
+                    break
         except (aiohttp.ClientError, TimeoutError, ValueError):
             pass
         return None

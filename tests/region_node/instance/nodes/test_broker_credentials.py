@@ -10,6 +10,7 @@ import pytest
 from heliograph.model.errors import MetadataUnavailable
 from region_node.instance.nodes import broker_credentials
 from region_node.instance.nodes.broker_credentials import READ_S, SupervisorTokens
+from region_node.security.authentication.internal_tokens import REREAD_S
 from tests.region_node.topics.fake_storage import FakeClock
 
 
@@ -50,5 +51,10 @@ def test_the_secret_is_read_once_a_minute_and_kept_while_nobody_says_another(mon
         assert [await tokens.header("us") for _ in range(3)] == [{"Authorization": "signed"}] * 3
         assert metadata.asked == 4, "one that is away is not asked for each header"
         assert signed == [b"first"] * 3 + [b"second"] * 4
+        metadata.away, metadata.secret = False, b"third"
+        clock.now += REREAD_S
+        await tokens.header("us")
+        assert [await tokens.header("us", anew=True) for _ in range(3)] == [{"Authorization": "signed"}] * 3
+        assert signed[7:] == [b"second"] + [b"third"] * 3 and metadata.asked == 5
 
     asyncio.run(run())
