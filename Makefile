@@ -34,9 +34,10 @@ oracle: setup       ## behaviour tests against a real Apache Pulsar, and what bo
 interop: setup      ## replication with a real Apache Pulsar cluster, both ways
 	@$(BIN)/python -m pytest -m system tests/system/test_interop.py
 
-fuzz: setup         ## a broker's listeners, Pulsar's and Kafka's, under any bytes and any commands; CASES=100000
-	@$(BIN)/python -m tests.region_node.faces.pulsar.fuzz --cases $(or $(CASES),100000)
-	@$(BIN)/python -m tests.region_node.faces.kafka.fuzz --cases $(or $(CASES),100000)
+fuzz: setup         ## a broker's listeners, Pulsar's and Kafka's, under any bytes and any commands; CASES=100000, OVER=sockets for a process of its own, FACE=kafka, ARGS=--help
+	@failed=0; for face in $(or $(FACE),pulsar kafka); do \
+	  $(BIN)/python -m tests.region_node.faces.$$face.fuzz --over $(or $(OVER),memory) --cases $(or $(CASES),100000) $(ARGS) || failed=1; \
+	done; exit $$failed
 
 lint: setup         ## layout, ruff, mypy --strict, import contracts
 	$(BIN)/ruff format --check .

@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from tests.region_node.faces import socket_fuzzing
 from tests.region_node.faces.pulsar.harness import settle
+from tests.region_node.faces.socket_fuzzing import Cases
 
 PER_SEED = 1000
 
@@ -53,14 +55,24 @@ async def in_pieces(rng: random.Random, data: bytes, take: Callable[[bytes], Non
         await settle(2)
 
 
-def main(module: str, about: str, run: Callable[[int], None]) -> None:
-    """`python -m MODULE --cases N [--seed S]`; prints the seed of what fails, and ends with an error. run: a thousand
-    cases of a seed.
+def main(module: str, about: str, run: Callable[[int], None], cases: Callable[[dict[str, str]], Cases]) -> None:
+    """`python -m MODULE [--over sockets] --cases N [--seed S]`; prints the seed of what fails, and ends with an error.
+    run: a thousand cases of a seed in this process. cases: those for a broker's process, by tokens of roles.
     """
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1000, help="the first one; each runs a thousand cases")
-    options = parser.parse_args()
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--over", choices=("memory", "sockets"), default="memory")
+    over, arguments = first.parse_known_args()
+    if over.over == "sockets":
+        socket_fuzzing.main(module, about, cases, arguments)
+        return
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=about,
+        epilog="With --over sockets the cases go to a broker in a process of its own: see --over sockets --help.",
+    )
+    parser.add_argument("--cases", type=int, default=100_000, help="rounded up to thousands (100,000)")
+    parser.add_argument("--seed", type=int, default=1000, help="the first one; each runs a thousand cases (1000)")
+    options = parser.parse_args(arguments)
     errors = Errors()
     logging.getLogger().addHandler(errors)
     begun = time.monotonic()

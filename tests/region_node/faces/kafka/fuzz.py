@@ -18,6 +18,7 @@ from heliograph.wire.kafka.record_batches import build_batch
 from tests.heliograph.wire.kafka.made_messages import made
 from tests.region_node.faces.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.kafka.hostile import KafkaCases
 from tests.region_node.faces.pulsar.harness import settle
 
 NAMES = sorted(BY_NAME)
@@ -156,4 +157,4 @@ def run(seed: int, cases: int = PER_SEED) -> None:
 
 
 if __name__ == "__main__":
-    main("tests.region_node.faces.kafka.fuzz", __doc__.partition("\n\n")[0], run)
+    main("tests.region_node.faces.kafka.fuzz", __doc__.partition("\n\n")[0], run, KafkaCases)

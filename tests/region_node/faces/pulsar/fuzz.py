@@ -14,6 +14,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from tests.region_node.faces.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.region_node.faces.pulsar.codec import FIELDS, command, entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, settle, with_broker
+from tests.region_node.faces.pulsar.hostile import PulsarCases
 
 TOPICS = [
     TOPIC,
@@ -148,4 +149,4 @@ def run(seed: int, cases: int = PER_SEED) -> None:
 
 
 if __name__ == "__main__":
-    main("tests.region_node.faces.pulsar.fuzz", __doc__.partition("\n\n")[0], run)
+    main("tests.region_node.faces.pulsar.fuzz", __doc__.partition("\n\n")[0], run, PulsarCases)
