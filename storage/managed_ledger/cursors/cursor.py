@@ -3,7 +3,7 @@
 Is: the mark-delete position, the acknowledged entries above it, and how both are stored. Isn't: what was delivered to
 whom, or when it is written.
 Invariants: the mark-delete position never passes an entry that was not acknowledged, and moves back only by `reset`;
-what lies beyond the last confirmed entry can't be acknowledged.
+what lies beyond the last confirmed entry can't be acknowledged; wherever a client has it begin, it can be stored.
 
 Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...],
 properties, partly, bits]; half-open ranges. partly: [[ledger, entry, bits], ...], batches of which single messages are
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import FORMAT, pack, unpack
-from heliograph.model.positions import Position
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from storage.managed_ledger.cursors.ack_intervals import Intervals
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
@@ -60,6 +60,12 @@ def check_properties(properties: dict[str, str], bytes_max: int = GIVEN_BYTES_MA
         raise NotAllowed(f"properties of a subscription: {size} bytes; at most {bytes_max} are allowed")
 
 
+def _storable(position: Position) -> Position:
+    """What clients ask for may be no entry at all, and beyond what can be written: then no cursor of the topic was."""
+    ledger, entry = position
+    return BEFORE_ALL if ledger < 0 else (ledger, min(max(entry, -1), AFTER_ALL[1]))
+
+
 class Cursor:
     """Acknowledgements change it at once; they are durable when `flushed()` returns."""
 
@@ -91,7 +97,7 @@ class Cursor:
         if settings is not CURSOR_SETTINGS:
             self._settings = settings
         self.name, self.durable, self.properties = name, durable, properties
-        self.mark_delete = mark_delete
+        self.mark_delete = _storable(mark_delete)
         self.key = ""
         """Its place in the metadata, once it was written: making it costs more than the rest of a write."""
         self.changes = 0
@@ -178,7 +184,7 @@ class Cursor:
 
     def reset(self, mark_delete: Position) -> None:
         """Everything behind `mark_delete` counts as not acknowledged, everything up to it as acknowledged."""
-        self.mark_delete = min(mark_delete, self._catalog.last)
+        self.mark_delete = min(_storable(mark_delete), self._catalog.last)
         self._acked.clear()
         self._acked_count = 0
         self.partly_acked.clear()

@@ -125,9 +125,13 @@ class Bystander:
     def said(self) -> dict[str, Any]:
         """How it fared since this was last asked."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        except (OSError, ValueError):
+            ended = f"its process ended with {self.process.wait()}"
+            return {"exchanges": 0, "longest_ms": 0.0, "longest_at": 0.0, "p99_ms": 0.0, "errors": [ended]}
         return found
 
     def end(self) -> None:

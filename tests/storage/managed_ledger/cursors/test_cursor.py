@@ -177,6 +177,27 @@ def test_what_no_write_would_take_is_refused_before_it_is_taken() -> None:
         sim.run(main(), limit_s=60)
 
 
+@pytest.mark.parametrize(
+    "asked, kept",
+    [
+        ((1, -(1 << 63) - 1), (1, -1)),
+        ((1, 10**30), (1, (1 << 63) - 1)),
+        ((-(10**30), 5), BEFORE_ALL),
+        ((10**30, 0), (2, 2)),
+    ],
+)
+def test_a_position_that_no_entry_can_have_is_one_that_is_stored(asked: Position, kept: Position) -> None:
+    catalog = Catalog([LedgerInfo(1, 4, 4, closed_ms=1), LedgerInfo(2)])
+    catalog.grow(3, 3)
+    cursor = cursor_of(catalog)
+    cursor.reset(asked)
+    assert cursor.mark_delete == kept
+    again = cursor_of(catalog)
+    again.restore(cursor.encode())
+    assert again.mark_delete == kept
+    assert cursor_of(catalog, min(asked, catalog.last)).mark_delete == kept, "as a subscription begins"
+
+
 def test_what_is_acknowledged_is_cut_out_of_runs() -> None:
     catalog = Catalog([LedgerInfo(1), LedgerInfo(2)])
     catalog.drop_first(1)
