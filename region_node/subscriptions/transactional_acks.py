@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.positions import Position
+from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.wire.run import TxnId
 from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
 from region_node.subscriptions.dispatcher import Dispatcher
@@ -73,7 +73,7 @@ class SubscriptionTransactions:
         subscription, cursor = self._subscription, self._subscription.cursor
         last = subscription.ledger.last_confirmed
         for position in [*whole, *(part[0] for part in partly)]:
-            if position > last:
+            if position > last or position[1] > AFTER_ALL[1]:
                 raise NotAllowed(
                     f"{position[0]}:{position[1]} is not there, or not decided yet: it cannot be acknowledged"
                 )

@@ -199,7 +199,7 @@ def position_of(message_id: pb.MessageIdData) -> Position:
     position = (signed(message_id.ledgerId), signed(message_id.entryId))
     if position >= AFTER_ALL:
         return AFTER_ALL
-    return BEFORE_ALL if position[0] < 0 else position
+    return BEFORE_ALL if position[0] < 0 else (position[0], max(position[1], -1))
 
 
 def _before(position: Position) -> Position:

@@ -14,6 +14,7 @@ from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
+from region_node.faces.pulsar.commands.consumer_commands import position_of
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
@@ -206,6 +207,13 @@ def test_closing_and_making_a_reader_of_one_name_in_one_read() -> None:
         assert [c.success.request_id for c, _ in came if c.type == K.SUCCESS] == [7, 8]
 
     with_broker(test)
+
+
+def test_a_message_id_below_the_first_of_a_ledger_is_right_before_that() -> None:
+    """What is stored of it is one less, and has the width of what can be written."""
+    for entry_id in (1 << 63, (1 << 64) - 1):
+        assert position_of(pb.MessageIdData(ledgerId=7, entryId=entry_id)) == (7, -1)
+    assert position_of(pb.MessageIdData(ledgerId=7, entryId=0)) == (7, 0)
 
 
 def test_seek_by_id_and_time() -> None:
