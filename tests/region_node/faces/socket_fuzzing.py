@@ -143,16 +143,21 @@ class Watch:
 
 
 class Attack:
-    """Sends cases, `connections` at a time. after: called now and then with the outcome so far, for progress."""
+    """Sends cases, `connections` at a time, and at most `rate` a second, 0: as many as are answered."""
 
-    def __init__(self, watch: Watch, cases: Cases, port: int, seed: int, connections: int = 32) -> None:
+    def __init__(
+        self, watch: Watch, cases: Cases, port: int, seed: int, connections: int = 32, rate: float = 0.0
+    ) -> None:
         self.watch, self.cases, self.port, self.seed, self.connections = watch, cases, port, seed, connections
+        self.pause_s, self.due = 1 / rate if rate else 0.0, 0.0
         self.outcome = Outcome()
-        self.under_way: set[int] = set()
+        self.latest = 0
         self.last = (0.0, 0)
 
     async def run(self, numbers: Iterator[int], after: Callable[[Outcome], None] = lambda outcome: None) -> None:
-        """Raises what escaped the fuzzer itself; what the broker does wrong is a finding."""
+        """Raises what escaped the fuzzer itself; what the broker does wrong is a finding. after: called now and then,
+        for progress.
+        """
         begun = time.monotonic()
         before = self.outcome.seconds
         workers = [asyncio.ensure_future(self._work(numbers)) for _ in range(self.connections)]
@@ -186,20 +191,22 @@ class Attack:
             cost = (cpu - before) / max(1, self.outcome.sent - sent)
             self.outcome.costliest = max(self.outcome.costliest, (cost, near))
         self.last = cpu, self.outcome.sent
-        self.outcome.moments.append((time.monotonic(), max(self.under_way, default=0)))
+        self.outcome.moments.append((time.monotonic(), self.latest))
 
     def near(self) -> str:
         """The cases that may have brought what is seen now."""
-        moments = self.outcome.moments
-        first = moments[-1][1] if moments else 0
-        return f"near cases {max(0, first - self.connections)} to {max(self.under_way, default=first)}"
+        first = self.outcome.moments[-1][1] if self.outcome.moments else 0
+        return f"near cases {max(0, first - self.connections)} to {self.latest}"
 
     async def _work(self, numbers: Iterator[int]) -> None:
         for number in numbers:
-            self.under_way.add(number)
+            if self.pause_s:
+                now = time.monotonic()
+                self.due = max(self.due + self.pause_s, now)
+                await asyncio.sleep(self.due - now)
+            self.latest = max(self.latest, number)
             case = self.cases.case(self.seed, number)
             end = await self._one(case)
-            self.under_way.discard(number)
             self.outcome.sent += 1
             self.outcome.ends[end] += 1
             if end == "silent":
@@ -268,6 +275,8 @@ examples
   one case again, alone:              python -m {module} --over sockets --seed 7 --case 31337
   the cases before it too:            python -m {module} --over sockets --seed 7 --case 31000 --cases 400
   what a case would send:             python -m {module} --over sockets --seed 7 --case 31337 --show
+  what one hostile case does to others, on a broker that is not busy with many at once:
+                                      python -m {module} --over sockets --connections 4 --rate 50
   keep data and logs of the region:   python -m {module} --over sockets --data /tmp/region
 """
 
@@ -283,6 +292,7 @@ def options(module: str, about: str, arguments: list[str]) -> argparse.Namespace
     parser.add_argument("--seed", type=int, default=1, help="another one makes other cases of the same numbers (1)")
     parser.add_argument("--case", type=int, metavar="M", help="begin with case M; alone, unless --cases says more")
     parser.add_argument("--connections", type=int, default=32, help="how many at a time (32)")
+    parser.add_argument("--rate", type=float, default=0.0, help="cases a second at most (as many as are answered)")
     parser.add_argument("--calm-s", type=float, help="how long the run without attack is (as long as the attack)")
     parser.add_argument("--data", type=Path, help="a new folder for data and logs, which stays (a temporary one)")
     parser.add_argument("--show", action="store_true", help="print what the cases are and send nothing")
@@ -290,8 +300,8 @@ def options(module: str, about: str, arguments: list[str]) -> argparse.Namespace
     if made.cases is None:
         made.cases = 100_000 if made.case is None else 1
     made.case = made.case or 0
-    if made.cases < 1 or made.case < 0 or made.connections < 1:
-        parser.error("--cases and --connections are at least 1, --case at least 0")
+    if made.cases < 1 or made.case < 0 or made.connections < 1 or made.rate < 0:
+        parser.error("--cases and --connections are at least 1, --case and --rate at least 0")
     return made
 
 
@@ -342,7 +352,7 @@ def main(module: str, about: str, made: Callable[[dict[str, str]], Cases], argum
 
 def _run(region: Guarded, cases: Cases, bystander: Bystander, chosen: argparse.Namespace, numbers: range) -> bool:
     watch = Watch(region)
-    attack = Attack(watch, cases, region.port(cases.face), chosen.seed, chosen.connections)
+    attack = Attack(watch, cases, region.port(cases.face), chosen.seed, chosen.connections, chosen.rate)
     before = watch.health()
     os.nice(5)  # an attacker has a machine of its own; here it may not take the broker's
     bystander.said()

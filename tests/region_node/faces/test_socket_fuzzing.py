@@ -92,6 +92,7 @@ def test_a_brokers_process_takes_hostile_requests(tmp_path: Path) -> None:
             attack = Attack(watch, cases, region.port(cases.face), seed=1)
             asyncio.run(attack.run(iter(range(CASES))))
             assert attack.outcome.findings == []
-            assert attack.outcome.sent == CASES and not attack.outcome.ends["refused"]
-            assert attack.outcome.ends["answered"] > CASES // 4
+            ends = attack.outcome.ends
+            assert attack.outcome.sent == CASES and not ends["refused"]
+            assert ends["answered"] + ends["silent"] > CASES // 4, "most would say that nothing is reached"
             until(lambda port=attack.port: watch.connections(port) == 0)

@@ -125,7 +125,7 @@ def sensible(rng: random.Random, field: Any, depth: int) -> Any:
         return b"{}"
     if field.type in (field.TYPE_DOUBLE, field.TYPE_FLOAT):
         return 1.5
-    return {"ledgerId": rng.randrange(20), "entryId": rng.randrange(50), "protocol_version": 21}.get(field.name, 1)
+    return {"ledgerId": rng.randrange(8), "entryId": rng.randrange(50), "protocol_version": 21}.get(field.name, 1)
 
 
 def fill(rng: random.Random, made: Any, depth: int = 0) -> None:
