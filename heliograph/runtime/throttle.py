@@ -1,6 +1,7 @@
-"""Throttle: a `Rate` that its users wait at.
+"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on.
 
-Is: the wait, in the order of the calls. Isn't: fairness among users, or what is spent after the fact (`Rate` alone).
+Is: the wait, in the order of the calls. Isn't: fairness among users, what is spent after the fact (`Rate` alone), or a
+bound of how many rows there are.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from heliograph.runtime.rate import Rate
+
+ROWS = 256
+"""Rows between two pauses."""
 
 
 class Throttle:
@@ -23,3 +27,18 @@ class Throttle:
         self._rate.spend(amount, now)
         if wait_s:
             await asyncio.sleep(wait_s)
+
+
+class RowPace:
+    """Counts the rows of one request. One that is refused waits for nothing, so a loop over such has no other pause."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    async def row(self) -> None:
+        """Is awaited before each row; one in ROWS takes a pause."""
+        self._rows += 1
+        if not self._rows % ROWS:
+            await asyncio.sleep(0)

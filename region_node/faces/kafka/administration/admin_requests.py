@@ -9,16 +9,17 @@ Source: docs/protocols/kafka.md, "Administration".
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from global_config.admin import PARTITIONS_MAX
 from heliograph.model.errors import AlreadyExists, HeliographError
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.administration.metadata_requests import ensure_ids
 from region_node.faces.kafka.cluster.kafka_configs import LISTS, check, kind_of
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
-from region_node.faces.kafka.many_names import sliced
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -32,12 +33,13 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 async def create_topics(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
-    names = [topic["name"] for topic in request.fields["topics"]]
+    named, pace = Counter(topic["name"] for topic in request.fields["topics"]), RowPace()
     for topic in request.fields["topics"]:
+        await pace.row()
         row: Fields = {"name": topic["name"], "error_code": 0, "configs": None}
         rows.append(row)
         try:
-            if names.count(topic["name"]) > 1:
+            if named[topic["name"]] > 1:
                 raise Refused(Code.INVALID_REQUEST, "the topic is named twice in this request")
             count, values = await _create(connection, request, topic)
             row["num_partitions"], row["replication_factor"] = count, 1
@@ -86,7 +88,9 @@ async def _create(connection: KafkaConnection, request: Request, topic: Fields) 
 async def delete_topics(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
     rows: list[Fields] = []
+    pace = RowPace()
     for topic in fields["topics"] if request.version >= 6 else [{"name": name} for name in fields["topic_names"]]:
+        await pace.row()
         row: Fields = {"name": topic["name"], "error_code": 0}
         rows.append(row)
         try:
@@ -117,7 +121,9 @@ async def _delete(connection: KafkaConnection, request: Request, kafka: str, nam
 
 async def create_partitions(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
+    pace = RowPace()
     for topic in request.fields["topics"]:
+        await pace.row()
         row: Fields = {"name": topic["name"], "error_code": 0, "error_message": None}
         rows.append(row)
         try:
@@ -150,7 +156,9 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
 
 async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
-    async for resource in sliced(request.fields["resources"]):
+    pace = RowPace()
+    for resource in request.fields["resources"]:
+        await pace.row()
         row: Fields = {
             "resource_type": resource["resource_type"],
             "resource_name": resource["resource_name"],
@@ -165,7 +173,8 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
             continue
-        wanted = resource["configuration_keys"]
+        keys = resource["configuration_keys"]
+        wanted = None if keys is None else frozenset(keys)
         for name, value in sorted(values.items()):
             if wanted is None or name in wanted:
                 from_here = source if name in own or source == _OF_BROKER else _DEFAULT
@@ -205,19 +214,20 @@ async def _values(
 
 async def alter_configs(connection: KafkaConnection, request: Request) -> Fields:
     """The old way: what is given takes the place of all that was set."""
-    return {
-        "responses": [
-            await _altered(connection, request, resource, whole=True) for resource in request.fields["resources"]
-        ]
-    }
+    return await _all_altered(connection, request, whole=True)
 
 
 async def incremental_alter_configs(connection: KafkaConnection, request: Request) -> Fields:
-    return {
-        "responses": [
-            await _altered(connection, request, resource, whole=False) for resource in request.fields["resources"]
-        ]
-    }
+    return await _all_altered(connection, request, whole=False)
+
+
+async def _all_altered(connection: KafkaConnection, request: Request, *, whole: bool) -> Fields:
+    rows: list[Fields] = []
+    pace = RowPace()
+    for resource in request.fields["resources"]:
+        await pace.row()
+        rows.append(await _altered(connection, request, resource, whole=whole))
+    return {"responses": rows}
 
 
 async def _altered(connection: KafkaConnection, request: Request, resource: Fields, *, whole: bool) -> Fields:
@@ -258,9 +268,11 @@ def _listed(each: Fields, values: dict[str, str], defaults: dict[str, str]) -> s
         raise Refused(Code.INVALID_CONFIG, f"{name} is no list: set it, or delete it")
     before = [item for item in values.get(name, defaults[name]).split(",") if item]
     if each["config_operation"] == APPEND:
-        after = [*before, *(item for item in wanted if item not in before)]
+        there = frozenset(before)
+        after = [*before, *(item for item in wanted if item not in there)]
     elif each["config_operation"] == SUBTRACT:
-        after = [item for item in before if item not in wanted]
+        gone = frozenset(wanted)
+        after = [item for item in before if item not in gone]
     else:
         raise Refused(Code.INVALID_REQUEST, f"{each['config_operation']} is nothing that can be done to a setting")
     text = ",".join(after)

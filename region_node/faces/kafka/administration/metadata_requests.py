@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from heliograph.model.configuration.acl_records import Resource
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import APIS, Fields, Request
 from region_node.faces.kafka.cluster.kafka_cluster import KafkaNode
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH
-from region_node.faces.kafka.many_names import sliced
 from region_node.faces.kafka.transactions.transaction_requests import opened
 
 if TYPE_CHECKING:
@@ -61,14 +61,17 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
     everything = wanted is None or (request.version == 0 and not wanted)
     create = fields.get("allow_auto_topic_creation", True)
     rows: list[Fields] = []
+    pace = RowPace()
     if everything:
         names = await _seen(connection)
         if request.version >= _IDS_SINCE:
             await ensure_ids(connection, names)
-        async for name in sliced(names):
+        for name in names:
+            await pace.row()
             rows.append(await _topic(connection, request, broker.cluster.kafka_name(name), create=False))
     else:
-        async for topic in sliced(wanted):
+        for topic in wanted:
+            await pace.row()
             if topic["name"] is None:
                 rows.append(await _by_id(connection, request, topic["topic_id"]))
             else:
@@ -92,7 +95,12 @@ def _visible(connection: KafkaConnection, name: TopicName) -> bool:
 
 
 async def _seen(connection: KafkaConnection) -> list[TopicName]:
-    return [name async for name in sliced(await connection.broker.cluster.names()) if _visible(connection, name)]
+    pace, seen = RowPace(), list[TopicName]()
+    for name in await connection.broker.cluster.names():
+        await pace.row()
+        if _visible(connection, name):
+            seen.append(name)
+    return seen
 
 
 async def ensure_ids(connection: KafkaConnection, names: list[TopicName]) -> None:
@@ -164,7 +172,9 @@ async def describe_topic_partitions(connection: KafkaConnection, request: Reques
     )
     rows: list[Fields] = []
     following: Fields | None = None
-    async for kafka in sliced(names):
+    pace = RowPace()
+    for kafka in names:
+        await pace.row()
         if cursor is not None and kafka < cursor["topic_name"]:
             continue
         if not left:
@@ -197,12 +207,12 @@ async def find_coordinator(connection: KafkaConnection, request: Request) -> Fie
     fields = request.fields
     kind = fields.get("key_type", _GROUP)
     if request.version >= 4:
-        return {
-            "coordinators": [
-                {"key": key, **await _coordinator(connection, request, key, kind)}
-                async for key in sliced(fields["coordinator_keys"])
-            ]
-        }
+        rows: list[Fields] = []
+        pace = RowPace()
+        for key in fields["coordinator_keys"]:
+            await pace.row()
+            rows.append({"key": key, **await _coordinator(connection, request, key, kind)})
+        return {"coordinators": rows}
     return await _coordinator(connection, request, fields["key"], kind)
 
 
@@ -232,7 +242,9 @@ async def describe_log_dirs(connection: KafkaConnection, request: Request) -> Fi
     wanted = request.fields["topics"]
     keys = None if wanted is None else {(topic["topic"], index) for topic in wanted for index in topic["partitions"]}
     topics: dict[str, list[Fields]] = {}
-    async for partition in sliced(connection.broker.logs()):
+    pace = RowPace()
+    for partition in connection.broker.logs():
+        await pace.row()
         name = partition.topic.name
         kafka, index = connection.broker.cluster.kafka_name(name.partitioned), max(0, name.partition)
         if (keys is None or (kafka, index) in keys) and _visible(connection, name):

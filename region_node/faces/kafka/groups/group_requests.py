@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.acl_records import AclOperation
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
 from region_node.faces.kafka.groups.group_rights import named, nobodys
-from region_node.faces.kafka.many_names import sliced
 from region_node.security.authentication.principal import Principal
 
 if TYPE_CHECKING:
@@ -171,8 +171,10 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
         )
     except HeliographError as error:
         whole = _group_code(error)
+    pace = RowPace()
     for topic in fields["topics"]:
         for part in topic["partitions"]:
+            await pace.row()
             key = (topic["name"], part["partition_index"])
             metadata = part["committed_metadata"] or ""
             codes[key] = whole
@@ -239,9 +241,12 @@ async def _fetched(connection: KafkaConnection, request: Request, group: str, to
             "error_code": code,
             "topics": _offset_rows({}, wanted, dict.fromkeys((topic for topic, _ in wanted), code)),
         }
-    rows = held.offsets.rows
+    rows = dict(held.offsets.rows)
     names = {topic for topic, _ in rows} if topics is None else {topic["name"] for topic in topics}
-    codes = {topic: _consumed(connection, request, topic) for topic in names}
+    codes, pace = dict[str, Code](), RowPace()
+    for topic in names:
+        await pace.row()
+        codes[topic] = _consumed(connection, request, topic)
     if topics is None:
         keys = sorted(key for key in rows if not codes[key[0]])
     else:
@@ -322,7 +327,9 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
 
 async def describe_groups(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
+    pace = RowPace()
     for name in request.fields["groups"]:
+        await pace.row()
         row: Fields = {
             "group_id": name,
             "error_code": 0,
@@ -357,11 +364,13 @@ async def describe_groups(connection: KafkaConnection, request: Request) -> Fiel
 
 
 async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
-    coordinator, wanted = connection.broker.coordinator, request.fields.get("states_filter") or []
-    types = [kind.lower() for kind in request.fields.get("types_filter") or []]
+    coordinator, wanted = connection.broker.coordinator, frozenset(request.fields.get("states_filter") or ())
+    types = frozenset(kind.lower() for kind in request.fields.get("types_filter") or ())
     rows: list[Fields] = []
+    pace = RowPace()
     try:
-        async for name in sliced(await coordinator.names()):
+        for name in await coordinator.names():
+            await pace.row()
             held = await coordinator.held(name)
             if not connection.broker.group_rights.may(_principal(connection), held, AclOperation.DESCRIBE):
                 continue
@@ -381,7 +390,9 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
 
 async def delete_groups(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
+    pace = RowPace()
     for name in request.fields["groups_names"]:
+        await pace.row()
         code = Code.NONE
         try:
             held = await connection.broker.coordinator.held(name)

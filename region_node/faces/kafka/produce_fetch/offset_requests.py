@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log import time_search
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
-from region_node.faces.kafka.many_names import sliced
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -28,9 +28,11 @@ async def _log(connection: KafkaConnection, request: Request, kafka: str, index:
 
 async def list_offsets(connection: KafkaConnection, request: Request) -> Fields:
     topics: list[Fields] = []
-    async for topic in sliced(request.fields["topics"]):
+    pace = RowPace()
+    for topic in request.fields["topics"]:
         parts: list[Fields] = []
         for part in topic["partitions"]:
+            await pace.row()
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "old_offsets": []}
             parts.append(row)
             try:
@@ -75,9 +77,11 @@ def _before_0_10(log: KafkaLog, timestamp: int, offset: int, count_max: int) -> 
 
 async def offset_for_leader_epoch(connection: KafkaConnection, request: Request) -> Fields:
     topics: list[Fields] = []
+    pace = RowPace()
     for topic in request.fields["topics"]:
         parts: list[Fields] = []
         for part in topic["partitions"]:
+            await pace.row()
             row: Fields = {"partition": part["partition"], "error_code": 0, "leader_epoch": -1, "end_offset": -1}
             parts.append(row)
             try:
@@ -92,9 +96,11 @@ async def offset_for_leader_epoch(connection: KafkaConnection, request: Request)
 
 async def delete_records(connection: KafkaConnection, request: Request) -> Fields:
     topics: list[Fields] = []
+    pace = RowPace()
     for topic in request.fields["topics"]:
         parts: list[Fields] = []
         for part in topic["partitions"]:
+            await pace.row()
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "low_watermark": -1}
             parts.append(row)
             try:

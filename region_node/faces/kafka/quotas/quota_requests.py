@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.quotas.client_quotas import canonical
@@ -59,7 +60,9 @@ def _rows(entity: Entity) -> list[Fields]:
 
 async def alter_client_quotas(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
+    pace = RowPace()
     for entry in request.fields["entries"]:
+        await pace.row()
         row: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
         rows.append(row)
         try:

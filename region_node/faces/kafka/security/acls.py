@@ -19,6 +19,7 @@ from heliograph.model.configuration.acl_records import AclOperation, AclRecord, 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.security.acl_filters import granted, means, means_all, record_of, row_of, topic_of
@@ -95,7 +96,9 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
     """All of one namespace at once, and what is of no topics with the listener's."""
     rows: list[Fields] = []
     new: dict[str, list[tuple[AclRecord, Fields]]] = {}
+    pace = RowPace()
     for wanted in request.fields["creations"]:
+        await pace.row()
         row: Fields = {"error_code": 0, "error_message": None}
         rows.append(row)
         try:
@@ -118,7 +121,9 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
 
 async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
+    pace = RowPace()
     for wanted in request.fields["filters"]:
+        await pace.row()
         row: Fields = {"error_code": 0, "error_message": None, "matching_acls": []}
         rows.append(row)
         try:

@@ -23,6 +23,7 @@ import msgpack
 from heliograph.kv.metadata_store import MetadataStore, rows_under
 from heliograph.model.errors import CorruptData, HeliographError, Unauthenticated
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 
@@ -176,7 +177,9 @@ def _check(connection: KafkaConnection, request: Request) -> None:
 
 async def alter_users(connection: KafkaConnection, request: Request) -> Fields:
     rows: dict[str, Fields] = {}
+    pace = RowPace()
     for change in [*request.fields["deletions"], *request.fields["upsertions"]]:
+        await pace.row()
         user, mechanism = change["name"], NUMBERS.get(change["mechanism"], "")
         row = rows.setdefault(user, {"user": user, "error_code": 0, "error_message": None})
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
@@ -45,8 +46,10 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
     fields, broker = request.fields, connection.broker
     codes: dict[tuple[str, int], Code] = {}
     topics: dict[tuple[str, int], str] = {}
+    pace = RowPace()
     for topic in fields["topics"]:
         for index in topic["partitions"]:
+            await pace.row()
             key = (topic["name"], index)
             try:
                 name = connection.gate.topic(request, topic["name"])

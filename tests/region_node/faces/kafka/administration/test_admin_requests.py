@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.wire.kafka.message_codec import BY_NAME, Request
+from region_node.faces.kafka.connection.request_table import SERVED
 from region_node.faces.kafka.error_codes import Code
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
@@ -174,6 +176,77 @@ def test_the_audit_log_has_no_passwords_of_kafka_users() -> None:
         await client(face, "root").ask("alter_user_scram_credentials", 0, {"deletions": [], "upsertions": [made]})
         (told,) = face.audit.newest(10)
         assert told["path"] == "alter_user_scram_credentials" and "ppp" not in str(told) and "ann" in str(told)
+        await face.close()
+
+    asyncio.run(run())
+
+
+class Counted(str):
+    """A name that counts what it is compared with."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+async def refused_while(face: Face, name: str, version: int, fields: dict[str, Any]) -> int:
+    """How often others have had their turn while a request of somebody without a right was refused."""
+    protocol = client(face, "mallory").protocol
+    turns, asked = 0, Request(BY_NAME[name], version, 1, "c", fields, b"")
+    answering = asyncio.ensure_future(SERVED[name].handler(protocol, asked))
+    while not answering.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert set(codes(answering.result())) <= {TOPIC, CLUSTER, Code.GROUP_AUTHORIZATION_FAILED}
+    return turns
+
+
+def test_each_name_of_a_request_is_compared_with_no_other() -> None:
+    async def run() -> None:
+        face, count = await opened(), 2_000
+        Counted.compared = 0
+        wanted = {"topics": [new(Counted(f"t{number}")) for number in range(count)], "timeout": 1000}
+        await refused_while(face, "create_topics", 7, wanted)
+        assert Counted.compared <= 10 * count
+        await face.close()
+
+    asyncio.run(run())
+
+
+MANY: dict[str, tuple[int, Any]] = {
+    "create_topics": (7, lambda names: {"topics": [new(name) for name in names], "timeout": 1000}),
+    "delete_topics": (1, lambda names: {"topic_names": names, "timeout": 1000}),
+    "create_partitions": (
+        1,
+        lambda names: {"topics": [{"name": n, "count": 3, "assignments": None} for n in names], "validate_only": False},
+    ),
+    "alter_configs": (1, lambda names: {"resources": [setting(name) for name in names], "validate_only": False}),
+    "incremental_alter_configs": (1, lambda names: {"resources": [added(n) for n in names], "validate_only": False}),
+    "describe_configs": (1, lambda names: {"resources": [described(name) for name in names]}),
+    "create_acls": (1, lambda names: {"creations": [acl(name) for name in names]}),
+    "delete_records": (1, lambda names: {"topics": [part for name in names for part in parts(name)]}),
+    "metadata": (5, lambda names: {"topics": [{"name": name} for name in names]}),
+    "find_coordinator": (4, lambda names: {"key_type": 0, "coordinator_keys": names}),
+    "list_offsets": (
+        1,
+        lambda names: {"topics": [{"name": n, "partitions": [{"partition_index": 0, "timestamp": -1}]} for n in names]},
+    ),
+    "add_partitions_to_txn": (0, lambda names: {"topics": [{"name": name, "partitions": [0]} for name in names]}),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_request_of_many_rows_lets_others_go_on(name: str) -> None:
+    async def run() -> None:
+        face = await opened()
+        version, fields = MANY[name]
+        few = await refused_while(face, name, version, fields(["victim/ns/t"]))
+        many = await refused_while(face, name, version, fields([f"victim/ns/t{number}" for number in range(1_100)]))
+        assert many - few >= 4
         await face.close()
 
     asyncio.run(run())

@@ -10,9 +10,9 @@ import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import ROWS
 from heliograph.wire.kafka.message_codec import BY_NAME, Request
 from region_node.faces.kafka.connection.request_table import SERVED
-from region_node.faces.kafka.many_names import SLICE
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
@@ -48,7 +48,7 @@ def test_a_page_of_topics_does_not_name_the_next_one_where_it_may_not_be_seen() 
     with_face(test, security=SECURITY)
 
 
-MANY = [f"t{n}" for n in range(12 * SLICE)]
+MANY = [f"t{n}" for n in range(12 * ROWS)]
 
 
 @pytest.mark.parametrize(
