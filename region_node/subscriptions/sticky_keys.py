@@ -23,6 +23,8 @@ from region_node.subscriptions.consumer import Consumer
 
 HASHES = 65536
 RING_POINTS = 100
+RANGES_MAX = 1000
+"""Ranges that one sticky consumer may name."""
 _MASK = 0xFFFFFFFF
 
 
@@ -186,19 +188,25 @@ class Sticky:
         self._taken: list[tuple[int, int, Consumer]] = []
 
     def check(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Raises ConsumerAssignError where `ranges` are empty, out of bounds, or overlap each other or another
+        """Raises ConsumerAssignError where `ranges` are none, too many, out of bounds, or overlap each other or another
         consumer's.
         """
         if not ranges:
             raise ConsumerAssignError("a sticky Key_Shared consumer must name its hash ranges")
-        known = [(first, last) for first, last, _ in self._taken]
+        if len(ranges) > RANGES_MAX:
+            raise ConsumerAssignError(
+                f"{len(ranges)} hash ranges; a consumer names at most {RANGES_MAX}: join those that lie side by side"
+            )
         for first, last in ranges:
             if not 0 <= first <= last < HASHES:
                 raise ConsumerAssignError(f"hash range [{first}, {last}] is not within [0, {HASHES - 1}]")
-            for low, high in known:
-                if first <= high and low <= last:
-                    raise ConsumerAssignError(f"hash range [{first}, {last}] overlaps [{low}, {high}]")
-            known.append((first, last))
+        before = -1, -1
+        for first, last in sorted(ranges):
+            at = bisect_right(self._starts, last) - 1
+            low, high = before if first <= before[1] or at < 0 else self._taken[at][:2]
+            if first <= high:
+                raise ConsumerAssignError(f"hash range [{first}, {last}] overlaps [{low}, {high}]")
+            before = first, last
 
     def add(self, consumer: Consumer) -> None:
         ranges = consumer.hash_ranges or ()

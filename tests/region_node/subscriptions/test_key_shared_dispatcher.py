@@ -16,6 +16,7 @@ from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.key_shared_dispatcher import LOOK_AHEAD_MAX, KeySharedDispatcher
 from region_node.subscriptions.sticky_keys import (
     HASHES,
+    RANGES_MAX,
     AutoSplit,
     ConsistentHash,
     Sticky,
@@ -151,6 +152,40 @@ def test_sticky_ranges() -> None:
             sticky.check(wrong)
     sticky.remove(a)
     assert sticky.owner(5) is None and sticky.owner(50) is b
+
+
+class Bound(int):
+    """A bound of a range that counts what it is compared with."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Bound.compared += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        Bound.compared += 1
+        return int(self) <= int(other)
+
+    def __ge__(self, other: int) -> bool:
+        Bound.compared += 1
+        return int(self) >= int(other)
+
+
+def test_many_sticky_ranges_are_not_compared_with_each_other() -> None:
+    def every(step: int, first: int) -> list[tuple[int, int]]:
+        return [(Bound(at), Bound(at)) for at in range(first, first + step * RANGES_MAX, step)]
+
+    sticky = Sticky()
+    for number in range(3):
+        sticky.add(Consumer(number, str(number), Sink(), hash_ranges=every(60, 20 * number)))
+    Bound.compared = 0
+    sticky.check(every(60, 10))
+    assert Bound.compared < 50 * RANGES_MAX
+    with pytest.raises(ConsumerAssignError, match="overlaps"):
+        sticky.check([(15, 19), (1_210, 1_220)])
+    with pytest.raises(ConsumerAssignError, match=f"at most {RANGES_MAX}"):
+        sticky.check([(at, at) for at in range(61_000, 61_001 + RANGES_MAX)])
 
 
 def test_who_may_join() -> None:

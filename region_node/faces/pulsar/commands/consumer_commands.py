@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.pulsar")
 
 ACK_SET_WORDS_MAX = 4096
+ACK_IDS_MAX = 50_000
+"""Ids of one command: each costs microseconds, and nobody else has a turn meanwhile."""
 NEWS_AFTER_S = 1.0
 _UNKNOWN = "acks"
 UNKNOWN_ACKS_MAX = 1000
@@ -344,6 +346,10 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
     try:
+        if len(ack.message_id) > ACK_IDS_MAX:
+            raise NotAllowed(
+                f"{len(ack.message_id)} ids in one acknowledgement; at most {ACK_IDS_MAX} are allowed: send several"
+            )
         parts = _parts(ack.message_id) if connection.listener.topics.settings.batch_index_acks else []
         upto = _cumulative(ack)
         if ack.HasField("txnid_least_bits"):
@@ -454,6 +460,8 @@ def _parts(ids: Iterable[pb.MessageIdData]) -> list[tuple[Position, int]]:
     parts: list[tuple[Position, int]] = []
     for part in ids:
         words = part.ack_set
+        if not words:
+            continue
         if len(words) > ACK_SET_WORDS_MAX:
             raise NotAllowed(f"an ack set of {len(words)} words; at most {ACK_SET_WORDS_MAX} are allowed")
         if left := int.from_bytes(b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words), "little"):
@@ -496,7 +504,8 @@ def on_redeliver(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         return
     if redeliver.HasField("consumer_epoch"):
         handle.consumer.epoch = redeliver.consumer_epoch
-    ids = [(i.ledgerId, i.entryId) for i in redeliver.message_ids]
+    many = len(redeliver.message_ids) > ACK_IDS_MAX  # then all that the consumer holds goes out again
+    ids = [] if many else [(i.ledgerId, i.entryId) for i in redeliver.message_ids]
     if not ids:  # what has not gone out yet is among them
         handle.subscription.flow(handle.consumer, connection.deliveries.forget(handle))
     handle.subscription.redeliver(handle.consumer, ids or None)

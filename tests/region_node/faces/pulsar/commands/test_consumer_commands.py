@@ -14,7 +14,7 @@ from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
-from region_node.faces.pulsar.commands.consumer_commands import position_of
+from region_node.faces.pulsar.commands.consumer_commands import ACK_IDS_MAX, position_of
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
@@ -113,6 +113,30 @@ def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: in
         huge = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1] * 5000)
         ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[huge], request_id=99))
         assert (answer.ackResponse.error == pb.NotAllowedError) is setting
+
+    with_broker(test)
+
+
+def test_an_acknowledgement_of_very_many_ids_is_refused_and_nothing_of_it_is_looked_at() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 3)
+        await client.subscribe(1, initialPosition=1)
+        await client.flow(10)
+        many = [pb.MessageIdData(ledgerId=10, entryId=entry) for entry in range(ACK_IDS_MAX + 1)]
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many, request_id=9))
+        assert answer.ackResponse.error == pb.NotAllowedError and str(ACK_IDS_MAX) in answer.ackResponse.message
+        cursor = broker.ledger().cursors["s"]
+        assert not cursor.is_acked((10, 0))
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many[1:], request_id=10))
+        assert not answer.ackResponse.HasField("error") and [cursor.is_acked((10, e)) for e in (0, 2)] == [False, True]
+        unread = [pb.MessageIdData(ledgerId=9, entryId=entry) for entry in range(ACK_IDS_MAX + 1)]
+        back = await client.do(
+            frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=unread),
+            frame(K.FLOW, consumer_id=1, messagePermits=10),
+        )
+        assert [m.message_id.entryId for m, _ in messages(back)] == [0]
 
     with_broker(test)
 
