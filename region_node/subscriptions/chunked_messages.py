@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.pulsar.entry_metadata import entry_metadata
+from heliograph.wire.pulsar.entry_metadata import as_bytes, entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import Consumer
+from region_node.subscriptions.sticky_keys import key_digest
 
 OPEN_MAX = 10_000
 ASIDE_MAX = 20_000
@@ -55,7 +56,8 @@ class ChunkHolders:
     """Remembers who holds which message of one subscription; made when its first piece comes."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Consumer] = {}
+        self._open: dict[bytes, Consumer] = {}
+        """By the digest of the message's uuid."""
         self._aside: dict[Consumer, list[Position]] = {}
         self._count = 0
 
@@ -65,7 +67,7 @@ class ChunkHolders:
         """Who gets this piece. here: the consumers there are; choose: who is next; open_max: where so many messages are
         begun, the oldest is forgotten for another one.
         """
-        uuid, index, count = chunk
+        uuid, (_, index, count) = key_digest(as_bytes(chunk[0])), chunk
         found = self._open.get(uuid)
         if found is None or found not in here or index == 0:
             if found is None and len(self._open) >= open_max:
@@ -77,7 +79,7 @@ class ChunkHolders:
 
     def keep(self, chunk: Chunk, consumer: Consumer) -> None:
         """Nothing was handed out after all: the piece is still to come."""
-        self._open[chunk[0]] = consumer
+        self._open[key_digest(as_bytes(chunk[0]))] = consumer
 
     def put_aside(self, position: Position, consumer: Consumer) -> bool:
         """Has a piece wait until `consumer` has room; False: ASIDE_MAX wait already, and nothing was done."""

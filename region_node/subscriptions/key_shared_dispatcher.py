@@ -24,7 +24,15 @@ from region_node.subscriptions.delayed_delivery import Wheel
 from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
 from region_node.subscriptions.shared_dispatcher import SharedDispatcher
-from region_node.subscriptions.sticky_keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
+from region_node.subscriptions.sticky_keys import (
+    AutoSplit,
+    ConsistentHash,
+    HashRanges,
+    Sticky,
+    key_digest,
+    key_hash,
+    sticky_key,
+)
 
 LOOK_AHEAD_MAX = 20_000
 _KEYS_MAX = 65_536
@@ -58,6 +66,7 @@ class KeySharedDispatcher(SharedDispatcher):
         """Hash -> heap of what waits; `_replaying` says which of them still do."""
         self._at_hand: dict[Position, Run] = {}
         self._known: dict[bytes, int] = {}
+        """Digest of a key -> hash: the hash of a large one costs more than the digest."""
         self._unhashed: list[Position] = []
         """Entries that transactions gave back, whose keys are not known any more."""
         self._hashing = False
@@ -158,11 +167,12 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _hash(self, entry: Buffer) -> int:
         key = sticky_key(entry)
-        found = self._known.get(key)
+        name = key_digest(key)
+        found = self._known.get(name)
         if found is None:
             if len(self._known) >= _KEYS_MAX:
                 self._known.clear()
-            found = self._known[key] = key_hash(key)
+            found = self._known[name] = key_hash(key)
         return found
 
     def _free(self, hashed: int, owner: Consumer) -> bool:

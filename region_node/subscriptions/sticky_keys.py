@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Protocol
@@ -25,6 +26,8 @@ HASHES = 65536
 RING_POINTS = 100
 RANGES_MAX = 1000
 """Ranges that one sticky consumer may name."""
+KEY_BYTES = 64
+"""What is remembered of a key at most."""
 _MASK = 0xFFFFFFFF
 
 
@@ -69,6 +72,11 @@ def sticky_key(entry: Buffer) -> bytes:
                 return base64.b64decode(key)
         return key
     return b"%b-%d" % (as_bytes(metadata.producer_name), metadata.sequence_id)
+
+
+def key_digest(key: bytes) -> bytes:
+    """Stands for a key, or for another name that a client gives, where it is remembered: a key may have megabytes."""
+    return key if len(key) < KEY_BYTES else hashlib.blake2b(key, digest_size=KEY_BYTES).digest()
 
 
 class HashRanges(Protocol):

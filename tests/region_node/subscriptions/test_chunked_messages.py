@@ -11,6 +11,7 @@ import pytest
 from heliograph.wire.run import Run
 from region_node.subscriptions.chunked_messages import ASIDE_MAX, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer
+from region_node.subscriptions.sticky_keys import KEY_BYTES
 from tests.region_node.faces.pulsar.codec import entry
 from tests.region_node.subscriptions.dispatch_world import Sink, World, run
 
@@ -37,6 +38,14 @@ def test_which_entries_are_pieces() -> None:
         for body in (None, b"".join(some)):
             found = chunked_entries(Run(None if body else some, [len(p) for p in some], body=body))
             assert found == ({1: ("u", 1, 3)} if len(some) > 1 else {})
+
+
+def test_of_large_uuids_little_is_remembered() -> None:
+    holders, here = ChunkHolders(), [Consumer(1, "a", Sink()), Consumer(2, "b", Sink())]
+    uuids = [f"{number}" * 10_000 for number in range(100)]
+    begun = {uuid: holders.holder((uuid, 0, 3), here, lambda: here[len(holders._open) % 2]) for uuid in uuids}
+    assert sum(map(len, holders._open)) <= KEY_BYTES * len(uuids) == KEY_BYTES * len(holders._open)
+    assert all(holders.holder((uuid, 1, 3), here, here.clear) is consumer for uuid, consumer in begun.items())  # type: ignore[arg-type,return-value]
 
 
 def test_what_has_no_room_waits_and_lets_others_pass() -> None:

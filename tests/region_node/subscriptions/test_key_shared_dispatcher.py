@@ -16,6 +16,7 @@ from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.key_shared_dispatcher import LOOK_AHEAD_MAX, KeySharedDispatcher
 from region_node.subscriptions.sticky_keys import (
     HASHES,
+    KEY_BYTES,
     RANGES_MAX,
     AutoSplit,
     ConsistentHash,
@@ -186,6 +187,20 @@ def test_many_sticky_ranges_are_not_compared_with_each_other() -> None:
         sticky.check([(15, 19), (1_210, 1_220)])
     with pytest.raises(ConsumerAssignError, match=f"at most {RANGES_MAX}"):
         sticky.check([(at, at) for at in range(61_000, 61_001 + RANGES_MAX)])
+
+
+def test_of_large_keys_little_is_remembered() -> None:
+    async def test(w: World) -> None:
+        w.join(KEYED)
+        dispatcher = w.subscription.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        parts = [entry(b"x", partition_key=f"{number}" * (1 << 20), partition_key_b64_encoded=False) for number in "ab"]
+        parts += [entry(b"x", partition_key=f"{number:064}") for number in range(98)]
+        hashes = [dispatcher._hash(part) for part in parts]
+        assert hashes == [dispatcher._hash(part) for part in parts] == [key_hash(sticky_key(part)) for part in parts]
+        assert len(dispatcher._known) == len(parts) and sum(map(len, dispatcher._known)) <= KEY_BYTES * len(parts)
+
+    run(test)
 
 
 def test_who_may_join() -> None:
