@@ -100,14 +100,18 @@ class SubscriptionTransactions:
 
     def end(self, txn: TxnId, *, commit: bool, low: int) -> None:
         """What it held is acknowledged, or goes out again. Again, or of one that held nothing: nothing happens. Durable
-        after `stored`.
+        after `stored`. Raises NotAllowed where it cannot be stored: then it has not ended.
         """
         for stale in self.pending.stale(txn[0], low):
             if stale != txn:
                 self._give_back(self.pending.take(stale))
         held = self.pending.take(txn, low)
         self._unstored = True
-        self._keep()  # before the acknowledgements: whoever stores the cursor finds both
+        try:
+            self._keep()  # before the acknowledgements: whoever stores the cursor finds both
+        except NotAllowed:
+            self.pending.put_back(txn, held)
+            raise
         if held is None:
             return
         if not commit:
@@ -171,9 +175,9 @@ class SubscriptionTransactions:
 
     def _keep(self) -> None:
         if self._unstored:
-            self._unstored = False
             cursor = self._subscription.cursor
             cursor.set_properties({**cursor.properties, PROPERTY: self.pending.encode()})
+            self._unstored = False
 
     async def stored(self) -> None:
         """Until everything that was acknowledged or ended so far is durable. Raises what closed the topic."""

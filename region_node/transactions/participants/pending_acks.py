@@ -10,8 +10,8 @@ Stored as a property of the cursor, base64 of msgpack: [1, [transaction ...], [[
     transaction: coordinator, number, cumulative (list or nil), [[ledger, first, stop, first, stop ...] ...],
                  [[ledger, entry, bits, messages] ...]
 bits (bytes, little endian): message i of the batch is acknowledged by it.
-Bounds: POSITIONS_MAX entries in all transactions of a subscription; a subscription with transactions costs its cursor
-250 KiB at most.
+Bounds: POSITIONS_MAX entries and BYTES_MAX bytes in all transactions of a subscription, so that a cursor can always be
+stored with them.
 Source: docs/protocols/transactions.md, "Acknowledgements".
 """
 
@@ -31,6 +31,14 @@ from region_node.transactions.participants.transaction_errors import Transaction
 PROPERTY = "heliograph.transactions"
 VERSION = 1
 POSITIONS_MAX = 20_000
+BYTES_MAX = 250 << 10
+"""What is held takes so many bytes at most, before base64, estimated: the cursor's properties have room for a third
+more, beside those that users give.
+"""
+_TRANSACTION_BYTES = 16
+_WHOLE_BYTES = 12
+_PART_BYTES = 20
+"""Each takes so many, beside the bits."""
 ENDED_MAX = 1000
 Part = tuple[Position, int, int]
 """(a batch, bits of the messages that are acknowledged, messages in it)."""
@@ -65,7 +73,7 @@ def left_of(acked: int, size: int) -> int:
 class PendingAcks:
     """Keeps what open transactions hold of one subscription."""
 
-    __slots__ = ("_ended", "_low", "_partly", "_whole", "held")
+    __slots__ = ("_bytes", "_ended", "_low", "_partly", "_whole", "held")
 
     def __init__(self) -> None:
         self.held: dict[TxnId, HeldAcks] = {}
@@ -73,6 +81,8 @@ class PendingAcks:
         self._partly: dict[Position, dict[TxnId, int]] = {}
         self._low: dict[int, int] = {}
         self._ended: dict[TxnId, None] = {}
+        self._bytes = 0
+        """Of entries and batches, as they are stored, estimated."""
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
@@ -84,18 +94,20 @@ class PendingAcks:
         positions_max: int = POSITIONS_MAX,
     ) -> None:
         """Raises TransactionConflict where another transaction holds one of them, NotAllowed where all transactions
-        would hold more than `positions_max` entries.
+        would hold more than `positions_max` entries, or more than can be stored.
         """
         self._check_open(txn)
-        count = 0
+        count = more = 0
         for position in whole:
             count += 1
+            more += _WHOLE_BYTES
             if self._whole.get(position, txn) != txn or any(other != txn for other in self._partly.get(position, ())):
                 raise TransactionConflict(
                     f"{position[0]}:{position[1]} is acknowledged by another transaction that has not ended"
                 )
-        for position, acked, _ in partly:
+        for position, acked, size in partly:
             count += 1
+            more += _part_bytes(size)
             overlap = any(other != txn and acked & theirs for other, theirs in self._partly.get(position, {}).items())
             if self._whole.get(position, txn) != txn or overlap:
                 raise TransactionConflict(
@@ -107,20 +119,29 @@ class PendingAcks:
                 f"more than {positions_max} entries are acknowledged by transactions that have not ended: commit, or "
                 "acknowledge cumulatively"
             )
+        if self._bytes + more + _TRANSACTION_BYTES * (len(self.held) + 1) > BYTES_MAX:
+            raise NotAllowed(
+                f"what is acknowledged by transactions that have not ended takes more than {BYTES_MAX} bytes: commit, "
+                "or acknowledge whole batches"
+            )
 
     def add(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
         """Has the transaction hold these too. `check` was called with the same ones, and did not raise."""
         held = self.held.setdefault(txn, HeldAcks())
         for position in whole:
+            if position in held.whole:
+                continue
             held.whole[position] = None
             self._whole[position] = txn
-            if held.partly.pop(position, None) is not None:
-                self._drop_partly(position, txn)
+            self._bytes += _WHOLE_BYTES
+            if (part := held.partly.pop(position, None)) is not None:
+                self._drop_partly(position, txn, part[1])
         for position, acked, size in partly:
             if position in held.whole:
                 continue
             before, known = held.partly.get(position, (0, 0))
             held.partly[position] = (before | acked, max(known, size))
+            self._bytes += _part_bytes(max(known, size)) - (_part_bytes(known) if known else 0)
             self._partly.setdefault(position, {})[txn] = before | acked
 
     def add_cumulative(self, txn: TxnId, position: Position, mark_delete: Position) -> None:
@@ -154,6 +175,13 @@ class PendingAcks:
             del self._ended[next(iter(self._ended))]
         return self._remove(txn)
 
+    def put_back(self, txn: TxnId, held: HeldAcks | None) -> None:
+        """What `take` returned: its end could not be stored, and will be told again."""
+        self._ended.pop(txn, None)
+        if held is not None:
+            self.add(txn, held.whole, [(position, *part) for position, part in held.partly.items()])
+            self.held[txn].cumulative = held.cumulative
+
     def stale(self, coordinator: int, low: int) -> list[TxnId]:
         """Transactions that hold something, and have ended elsewhere without this subscription: they were never told of
         it.
@@ -165,11 +193,13 @@ class PendingAcks:
         if held is not None:
             for position in held.whole:
                 self._whole.pop(position, None)
-            for position in held.partly:
-                self._drop_partly(position, txn)
+            self._bytes -= _WHOLE_BYTES * len(held.whole)
+            for position, (_, size) in held.partly.items():
+                self._drop_partly(position, txn, size)
         return held
 
-    def _drop_partly(self, position: Position, txn: TxnId) -> None:
+    def _drop_partly(self, position: Position, txn: TxnId, size: int) -> None:
+        self._bytes -= _part_bytes(size)
         found = self._partly.get(position)
         if found is not None:
             found.pop(txn, None)
@@ -183,7 +213,10 @@ class PendingAcks:
         for txn, held in self.held.items():
             if held.cumulative is not None:
                 held.cumulative = None
-                if len(self._whole) + len(self._partly) + len(positions) <= POSITIONS_MAX:
+                if (
+                    len(self._whole) + len(self._partly) + len(positions) <= POSITIONS_MAX
+                    and self._bytes + _WHOLE_BYTES * len(positions) <= BYTES_MAX
+                ):
                     self.add(
                         txn,
                         [
@@ -196,7 +229,7 @@ class PendingAcks:
 
     def clear(self) -> None:
         """The cursor was moved: what transactions held of it is forgotten, and goes out again."""
-        self.held, self._whole, self._partly = {}, {}, {}
+        self.held, self._whole, self._partly, self._bytes = {}, {}, {}, 0
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -269,6 +302,10 @@ class PendingAcks:
 
 def _listed(position: Position | None) -> list[int] | None:
     return None if position is None else list(position)
+
+
+def _part_bytes(size: int) -> int:
+    return _PART_BYTES + (size + 7) // 8
 
 
 def _bytes(bits: int) -> bytes:

@@ -8,6 +8,7 @@ from heliograph.model.errors import NotAllowed
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.subscription import Subscription
 from region_node.transactions.participants.transaction_errors import TransactionConflict
+from storage.managed_ledger.cursors.cursor import GIVEN_BYTES_MAX
 from tests.region_node.subscriptions.dispatch_world import World, run
 
 
@@ -56,5 +57,65 @@ def test_an_entry_that_cannot_be_there_is_refused_and_the_others_are_stored(entr
         parts.ack((4, 1), [(ledger, 0)], [])
         await parts.stored()
         parts.end((4, 1), commit=True, low=2)
+
+    run(scenario)
+
+
+LARGE = 64 * 4096
+
+
+def test_an_end_that_cannot_be_stored_takes_nothing_and_may_be_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.append(4)
+        await world.settle()
+        ledger, cursor, parts = world.ledger.last_confirmed[0], world.cursor, world.subscription.transactions
+        parts.ack((0, 1), [], [((ledger, 0), 1, 8)])
+        parts.ack((0, 2), [(ledger, 1)], [((ledger, 2), 1, 8), ((ledger, 0), 2, 8)])
+        parts.ack_cumulative((0, 2), (ledger, 0))
+        stored = cursor.set_properties
+
+        def refused(properties: dict[str, str]) -> None:
+            raise NotAllowed("too many bytes")
+
+        monkeypatch.setattr(cursor, "set_properties", refused)
+        for _ in range(2):
+            with pytest.raises(NotAllowed):
+                parts.end((0, 2), commit=True, low=0)
+            with pytest.raises(NotAllowed):
+                await parts.stored()
+            assert sorted(parts.pending.held) == [(0, 1), (0, 2)] and not cursor.is_acked((ledger, 1))
+            held = parts.pending.held[0, 2]
+            assert (list(held.whole), held.cumulative) == ([(ledger, 1)], (ledger, 0)) and parts.commits == 0
+            assert held.partly == {(ledger, 2): (1, 8), (ledger, 0): (2, 8)}
+            assert parts.pending.partly[ledger, 0] == {(0, 1): 1, (0, 2): 2}
+        parts.ack((0, 2), [(ledger, 3)], [])  # it has not ended
+        monkeypatch.setattr(cursor, "set_properties", stored)
+        parts.end((0, 1), commit=False, low=0)
+        parts.end((0, 2), commit=True, low=0)
+        assert cursor.mark_delete == (ledger, 1) and cursor.is_acked((ledger, 3)) and not parts.pending
+        assert cursor.partly_acked[ledger, 2] == 0b11111110
+        await parts.stored()
+
+    run(scenario)
+
+
+def test_what_transactions_hold_can_always_be_stored() -> None:
+    async def scenario(world: World) -> None:
+        count = 30
+        world.append(count)
+        await world.settle()
+        ledger, parts = world.ledger.last_confirmed[0], world.subscription.transactions
+        world.cursor.set_properties({"given": "x" * (GIVEN_BYTES_MAX - 100)})
+        with pytest.raises(NotAllowed, match="commit"):
+            for entry in range(count):
+                parts.ack((0, 1 + entry % 2), [], [((ledger, entry), (1 << LARGE) - 1, LARGE)])
+        await parts.stored()
+        held = len(parts.pending.partly)
+        assert 4 <= held < count
+        parts.ack((0, 1), [(ledger, entry) for entry in range(0, held, 2)], [])  # whole ones take their place
+        parts.ack((0, 2), [], [((ledger, held), (1 << LARGE) - 1, LARGE)])
+        parts.end((0, 2), commit=True, low=0)
+        await parts.stored()
+        assert sum(world.cursor.is_acked((ledger, entry)) for entry in range(count)) == held // 2 + 1
 
     run(scenario)

@@ -9,7 +9,14 @@ import pytest
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
-from region_node.transactions.participants.pending_acks import Part, PendingAcks, left_of, part_of
+from region_node.transactions.participants.pending_acks import (
+    BYTES_MAX,
+    POSITIONS_MAX,
+    Part,
+    PendingAcks,
+    left_of,
+    part_of,
+)
 from region_node.transactions.participants.transaction_errors import TransactionConflict
 
 A, B = (0, 1), (0, 2)
@@ -92,6 +99,25 @@ def test_a_bound() -> None:
     pending.check(A, more[:2], (), positions_max=10)
     with pytest.raises(NotAllowed, match="more than 10 entries"):
         pending.check(A, more, (), positions_max=10)
+
+
+def test_what_is_held_takes_no_more_bytes_than_are_allowed() -> None:
+    """Single entries of old and large ledgers, and small batches."""
+    pending, number = PendingAcks(), 0
+    ack(pending, A, *((1 << 20, (1 << 20) + 2 * n) for n in range(POSITIONS_MAX)))
+    assert len(pending.encode()) <= BYTES_MAX * 4 // 3 + 4
+    pending.take(A)
+    with pytest.raises(NotAllowed, match="bytes"):
+        while True:
+            number += 1
+            ack(pending, (0, 9 + number), parts=(((1 << 31, (1 << 31) + number), (1 << 64) - 1, 64),))
+    assert len(pending.encode()) <= BYTES_MAX * 4 // 3 + 4 and number > 3000
+    again = PendingAcks.decode(pending.encode())
+    with pytest.raises(NotAllowed, match="bytes"):
+        ack(again, B, parts=(((2, 2), (1 << 640) - 1, 640),))
+    for txn in list(again.held):
+        again.take(txn)
+    ack(again, B, parts=(((2, 2), (1 << 64_000) - 1, 64_000),))
 
 
 @pytest.mark.parametrize("seed", range(30))
