@@ -70,6 +70,11 @@ class SubscriptionTransactions:
         """Raises TransactionConflict (another transaction holds one of them, or one is acknowledged already),
         NotAllowed. Then nothing was taken.
         """
+        self._check(txn, whole, partly)
+        self.pending.add(txn, whole, partly)
+        self._unstored = True
+
+    def _check(self, txn: TxnId, whole: list[Position], partly: Sequence[Part]) -> None:
         subscription, cursor = self._subscription, self._subscription.cursor
         last = subscription.ledger.last_confirmed
         for position in [*whole, *(part[0] for part in partly)]:
@@ -84,16 +89,28 @@ class SubscriptionTransactions:
             if known is not None and acked & left_of(known, size):
                 raise TransactionConflict(f"a message of {position[0]}:{position[1]} is acknowledged already")
         self.pending.check(txn, whole, partly)
-        self.pending.add(txn, whole, partly)
-        self._unstored = True
 
-    def ack_cumulative(self, txn: TxnId, position: Position) -> None:
-        """Raises TransactionConflict, NotAllowed (a shared subscription)."""
+    def ack_cumulative(
+        self, txn: TxnId, position: Position, partly: Sequence[Part] = (), *, in_batch: bool = False
+    ) -> None:
+        """Everything up to `position`, and parts of the batch behind it. in_batch: a message of that batch was named,
+        also where no parts are counted. Raises TransactionConflict, NotAllowed (as a shared subscription). Then nothing
+        was taken.
+        """
         if self._subscription.shared:
             raise NotAllowed("cumulative acknowledgement is not possible on a shared subscription")
-        self.pending.add_cumulative(
-            txn, min(position, self._subscription.ledger.last_confirmed), self._subscription.cursor.mark_delete
-        )
+        cursor, parts = self._subscription.cursor, list[Part]()
+        for batch, acked, size in partly:
+            known = cursor.partly_acked.get(batch)
+            if known is not None and not (acked := acked & known):
+                raise TransactionConflict(f"these messages of {batch[0]}:{batch[1]} are acknowledged already")
+            parts.append((batch, acked, size))
+        if parts:
+            self._check(txn, [], parts)
+        upto = min(position, self._subscription.ledger.last_confirmed)
+        self.pending.add_cumulative(txn, upto, cursor.mark_delete, in_batch=in_batch)
+        if parts:
+            self.pending.add(txn, [], parts)
         self._unstored = True
 
     # -- ending -------------------------------------------------------------------------------------------------------

@@ -144,9 +144,9 @@ class PendingAcks:
             self._bytes += _part_bytes(max(known, size)) - (_part_bytes(known) if known else 0)
             self._partly.setdefault(position, {})[txn] = before | acked
 
-    def add_cumulative(self, txn: TxnId, position: Position, mark_delete: Position) -> None:
+    def add_cumulative(self, txn: TxnId, position: Position, mark_delete: Position, *, in_batch: bool = False) -> None:
         """Raises TransactionConflict where another transaction has acknowledged cumulatively, or this much is
-        acknowledged already.
+        acknowledged already. in_batch: it ends within the next batch, so all before that may be.
         """
         self._check_open(txn)
         for other, held in self.held.items():
@@ -154,6 +154,8 @@ class PendingAcks:
                 raise TransactionConflict(
                     f"transaction {other[0]}:{other[1]} has acknowledged up to {held.cumulative}, and has not ended"
                 )
+        if in_batch and position <= mark_delete:
+            return
         mine = self.held.get(txn)
         if position <= mark_delete or (mine is not None and mine.cumulative is not None and position < mine.cumulative):
             raise TransactionConflict(f"everything up to {position[0]}:{position[1]} is acknowledged already")

@@ -442,8 +442,7 @@ def _ack_in_transaction(
             raise NotAllowed(f"a batch has at most {64 * ACK_SET_WORDS_MAX} messages")
         parts = [part_of(position, left, sizes[position]) for position, left in _parts(ack.message_id)]
     if upto is not None:
-        transactions.ack_cumulative(txn, upto)
-        transactions.ack(txn, [], parts)
+        transactions.ack_cumulative(txn, upto, parts, in_batch=any(ack.message_id[0].ack_set))
     else:
         transactions.ack(txn, _positions(ack.message_id), parts)
 

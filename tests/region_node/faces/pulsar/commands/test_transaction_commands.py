@@ -227,6 +227,61 @@ def test_messages_of_a_batch() -> None:
     with_transactions(test)
 
 
+def test_a_cumulative_acknowledgement_within_the_next_batch() -> None:
+    """All before the batch is acknowledged already, and what is refused leaves nothing."""
+
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        for number in range(2):
+            await client.do(send(1, 10 * number, entry(b"x" * 60, batch=10), num_messages=10))
+        await client.flow(100)
+        assert await ack(client, None, 0, kind=1) is None
+        cursor = broker.topics.loaded[TOPIC].subscriptions["s"].cursor
+        assert cursor.mark_delete == (10, 0)
+        txn, late = await join(client, await begin(client)), await join(client, await begin(client))
+        for count in (2, 4):  # the same transaction says more
+            left = (1 << 10) - (1 << count)
+            assert await ack(client, txn, 1, kind=1, ack_set=[left], batch_size=10) is None
+        assert await ack(client, late, 1, kind=1, ack_set=[0b1111111110], batch_size=10) == pb.TransactionConflict
+        assert await ack(client, late, 0, kind=1) == pb.TransactionConflict
+        assert not cursor.partly_acked
+        assert await end(client, late) is None and not cursor.partly_acked
+        assert await end(client, txn) is None
+        assert cursor.partly_acked == {(10, 1): 0b1111110000} and cursor.mark_delete == (10, 0)
+        following = await join(client, await begin(client))
+        assert await ack(client, following, 1, kind=1, ack_set=[0b1111111000], batch_size=10) == pb.TransactionConflict
+        assert await ack(client, following, 1, kind=1, ack_set=[0b1111000000], batch_size=10) is None
+        assert await end(client, following, 1) is None and cursor.partly_acked == {(10, 1): 0b1111110000}
+        last = await join(client, await begin(client))
+        assert await ack(client, last, 1, kind=1, ack_set=[0b1100000000], batch_size=10) is None
+        assert await end(client, last) is None and cursor.partly_acked == {(10, 1): 0b1100000000}
+        broker.topics.settings = replace(broker.topics.settings, batch_index_acks=False)
+        whole = await join(client, await begin(client))
+        assert await ack(client, whole, 1, kind=1, ack_set=[0b1000000000], batch_size=10) is None  # passed over
+        assert await end(client, whole) is None and cursor.partly_acked == {(10, 1): 0b1100000000}
+
+    with_transactions(test)
+
+
+def test_parts_that_are_refused_leave_no_cumulative_acknowledgement() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        for number in range(3):
+            await client.do(send(1, 10 * number, entry(b"x" * 60, batch=10), num_messages=10))
+        await client.flow(100)
+        first, second = await join(client, await begin(client)), await join(client, await begin(client))
+        assert await ack(client, first, 2, ack_set=[0b1111111110], batch_size=10) is None
+        assert await ack(client, second, 2, kind=1, ack_set=[0b1111110000], batch_size=10) == pb.TransactionConflict
+        assert await end(client, second) is None
+        assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.backlog_entries == 3
+
+    with_transactions(test)
+
+
 def test_time_is_over() -> None:
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()
