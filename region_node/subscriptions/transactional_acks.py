@@ -10,7 +10,7 @@ a transaction holds goes out again before it is aborted. A subscription without 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from heliograph.model.errors import NotAllowed
@@ -202,13 +202,47 @@ class SubscriptionTransactions:
         await self._subscription.cursor.flushed()
 
 
-class DeliveryCursor(CursorPort):
-    """A cursor whose held entries are not to be delivered. Implements CursorPort."""
+class PartsLeft(Mapping[Position, int]):
+    """Batches of which messages are acknowledged, or held by transactions -> bits of those that go out. A batch is
+    looked at when it is asked for: thousands may be held, and this is asked for each run that goes out.
+    """
 
     __slots__ = ("_cursor", "_pending")
 
     def __init__(self, cursor: CursorPort, pending: PendingAcks) -> None:
         self._cursor, self._pending = cursor, pending
+
+    def __getitem__(self, position: Position) -> int:
+        by_transaction = self._pending.partly.get(position)
+        if by_transaction is None:
+            return self._cursor.partly_acked[position]
+        acked = size = 0
+        for txn, bits in by_transaction.items():
+            acked |= bits
+            size = max(size, self._pending.held[txn].partly[position][1])
+        return self._cursor.partly_acked.get(position, (1 << size) - 1) & ~acked
+
+    def __contains__(self, position: object) -> bool:
+        return position in self._pending.partly or position in self._cursor.partly_acked
+
+    def __iter__(self) -> Iterator[Position]:
+        return iter({**self._pending.partly, **self._cursor.partly_acked})
+
+    def __len__(self) -> int:
+        return len({**self._pending.partly, **self._cursor.partly_acked})
+
+    def __bool__(self) -> bool:
+        return bool(self._pending.partly or self._cursor.partly_acked)
+
+
+class DeliveryCursor(CursorPort):
+    """A cursor whose held entries are not to be delivered. Implements CursorPort."""
+
+    __slots__ = ("_cursor", "_partly", "_pending")
+
+    def __init__(self, cursor: CursorPort, pending: PendingAcks) -> None:
+        self._cursor, self._pending = cursor, pending
+        self._partly = PartsLeft(cursor, pending)
 
     @property
     def reading(self) -> Callable[[], Position] | None:
@@ -248,17 +282,7 @@ class DeliveryCursor(CursorPort):
 
     @property
     def partly_acked(self) -> Mapping[Position, int]:
-        held = self._pending.partly
-        if not held:
-            return self._cursor.partly_acked
-        merged = dict(self._cursor.partly_acked)
-        for position, by_transaction in held.items():
-            acked = 0
-            for bits in by_transaction.values():
-                acked |= bits
-            size = max(self._pending.held[txn].partly[position][1] for txn in by_transaction)
-            merged[position] = merged.get(position, (1 << size) - 1) & ~acked
-        return merged
+        return self._partly if self._pending.partly else self._cursor.partly_acked
 
     def is_acked(self, position: Position) -> bool:
         return self._cursor.is_acked(position) or self._pending.holds(position)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from heliograph.model.errors import NotAllowed
+from heliograph.model.positions import Position
+from heliograph.wire.run import TxnId
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
+from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.subscription import Subscription
 from region_node.transactions.participants.transaction_errors import TransactionConflict
 from storage.managed_ledger.cursors.cursor import GIVEN_BYTES_MAX
@@ -117,5 +122,62 @@ def test_what_transactions_hold_can_always_be_stored() -> None:
         parts.end((0, 2), commit=True, low=0)
         await parts.stored()
         assert sum(world.cursor.is_acked((ledger, entry)) for entry in range(count)) == held // 2 + 1
+
+    run(scenario)
+
+
+class CountedBatches(dict[Position, dict[TxnId, int]]):
+    """Counts how often one of its batches was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, position: Position) -> dict[TxnId, int]:
+        CountedBatches.looks += 1
+        return super().__getitem__(position)
+
+    def get(self, position: Position, other: Any = None) -> Any:
+        CountedBatches.looks += 1
+        return super().get(position, other)
+
+    def __contains__(self, position: object) -> bool:
+        CountedBatches.looks += 1
+        return super().__contains__(position)
+
+    def items(self) -> Any:
+        CountedBatches.looks += len(self)
+        return super().items()
+
+    def __iter__(self) -> Any:
+        CountedBatches.looks += len(self)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.EXCLUSIVE])
+def test_what_goes_out_costs_no_more_where_transactions_hold_parts_of_many_batches(kind: SubscriptionType) -> None:
+    async def scenario(world: World) -> None:
+        batches, entries = 2_000, 500
+        world.append(batches, counts=[8] * batches)
+        await world.settle()
+        ledger, parts = world.ledger.last_confirmed[0], world.subscription.transactions
+        parts.ack((0, 1), [], [((ledger, entry), 0b110, 8) for entry in range(batches)])
+        parts.ack((0, 2), [], [((ledger, 7), 0b1, 8)])
+        world.subscription.ack_batch(world.join(kind), (ledger, 7), 0b01111111)
+        world.subscription.ack_batch(next(iter(world.sinks)), (ledger, 8), 0b01111111)
+        parts.pending._partly = CountedBatches(parts.pending.partly)
+        world.append(entries)
+        await world.settle()
+        CountedBatches.looks = 0
+        if kind is not SubscriptionType.EXCLUSIVE:
+            world.join(kind)
+        for consumer in world.sinks:
+            world.subscription.flow(consumer, 100_000)
+        for _ in range(40):
+            await world.settle()
+        sent = sum(len(sink.got) for sink in world.sinks.values())
+        assert sent == batches + entries
+        assert CountedBatches.looks <= 4 * sent
+        sets = {position: bits for sink in world.sinks.values() for position, bits in sink.ack_sets.items()}
+        assert len(sets) == batches and sets[ledger, 0] == 0b11111001
+        assert (sets[ledger, 7], sets[ledger, 8]) == (0b01111000, 0b01111001)
 
     run(scenario)
