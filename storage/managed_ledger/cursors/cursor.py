@@ -113,6 +113,8 @@ class Cursor:
         self._request_flush, self._wait_flushed = request_flush, wait_flushed
         self._acked: dict[int, Intervals] = {}
         self._acked_count = 0
+        self._looked_through = 0
+        """What `changes` was when batches that are acknowledged were last sought among `partly_acked`."""
         self.partly_acked: dict[Position, int] = {}
         """Batches of which some messages are acknowledged -> bits of those that are not. May still hold entries
         acknowledged since.
@@ -164,12 +166,20 @@ class Cursor:
             self.ack([position])
         elif left != before:
             if before is None and len(self.partly_acked) >= self._settings.partly_max:
-                self.partly_acked = self._still_partly()
-                if len(self.partly_acked) >= self._settings.partly_max:  # the oldest will go out whole again
-                    del self.partly_acked[next(iter(self.partly_acked))]
+                self._make_room()
             self.partly_acked[position] = left
             self._changed()
         return left
+
+    def _make_room(self) -> None:
+        """For one more batch: what is acknowledged goes, else the oldest, which will be delivered whole again. All are
+        looked through only where enough has changed since the last time.
+        """
+        most = self._settings.partly_max
+        if self.changes - self._looked_through > most // 8:
+            self.partly_acked, self._looked_through = self._still_partly(), self.changes
+        if len(self.partly_acked) >= most:
+            del self.partly_acked[next(iter(self.partly_acked))]
 
     def _still_partly(self) -> dict[Position, int]:
         return {position: left for position, left in self.partly_acked.items() if not self.is_acked(position)}

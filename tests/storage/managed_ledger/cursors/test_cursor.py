@@ -274,6 +274,27 @@ def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded() -> None:
         assert len(again.partly_acked) == stored
 
 
+def test_many_parts_of_batches_do_not_look_through_all_others_for_each() -> None:
+    catalog, looks, most = Catalog([LedgerInfo(1)]), 0, 800
+    catalog.grow(5 * most, 5 * most)
+    cursor = cursor_of(catalog, settings=CursorSettings(partly_max=most))
+    is_acked = cursor.is_acked
+
+    def counted(position: Position) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_acked(position)
+
+    cursor.is_acked = counted  # type: ignore[method-assign]
+    for entry in range(4 * most):
+        cursor.ack_batch((1, entry), 0b10)
+    assert looks < 20 * 4 * most and list(cursor.partly_acked) == [(1, e) for e in range(3 * most, 4 * most)]
+    cursor.ack([(1, entry) for entry in range(3 * most, 4 * most - 8)])
+    for entry in range(4 * most, 5 * most):
+        cursor.ack_batch((1, entry), 0b10)
+    assert [at for at in cursor.partly_acked if not is_acked(at)][-most:] == [(1, e) for e in range(4 * most, 5 * most)]
+
+
 def test_bits_below_the_mark_delete_position_or_beyond_the_ledger_count_for_nothing() -> None:
     cursor = cursor_of(Catalog([LedgerInfo(1, 20, 1, 1)], (1, 19)))
     bits = sum(1 << entry for entry in (3, 5, 7, 19, 20, 25))
