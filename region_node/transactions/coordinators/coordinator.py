@@ -27,6 +27,11 @@ from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 
+_BYTES_MAX = 512 << 10
+"""Of one transaction as it is stored; the metadata takes no value above 1 MiB."""
+_NAME_BYTES = 5
+"""What msgpack puts before a name at most; a pair has one byte more."""
+
 
 class TransactionStatus(IntEnum):
     """Named as Pulsar's statistics do."""
@@ -130,6 +135,12 @@ def tenants_of(topics: Iterable[str]) -> set[str]:
     }
 
 
+def _size_of(topics: Iterable[str], pairs: Iterable[tuple[str, str]]) -> int:
+    """What they add to a stored transaction, or a little more."""
+    names = [*topics, *(name for pair in pairs for name in pair)]
+    return sum(len(name.encode()) + _NAME_BYTES + 1 for name in names)
+
+
 class TransactionCoordinator:
     """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the
     order of their ends.
@@ -194,7 +205,9 @@ class TransactionCoordinator:
         partitions: Iterable[str] = (),
         subscriptions: Iterable[tuple[str, str]] = (),
     ) -> Txn | None:
-        """Raises NoSuchTransaction, TransactionState, NotAllowed (too many)."""
+        """Raises NoSuchTransaction, TransactionState, NotAllowed (too many, or their names are too long together); then
+        nothing has joined.
+        """
         txn = self.find(number, owner)
         topics = [topic for topic in partitions if topic not in txn.partitions]
         pairs = [pair for pair in subscriptions if pair not in txn.subscriptions]
@@ -203,6 +216,11 @@ class TransactionCoordinator:
         if txn.participants + len(topics) + len(pairs) > self.settings.participants_max:
             raise NotAllowed(
                 f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions"
+            )
+        if (topics or pairs) and len(txn.encode()) + _size_of(topics, pairs) > _BYTES_MAX:
+            raise NotAllowed(
+                f"transaction {number}: the names of its topics and subscriptions have more than {_BYTES_MAX} bytes "
+                "together: use fewer of them in one transaction"
             )
         fresh = tenants_of([*topics, *(topic for topic, _ in pairs)]) - txn.tenants() if topics or pairs else set()
         for tenant in fresh:

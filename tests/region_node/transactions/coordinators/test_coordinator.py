@@ -312,3 +312,23 @@ def test_the_open_transactions_with_topics_of_a_tenant_are_bounded() -> None:
     again.end(1, commit=True)
     again.done(1, 0)
     again.join(3, None, ["persistent://t/n/a"])
+
+
+def test_names_that_are_too_long_together_are_refused_and_the_coordinator_goes_on() -> None:
+    long = [f"persistent://public/default/{number:04}{'x' * 4000}" for number in range(300)]
+
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        made = await load()
+        txn = await made.begin(60_000, "one")
+        with pytest.raises(NotAllowed):
+            await made.join(txn[1], long, [])
+        with pytest.raises(NotAllowed):
+            await made.join(txn[1], [], [("persistent://public/default/a", name) for name in long])
+        assert made.failed is None and not made.core.find(txn[1]).participants
+        await made.join(txn[1], long[:100], [])
+        with pytest.raises(NotAllowed):  # what has joined before counts
+            await made.join(txn[1], long[100:200], [])
+        await made.begin(60_000, "two")
+        await made.end(txn[1], commit=False)
+
+    simulated(test)
