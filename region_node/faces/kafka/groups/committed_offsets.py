@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under
-from heliograph.model.errors import CorruptData, VersionConflict
+from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 
 OFFSETS = "/kafka/offsets/"
 FORMAT = 1
@@ -81,18 +81,27 @@ class Committed:
 
     async def put(self, rows: dict[Key, Row]) -> None:
         """Returns once they are durable, whoever else writes. Raises VersionConflict where others write again and
-        again, and what the metadata raises.
+        again, NotAllowed where a chunk is too large, once the others are written, and what the metadata raises.
         """
+        refused: NotAllowed | None = None
         for chunk, mine in self._by_chunk(rows).items():
-            for left in reversed(range(_TRIES)):
-                try:
-                    await self._write(chunk, {**self._of(chunk), **mine})
-                    break
-                except VersionConflict:
-                    if not left:
-                        raise
-                    await self._read_again(chunk)
-            self._add(mine)
+            try:
+                await self._put_chunk(chunk, mine)
+            except NotAllowed as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    async def _put_chunk(self, chunk: str, mine: dict[Key, Row]) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                await self._write(chunk, {**self._of(chunk), **mine})
+                break
+            except VersionConflict:
+                if not left:
+                    raise
+                await self._read_again(chunk)
+        self._add(mine)
 
     def _add(self, rows: dict[Key, Row]) -> None:
         before = len(self.rows)

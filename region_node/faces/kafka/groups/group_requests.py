@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.acl_records import AclOperation
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
@@ -192,6 +192,8 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
     if rows and held is not None:
         try:
             await broker.commits.put(held.offsets, rows)
+        except NotAllowed:  # 256 partitions with what is said of them make one value of the metadata
+            codes.update(dict.fromkeys(rows, Code.OFFSET_METADATA_TOO_LARGE))
         except HeliographError:
             codes.update(dict.fromkeys(rows, Code.COORDINATOR_NOT_AVAILABLE))
     return {

@@ -5,34 +5,43 @@ commit them.
 Invariants: one write is under way; what comes meanwhile goes together with the next, so that a commit waits for two
 writes at most, and a thousand members that commit at once cost a few writes; a commit is answered once the run that
 holds it is durable; of two commits of one partition the later one counts. Where another broker has written meanwhile,
-each group of that run is written by itself.
-Bounds: GROUPS_A_RUN groups, and chunks of them, in one write; the rest waits for the next.
+or the metadata refuses what is too large, each group of that run is written by itself, chunk by chunk.
+Bounds: GROUPS_A_RUN groups, OPS_A_RUN chunks of them, and about BYTES_A_RUN in one write; the rest waits for the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import islice
 from typing import Any
 
-from heliograph.kv.metadata_store import MetadataStore, Op
-from heliograph.model.errors import HeliographError, VersionConflict
+from heliograph.kv.metadata_store import MetadataStore, Put
+from heliograph.model.errors import HeliographError, NotAllowed, VersionConflict
 from region_node.faces.kafka.groups.committed_offsets import Committed, Key, Row
 
 GROUPS_A_RUN = 256
+OPS_A_RUN = 500
+BYTES_A_RUN = 2 << 20
 
 
 class _Waiting:
-    """Collects one group's rows of all commits that came since the last run, and who waits for them."""
+    """Collects one group's rows of all commits that came since the last run, and who waits for them. `rest`: of which
+    these are the first rows; who waits hears once that is written too.
+    """
 
-    __slots__ = ("committed", "rows", "waiters")
+    __slots__ = ("committed", "ended", "failed", "rest", "rows", "waiters")
 
-    def __init__(self, committed: Committed) -> None:
-        self.committed = committed
-        self.rows: dict[Key, Row] = {}
+    def __init__(self, committed: Committed, rows: dict[Key, Row], rest: _Waiting | None = None) -> None:
+        self.committed, self.rows, self.rest = committed, rows, rest
+        self.failed: HeliographError | None = None
+        self.ended = False
         self.waiters: list[asyncio.Future[None]] = []
 
     def end(self, error: HeliographError | None = None) -> None:
+        self.ended, error = True, self.failed or error
+        if self.rest is not None:
+            self.rest.failed = self.rest.failed or error
         for waiter in self.waiters:
             if waiter.done():
                 continue
@@ -55,7 +64,7 @@ class Commits:
         """Returns once they are durable. Raises what the metadata raises."""
         waiting = self._waiting.get(committed)
         if waiting is None:
-            waiting = self._waiting[committed] = _Waiting(committed)
+            waiting = self._waiting[committed] = _Waiting(committed, {})
         waiting.rows.update(rows)
         waiter = asyncio.get_running_loop().create_future()
         waiting.waiters.append(waiter)
@@ -68,23 +77,40 @@ class Commits:
     async def _write(self) -> None:
         try:
             while self._waiting:
-                run = [self._waiting.pop(committed) for committed in list(self._waiting)[:GROUPS_A_RUN]]
+                run, ops = self._next_run()
                 try:
-                    await self._write_run(run)
+                    await self._write_run(run, ops)
                 finally:  # a waiter whose commit was not written hears of it, whatever happened
                     for waiting in run:
-                        waiting.end(HeliographError("offsets were not written"))
+                        if not waiting.ended:
+                            waiting.end(HeliographError("offsets were not written"))
         finally:
             self._writing = False
 
-    async def _write_run(self, run: list[_Waiting]) -> None:
-        ops: list[Op] = []
-        for waiting in run:
-            ops += waiting.committed.puts(waiting.rows)
+    def _next_run(self) -> tuple[list[_Waiting], list[Put]]:
+        """What goes with the next write, and its puts: one group at least, of a large one the first rows."""
+        run: list[_Waiting] = []
+        ops: list[Put] = []
+        size = 0
+        for committed, waiting in list(islice(self._waiting.items(), GROUPS_A_RUN)):
+            rows = dict(islice(waiting.rows.items(), OPS_A_RUN))
+            puts = committed.puts(rows)
+            size += sum(len(put.key) + len(put.value) for put in puts)
+            if run and (len(ops) + len(puts) > OPS_A_RUN or size > BYTES_A_RUN):
+                break
+            ops += puts
+            del self._waiting[committed]
+            if len(rows) < len(waiting.rows):  # others have their turn before the rest
+                waiting.rows = {key: row for key, row in waiting.rows.items() if key not in rows}
+                self._waiting[committed], waiting = waiting, _Waiting(committed, rows, waiting)
+            run.append(waiting)
+        return run, ops
+
+    async def _write_run(self, run: list[_Waiting], ops: list[Put]) -> None:
         self.writes += 1
         try:
             version = await self._meta.txn(ops)
-        except VersionConflict:
+        except (VersionConflict, NotAllowed):
             for waiting in run:
                 await self._write_alone(waiting)
         except HeliographError as error:

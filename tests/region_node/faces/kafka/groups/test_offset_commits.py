@@ -14,7 +14,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, Put
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, NotAllowed
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, encode
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.runtime.logged_tasks import logged_tasks
@@ -120,5 +120,27 @@ def test_a_commit_that_cannot_be_written_is_not_answered_as_if_it_were() -> None
         assert committed.rows["t", 0].offset == 5 and (await stored(store.machine, "g"))["t", 0].offset == 5
         await commits.put(committed, {("t", 0): Row(9, -1, "", 3)})
         assert (await stored(store.machine, "g"))["t", 0].offset == 9
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_is_too_large_for_one_write_keeps_nobody_else_from_committing() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        commits, groups = Commits(store, logged_tasks().spawn), [Committed(store, f"g{n}") for n in range(3)]
+        many = {(f"topic-{number}", 0): Row(number, -1, "", 1) for number in range(1_100)}
+        wide = {("t", number): Row(number, -1, "m" * 4_096, 1) for number in range(256)}  # more than a value may have
+        results = await asyncio.gather(
+            commits.put(groups[0], many),
+            commits.put(groups[1], {("t", 0): Row(7, -1, "", 1)}),
+            commits.put(groups[2], {**wide, ("u", 0): Row(8, -1, "", 1)}),
+            *(commits.put(groups[1], {(f"u{n}", 0): Row(7, -1, "m" * 4_000, 1)}) for n in range(300)),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results if result is not None] == [NotAllowed]
+        assert isinstance(results[2], NotAllowed)
+        assert await stored(store.machine, "g0") == many and len(await stored(store.machine, "g1")) == 301
+        assert set(await stored(store.machine, "g2")) == {("u", 0)}
+        assert commits.writes < 20
 
     asyncio.run(main())
