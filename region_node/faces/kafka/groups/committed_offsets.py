@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under
-from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
+from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 
 OFFSETS = "/kafka/offsets/"
 FORMAT = 1
@@ -79,29 +79,41 @@ class Committed:
         self._add(rows)
         self._versions.update(dict.fromkeys(self._by_chunk(rows), version))
 
-    async def put(self, rows: dict[Key, Row]) -> None:
-        """Returns once they are durable, whoever else writes. Raises VersionConflict where others write again and
-        again, NotAllowed where a chunk is too large, once the others are written, and what the metadata raises.
+    async def put(self, rows: dict[Key, Row], *, over_later: bool = True) -> None:
+        """Returns once they are durable, whoever else writes. over_later: also over what somebody else has committed
+        later, and we have not known of. Raises VersionConflict where others write again and again, or have committed
+        later, and NotAllowed where a chunk is too large, once all else is written, and what the metadata raises.
         """
-        refused: NotAllowed | None = None
+        refused: HeliographError | None = None
         for chunk, mine in self._by_chunk(rows).items():
             try:
-                await self._put_chunk(chunk, mine)
-            except NotAllowed as error:
+                await self._put_chunk(chunk, mine, over_later)
+            except (NotAllowed, VersionConflict) as error:
                 refused = error
         if refused is not None:
             raise refused
 
-    async def _put_chunk(self, chunk: str, mine: dict[Key, Row]) -> None:
+    async def _put_chunk(self, chunk: str, mine: dict[Key, Row], over_later: bool) -> None:
+        late: VersionConflict | None = None
         for left in reversed(range(_TRIES)):
             try:
                 await self._write(chunk, {**self._of(chunk), **mine})
                 break
-            except VersionConflict:
+            except VersionConflict as error:
                 if not left:
                     raise
+                known = self._of(chunk)
                 await self._read_again(chunk)
+                later = {
+                    key
+                    for key, row in self._of(chunk).items()
+                    if key in mine and row.at_ms > mine[key].at_ms and row != known.get(key)
+                }
+                if later and not over_later:
+                    mine, late = {key: row for key, row in mine.items() if key not in later}, error
         self._add(mine)
+        if late is not None:
+            raise late
 
     def _add(self, rows: dict[Key, Row]) -> None:
         before = len(self.rows)

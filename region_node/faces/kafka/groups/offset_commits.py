@@ -5,7 +5,8 @@ commit them.
 Invariants: one write is under way; what comes meanwhile goes together with the next, so that a commit waits for two
 writes at most, and a thousand members that commit at once cost a few writes; a commit is answered once the run that
 holds it is durable; of two commits of one partition the later one counts. Where another broker has written meanwhile,
-or the metadata refuses what is too large, each group of that run is written by itself, chunk by chunk.
+or the metadata refuses what is too large, each group of that run is written by itself, chunk by chunk; what the other
+one has committed later stays, and whoever waits for an older commit of that group tries again.
 Bounds: GROUPS_A_RUN groups, OPS_A_RUN chunks of them, and about BYTES_A_RUN in one write; the rest waits for the next.
 """
 
@@ -124,7 +125,11 @@ class Commits:
     async def _write_alone(self, waiting: _Waiting) -> None:
         self.writes += 1
         try:
-            await waiting.committed.put(waiting.rows)
+            await waiting.committed.put(waiting.rows, over_later=False)
+        except VersionConflict as error:
+            waiting.end(error)
+            if (older := self._waiting.pop(waiting.committed, None)) is not None:  # they have waited as long
+                older.end(error)
         except HeliographError as error:
             waiting.end(error)
         else:

@@ -14,7 +14,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, Put
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.errors import HeliographError, NotAllowed, VersionConflict
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, encode
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.runtime.logged_tasks import logged_tasks
@@ -142,5 +142,29 @@ def test_a_commit_that_is_too_large_for_one_write_keeps_nobody_else_from_committ
         assert await stored(store.machine, "g0") == many and len(await stored(store.machine, "g1")) == 301
         assert set(await stored(store.machine, "g2")) == {("u", 0)}
         assert commits.writes < 20
+
+    asyncio.run(main())
+
+
+def test_a_coordinator_that_stood_still_writes_nothing_over_what_its_successor_has_committed_since() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        old, new = Committed(store, "g"), Committed(store, "g")
+        commits = Commits(store, logged_tasks().spawn)
+        await commits.put(old, {("t", 0): Row(1, -1, "", 1_000)})
+        await new.load()
+        await new.put({("t", 0): Row(9, -1, "", 3_000)})
+        first = asyncio.create_task(
+            commits.put(old, {("t", 0): Row(5, -1, "", 2_000), ("t", 1): Row(6, -1, "", 2_000)})
+        )
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(commits.put(old, {("t", 0): Row(7, -1, "", 2_500)}))
+        for late in (first, waiting):
+            with pytest.raises(VersionConflict):
+                await late
+        found = {key: row.offset for key, row in (await stored(store.machine, "g")).items()}
+        assert found == {("t", 0): 9, ("t", 1): 6} and old.rows["t", 0].offset == 9
+        await commits.put(old, {("t", 0): Row(5, -1, "", 2_800)})  # who asks by now knows of the later one
+        assert (await stored(store.machine, "g"))["t", 0].offset == 5
 
     asyncio.run(main())
