@@ -4,9 +4,9 @@ transaction coordinators.
 Is: the record of each transactional id, fencing by epoch, offsets that are committed with a transaction. Isn't: which
 entries readers see (`region_node.transactions` and the topic's buffer), or whether a transaction has ended: its
 coordinator's answer is the truth.
-Invariants: of one transactional id only the newest epoch may do anything; offsets of a transaction count once it has
-committed, and never where it has not; what a broker leaves unfinished when it dies, the next one finishes before
-anything else of that id.
+Invariants: of one transactional id only the newest epoch may do anything; offsets of a transaction are written only
+while its record says that it is open, count once it has committed, and never where it has not; what a broker leaves
+unfinished when it dies, the next one finishes before anything else of that id.
 Source: Kafka KIP-98, KIP-360, KIP-447; docs/protocols/kafka.md, "Transactions".
 
     /kafka/transactions/{id}                   ->  [1, producer, epoch, time-out ms, transaction | None, intent]
@@ -27,12 +27,12 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, Op, Put, pages_under, rows_under
+from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Op, Put, pages_under, rows_under
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 from heliograph.wire.run import TxnId
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
-from region_node.faces.kafka.transactions.transactional_id_expiration import IdleIds, producer_key
+from region_node.faces.kafka.transactions.transactional_id_expiration import TXN_OFFSETS, IdleIds, producer_key
 from region_node.faces.kafka.transactions.transactional_id_rights import TransactionalIdRights
 from region_node.security.authentication.principal import Principal
 from region_node.transactions.coordinators.coordinator import TransactionStatus
@@ -47,12 +47,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.kafka")
 
-IDS, TXN_OFFSETS = "/kafka/transactions/", "/kafka/txn-offsets/"
+IDS = "/kafka/transactions/"
 FORMAT = 1
 OPEN, COMMIT, ABORT = 0, 1, 2
 _EPOCH_MAX = (1 << 15) - 2
 _ID_BYTES_MAX = 1 << 10
 _LOCKS_MAX = 10_000
+_TRIES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,7 @@ class KafkaTransactions:
                     transactional_id = unquote(key.removeprefix(IDS))
                     if self._service.coordinator_of(transactional_id) in fresh:
                         self._found(transactional_id, blob, version)
+            await self._idle.forget_left(lambda each: self._service.coordinator_of(each) in fresh, self._between)
         self._looked_at = loaded
         for transactional_id, txn in list(self._opened.items()):
             if (coordinator := loaded.get(txn[0])) is None:
@@ -315,6 +317,13 @@ class KafkaTransactions:
             log.info("kafka.transaction_timed_out", extra={"id": transactional_id, "producer": record.producer})
         await self._finish(transactional_id, record, record.intent)
 
+    async def _between(self, transactional_id: str) -> int | None:
+        """The version of its record where it is in no transaction; None: it is in one."""
+        record = await self._get(transactional_id)
+        if record is None:
+            return ABSENT
+        return record.version if record.txn is None else None
+
     def _idle_producer(self, transactional_id: str, blob: bytes, version: int) -> int | None:
         record = _readable(transactional_id, blob, version)
         return (
@@ -331,6 +340,28 @@ class KafkaTransactions:
         """TxnOffsetCommit, at the group's coordinator: durable, and without effect until the transaction commits.
         Raises Refused.
         """
+        record = await self._holds(transactional_id, producer, epoch)
+        topics: dict[str, dict[int, Row]] = {}
+        for (topic, partition), row in rows.items():
+            topics.setdefault(topic, {})[partition] = row
+        of_id = quote(transactional_id, safe="")
+        for topic, fresh in topics.items():
+            key = f"{TXN_OFFSETS}{of_id}/{quote(group, safe='')}/{quote(topic, safe='')}"
+            for left in reversed(range(_TRIES)):
+                stored = await self._meta.get(key)
+                old = _held(stored[0], producer, epoch) if stored is not None else {}
+                packed: bytes = msgpack.packb([FORMAT, producer, epoch, encode({**old, **fresh})])
+                put = Put(key, packed, stored[1] if stored is not None else ABSENT)
+                try:
+                    await self._meta.txn([Check(IDS + of_id, record.version), put])
+                    break
+                except VersionConflict:
+                    if not left:
+                        raise
+                    record = await self._holds(transactional_id, producer, epoch)
+
+    async def _holds(self, transactional_id: str, producer: int, epoch: int) -> TransactionRecord:
+        """The record, where its transaction takes offsets. Raises Refused."""
         record = await self._get(transactional_id)
         if record is None or record.producer != producer:  # offsets under an id that is not its would never be let go
             raise Refused(Code.INVALID_PRODUCER_ID_MAPPING)
@@ -338,15 +369,9 @@ class KafkaTransactions:
             raise Refused(Code.INVALID_TXN_STATE)
         if record.epoch != epoch:
             raise Refused(Code.PRODUCER_FENCED)
-        topics: dict[str, dict[int, Row]] = {}
-        for (topic, partition), row in rows.items():
-            topics.setdefault(topic, {})[partition] = row
-        for topic, fresh in topics.items():
-            key = f"{TXN_OFFSETS}{quote(transactional_id, safe='')}/{quote(group, safe='')}/{quote(topic, safe='')}"
-            stored = await self._meta.get(key)
-            old = _held(stored[0], producer, epoch) if stored is not None else {}
-            packed: bytes = msgpack.packb([FORMAT, producer, epoch, encode({**old, **fresh})])
-            await self._meta.put(key, packed, expected=stored[1] if stored is not None else ABSENT)
+        if record.intent:
+            raise Refused(Code.INVALID_TXN_STATE, "the transaction is ending")
+        return record
 
     async def unstable(self, group: str) -> set[tuple[str, int]]:
         """Partitions of which some transaction that is open holds offsets of this group."""

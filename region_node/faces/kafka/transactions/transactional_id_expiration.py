@@ -1,4 +1,4 @@
-"""IdleIds: transactional ids that nobody has used for long are forgotten.
+"""IdleIds: transactional ids that nobody has used for long are forgotten, and offsets that ended transactions left.
 
 Is: looking, now and then, which records of ids have not changed since the last look, and deleting those that have not
 for as long as the settings say.
@@ -16,18 +16,19 @@ Source: Kafka's transactional.id.expiration.ms; docs/protocols/kafka.md, "Transa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
 import msgpack
 
-from heliograph.kv.metadata_store import Delete, MetadataStore, Op, Put, pages_under
+from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put, pages_under, rows_under
 from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.runtime.clock import Clock
 
 log = logging.getLogger("region_node.kafka")
 
 IDLE, PRODUCERS, OWNERS = "/kafka/idle-transactions/", "/kafka/producers/", "/kafka/producer-owners/"
+TXN_OFFSETS = "/kafka/txn-offsets/"
 FORMAT = 1
 _LOOKS = 24
 _LOOK_S = (60.0, 3600.0)
@@ -79,12 +80,34 @@ class IdleIds:
             log.info("kafka.transactional_ids_expired", extra={"ids": forgotten})
         return forgotten
 
+    async def forget_left(self, mine: Callable[[str], bool], between: Callable[[str], Awaitable[int | None]]) -> None:
+        """Offsets that lie there although their id is in no transaction, as earlier versions may have left them: they
+        would be committed with its next one. between: the version of an id's record where it is in none, else None.
+        Raises what the metadata raises.
+        """
+        left: dict[str, list[str]] = {}
+        async for rows in pages_under(self._meta, TXN_OFFSETS):
+            for key, _, _ in rows:
+                left.setdefault(key.removeprefix(TXN_OFFSETS).partition("/")[0], []).append(key)
+        for quoted, keys in left.items():
+            if not mine(unquote(quoted)) or (version := await between(unquote(quoted))) is None:
+                continue
+            try:
+                for first in range(0, len(keys), _PUTS_A_WRITE):
+                    doomed = [Delete(key) for key in keys[first : first + _PUTS_A_WRITE]]
+                    await self._meta.txn([Check(self._prefix + quoted, version), *doomed])
+            except VersionConflict:  # it is used again, and says itself what counts
+                continue
+            log.warning("kafka.txn_offsets_left", extra={"id": unquote(quoted), "rows": len(keys)})
+
     async def _forget(self, quoted: str, version: int, producer: int) -> bool:
+        left = await rows_under(self._meta, f"{TXN_OFFSETS}{quoted}/")
         try:
             await self._meta.txn(
                 [
                     Delete(self._prefix + quoted, expected=version),
                     *(Delete(key) for key in (producer_key(producer), owner_key(producer), IDLE + quoted)),
+                    *(Delete(key) for key, _, _ in left[:_PUTS_A_WRITE]),
                 ]
             )
         except VersionConflict:  # it is used again

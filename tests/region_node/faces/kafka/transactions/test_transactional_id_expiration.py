@@ -4,6 +4,7 @@ forgotten; whoever coordinates it then.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from heliograph.kv.metadata_store import pages_under
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Row
-from region_node.faces.kafka.transactions.kafka_transactions import IDS, KafkaTransactions
+from region_node.faces.kafka.transactions.kafka_transactions import IDS, TXN_OFFSETS, KafkaTransactions
 from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, producer_key
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Face
@@ -129,3 +130,72 @@ def test_what_is_over_time_ends_without_its_producer(other: bool) -> None:
         assert not transactions._opened and not transactions._unfinished
 
     with_transactions(run)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_offsets_that_are_written_once_their_transaction_has_ended_are_refused(fenced: bool) -> None:
+    """fenced: another producer has begun meanwhile; else the same one has ended it."""
+
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        await transactions.add_offsets("id", *producer)
+        txn, put = face.meta.txn, face.meta.put
+        read, ended = asyncio.Event(), asyncio.Event()
+
+        async def held(key: str) -> None:
+            if key.startswith(TXN_OFFSETS) and not read.is_set():
+                read.set()
+                await ended.wait()
+
+        async def late_put(key: str, *rest: Any, **named: Any) -> int:
+            await held(key)
+            return await put(key, *rest, **named)
+
+        async def late_txn(ops: Any) -> int:
+            await held(ops[-1].key)
+            return await txn(ops)
+
+        face.meta.put, face.meta.txn = late_put, late_txn  # type: ignore[method-assign]
+        late = asyncio.create_task(transactions.hold_offsets("id", *producer, "g", {("t", 0): Row(7, -1, "", 0)}))
+        await read.wait()
+        if fenced:
+            again = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        else:
+            await transactions.end("id", *producer, commit=False)
+            again = producer
+        ended.set()
+        await asyncio.wait([late])
+        await transactions.add_offsets("id", *again)
+        await transactions.end("id", *again, commit=True)
+        assert await transactions.unstable("g") == set()
+        assert not await left(face, "/kafka/offsets/") and not await left(face, TXN_OFFSETS)
+        assert isinstance(late.exception(), Refused)
+
+    with_transactions(run)
+
+
+def test_offsets_of_ended_transactions_go_where_they_were_left() -> None:
+    """As earlier versions may have left them, of ids that are used or forgotten."""
+
+    async def run(face: Face, service: Transactions, before: KafkaTransactions) -> None:
+        given = await before.begin_producer("used", TIMEOUT_MS, -1, -1)
+        await before.begin_producer("idle", TIMEOUT_MS, -1, -1)
+        opened = await before.begin_producer("open", 100 * DAY_S * 1000, -1, -1)
+        await before.add_offsets("open", *opened)
+        await before.hold_offsets("open", *opened, "g", {("t", 0): Row(7, -1, "", 0)})
+        blob = (await face.meta.get(f"{TXN_OFFSETS}open/g/t") or (b"", 0))[0]
+        for key in ("used/g/u", "gone/g/v"):
+            await face.meta.put(TXN_OFFSETS + key, blob)
+        after = KafkaTransactions(face.broker, service)
+        for each in ("used", "gone"):
+            await service.coordinator(service.coordinator_of(each))
+        await after.recover()
+        assert await left(face, TXN_OFFSETS) == ["open/g/t"]
+        await face.meta.put(f"{TXN_OFFSETS}idle/g/u", blob)
+        for days in (1, 8):
+            face.clock.now += days * DAY_S
+            given = await after.begin_producer("used", TIMEOUT_MS, *given)
+            await after.recover()
+        assert sorted(await left(face, IDS)) == ["open", "used"] and await left(face, TXN_OFFSETS) == ["open/g/t"]
+
+    with_transactions(run, transaction_timeout_max_ms=200 * DAY_S * 1000)
