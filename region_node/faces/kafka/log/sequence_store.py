@@ -6,7 +6,8 @@ Is: a snapshot in the region's metadata now and then, and the replay of what was
 Invariants: after loading, a batch that is in the log is known, so that a producer that sends it again is answered with
 its offset; a snapshot holds what is durable, and names an offset at or below which nothing is missing from it; both
 kinds are written at once, so that one replay brings both to the end.
-Bounds: about SNAPSHOT_BYTES are replayed; of a log without a snapshot, its last SNAPSHOT_BYTES.
+Bounds: about SNAPSHOT_BYTES are replayed; of a log without a snapshot, its last SNAPSHOT_BYTES. A snapshot is one
+value of the metadata: what does not fit into it is left out, the longest idle producers first.
 Source: docs/protocols/kafka.md, "Producers".
 
     /kafka/sequences/{topic}  ->  [1, offset, Sequences.dump]
@@ -21,7 +22,7 @@ from urllib.parse import quote
 
 import msgpack
 
-from heliograph.kv.metadata_store import MetadataStore, Put
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX, MetadataStore, Put
 from heliograph.model.errors import CorruptData, EntriesLost, HeliographError
 from heliograph.model.positions import Position
 from heliograph.runtime.task_set import TaskSet
@@ -91,7 +92,7 @@ class SequenceStore:
         times = times or Times(self._log.high_watermark)
         self._since_bytes = read_bytes
         if read_bytes >= _SAVE_ABOVE:
-            await self._save(found, times)
+            await self._try_to_save(found, times)
         return found, times
 
     async def _stored(self, into: Sequences) -> int:
@@ -144,9 +145,9 @@ class SequenceStore:
         self._since_bytes += size_bytes
         if self._since_bytes >= SNAPSHOT_BYTES and not self._saving and self._log.sequences is not None:
             self._saving = True
-            self._tasks.spawn(self._save_later(self._log.sequences, self._log.times))
+            self._tasks.spawn(self._try_to_save(self._log.sequences, self._log.times))
 
-    async def _save_later(self, sequences: Sequences, times: Times) -> None:
+    async def _try_to_save(self, sequences: Sequences, times: Times) -> None:
         try:
             await self._save(sequences, times)
         except HeliographError as error:  # the next one makes up for it: more is replayed until then
@@ -158,7 +159,16 @@ class SequenceStore:
         self._since_bytes = 0
         await self._log.ledger.whole()
         times.forget_before(self._log.log_offset)
-        topic, packed = self._log.topic.text, msgpack.packb([FORMAT, self._log.high_watermark, sequences.dump()])
+        topic, packed = self._log.topic.text, self._packed(sequences)
         await self._meta.txn(
             [Put(key_of(topic), packed), Put(times_key(topic), times.dump(self._ledger_of(times.end - 1)))]
         )
+
+    def _packed(self, sequences: Sequences) -> bytes:
+        rows = sequences.dump()
+        while True:
+            packed: bytes = msgpack.packb([FORMAT, self._log.high_watermark, rows])
+            over = len(packed) - VALUE_BYTES_MAX
+            if over <= 0:
+                return packed
+            rows = rows[len(rows) * over // len(packed) + 1 :]
