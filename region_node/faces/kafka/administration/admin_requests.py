@@ -102,20 +102,20 @@ async def delete_topics(connection: KafkaConnection, request: Request) -> Fields
             else:
                 name = connection.gate.topic(request, topic["name"])
                 row["topic_id"] = connection.broker.ids.known(name)
-            await _delete(connection, request, row["name"], name)
+            await _delete(connection, request, name)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"responses": rows}
 
 
-async def _delete(connection: KafkaConnection, request: Request, kafka: str, name: TopicName) -> None:
+async def _delete(connection: KafkaConnection, request: Request, name: TopicName) -> None:
     broker = connection.broker
     count = await broker.cluster.partitions(name)
     if not count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     broker.quotas.changes(connection, request.client, count, strict=request.version >= 5)
     await broker.delete_topic(name)
-    await broker.coordinator.forget_topic(kafka)
+    await broker.coordinator.forget_topic(name)
     log.info("kafka.topic_deleted", extra={"topic": str(name), "partitions": count})
 
 

@@ -50,7 +50,7 @@ class Cleaning:
         broker, topic = self._broker, part.partitioned
         if not part.persistent or (part.partition >= 0 and not broker.topics.view.partitions(str(topic))):
             return  # the whole topic goes: `_clean` does that at once for all of its partitions
-        await broker.coordinator.forget_partition(broker.cluster.kafka_name(topic), max(0, part.partition))
+        await broker.coordinator.forget_partition(topic, max(0, part.partition))
         await broker.meta.txn([Delete(key_of(str(part))), Delete(times_key(str(part)))])
 
     def _changed(self, key: str) -> None:
@@ -63,7 +63,7 @@ class Cleaning:
         """restored: as the configuration said when the topic was lost sight of; by now all is heard that came with
         that.
         """
-        broker, kafka = self._broker, self._broker.cluster.kafka_name(name)
+        broker = self._broker
         if broker.topics.view.restored != restored:
             log.warning("kafka.topic_not_in_backup", extra={"topic": str(name)})
             return
@@ -71,7 +71,7 @@ class Cleaning:
             await broker.ids.forget(name)
             if broker.topics.view.partitions(str(name)):  # made again meanwhile
                 return
-            await broker.coordinator.forget_topic(kafka)
+            await broker.coordinator.forget_topic(name)
             if not broker.topics.view.partitions(str(name)):
                 await broker.config.change_topic_policies(str(name), lambda _: TopicPolicies())
             for kind in (PREFIX, TIMES):

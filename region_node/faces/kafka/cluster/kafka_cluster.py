@@ -110,6 +110,12 @@ class Cluster:
             return name.local
         return f"{name.namespace}/{name.local}"
 
+    def spellings(self, name: TopicName) -> list[str]:
+        """Every way in which a client may name it; the first is `kafka_name`."""
+        whole = f"{name.namespace}/{name.local}"
+        plain = [name.local] if name.namespace == self._settings.namespace else []
+        return [*plain, whole, *(f"persistent://{text}" for text in (*plain, whole))]
+
     async def partitions(self, name: TopicName) -> int:
         """How many partitions Kafka's clients see; 0: the topic is not there. Raises NotFound (no such namespace)."""
         if self._view.namespace(name.namespace) is None:

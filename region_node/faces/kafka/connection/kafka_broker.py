@@ -150,6 +150,15 @@ class KafkaBroker:
             found = self._names[kafka] = self.cluster.name(kafka)
         return found
 
+    def kept_as(self, kafka: str) -> str:
+        """The one name by which offsets of a topic are kept, however a client writes it; what is no topic's name stays
+        as it is.
+        """
+        try:
+            return self.cluster.kafka_name(self.name(kafka))
+        except Refused:
+            return kafka
+
     def of_id(self, topic: bytes) -> str:
         """The name of a topic that a client knows by its id. Raises Refused."""
         name = self.ids.named(topic)

@@ -260,20 +260,24 @@ class GroupCoordinator:
         await self._broker.meta.txn([Delete(group_key(group)), Delete(owner_key(group))])
         self._held.pop(group, None)
 
-    async def forget_topic(self, kafka: str) -> None:
+    async def forget_topic(self, name: TopicName) -> None:
         """A topic is deleted: no group keeps offsets of it, whoever coordinates it."""
-        for group in await self._broker.positions.groups_of(kafka):
-            prefix = f"{group_prefix(group)}{quote(kafka, safe='')}/"
-            for key in [key async for rows in pages_under(self._broker.meta, prefix) for key, _, _ in rows]:
-                await self._broker.meta.delete(key)
+        spellings = self._broker.cluster.spellings(name)  # earlier versions kept them by what clients wrote
+        for kafka in spellings:
+            for group in await self._broker.positions.groups_of(kafka):
+                prefix = f"{group_prefix(group)}{quote(kafka, safe='')}/"
+                for key in [key async for rows in pages_under(self._broker.meta, prefix) for key, _, _ in rows]:
+                    await self._broker.meta.delete(key)
         for held in self._held.values():
-            held.offsets.forget([row for row in held.offsets.rows if row[0] == kafka])
+            held.offsets.forget([row for row in held.offsets.rows if row[0] in spellings])
 
-    async def forget_partition(self, kafka: str, index: int) -> None:
+    async def forget_partition(self, name: TopicName, index: int) -> None:
         """It begins anew, or its topic is deleted: no group keeps an offset of it. Raises what the metadata raises."""
-        for group in await self._broker.positions.groups_of(kafka):
-            committed = Committed(self._broker.meta, group)
-            await committed.load()
-            await committed.delete([(kafka, index)])
+        keys = [(kafka, index) for kafka in self._broker.cluster.spellings(name)]
+        for key in keys:
+            for group in await self._broker.positions.groups_of(key[0]):
+                committed = Committed(self._broker.meta, group)
+                await committed.load()
+                await committed.delete([key])
         for held in self._held.values():
-            held.offsets.forget([(kafka, index)])
+            held.offsets.forget(keys)

@@ -186,16 +186,18 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= key[1] < await broker.cluster.partitions(name):
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
-                rows[key] = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
+                row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
+                rows[broker.kept_as(key[0]), key[1]] = row
             except HeliographError as error:
                 codes[key] = code_of(error)
     if rows and held is not None:
         try:
             await broker.commits.put(held.offsets, rows)
         except NotAllowed:  # 256 partitions with what is said of them make one value of the metadata
-            codes.update(dict.fromkeys(rows, Code.OFFSET_METADATA_TOO_LARGE))
+            whole = Code.OFFSET_METADATA_TOO_LARGE
         except HeliographError:
-            codes.update(dict.fromkeys(rows, Code.COORDINATOR_NOT_AVAILABLE))
+            whole = Code.COORDINATOR_NOT_AVAILABLE
+        codes = {key: code or whole for key, code in codes.items()}
     return {
         "topics": [
             {
@@ -253,6 +255,10 @@ async def _fetched(connection: KafkaConnection, request: Request, group: str, to
         keys = sorted(key for key in rows if not codes[key[0]])
     else:
         keys = [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
+        kept = {(name, index): (connection.broker.kept_as(name), index) for name, index in keys}
+        # earlier versions kept them by what the client wrote
+        rows = {key: row for key in keys if (row := rows.get(kept[key]) or rows.get(key)) is not None}
+        unstable = {key for key in keys if kept[key] in unstable or key in unstable}
     return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, codes, unstable)}
 
 
@@ -297,16 +303,18 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
         connection.broker.group_rights.check_deletes(_principal(connection), held)
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
-        used = subscribed(held.group)
+        kept = connection.broker.kept_as
+        used = {kept(topic) for topic in subscribed(held.group)}
         for topic in fields["topics"]:
             code = _consumed(connection, request, topic["name"])
-            codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and topic["name"] in used else code
-        doomed = [
-            (topic["name"], part["partition_index"])
+            codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and kept(topic["name"]) in used else code
+        doomed = {
+            (name, part["partition_index"])
             for topic in fields["topics"]
             for part in topic["partitions"]
+            for name in (topic["name"], kept(topic["name"]))
             if not codes[topic["name"]]
-        ]
+        }
         await held.offsets.delete([key for key in doomed if key in held.offsets.rows])
     except HeliographError as error:
         return {"error_code": _group_code(error), "topics": []}

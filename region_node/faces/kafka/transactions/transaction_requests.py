@@ -124,7 +124,7 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
             for part in topic["partitions"]:
                 metadata = part["committed_metadata"] or ""
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
-                rows[topic["name"], part["partition_index"]] = row
+                rows[broker.kept_as(topic["name"]), part["partition_index"]] = row
         if not code:
             await transactions.hold_offsets(
                 fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["group_id"], rows

@@ -270,3 +270,47 @@ def test_partitions_that_are_other_brokers_by_now_are_not_counted_and_not_kept()
         assert loaded() == [0] and not face.broker._logs and not face.broker._at_once
 
     with_face(run)
+
+
+@pytest.mark.parametrize("told", ["orders", "persistent://orders", "public/default/orders", str(ORDERS)])
+def test_offsets_go_with_their_topic_however_its_name_was_written(told: str) -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await filled(face, client)
+        await commit(client, told, p0=3, p1=4)
+        for name in ("orders", "public/default/orders", told):
+            assert await committed(client, name, 0, 1) == [3, 4], "it is one topic"
+        held = await face.broker.coordinator.held("old")  # as earlier versions wrote them
+        await held.offsets.put({(told, 0): Row(7, -1, "", 1)})
+        fields = {"group_id": "old", "topics": [{"name": told, "partition_indexes": [0]}]}
+        assert (await client.ask("offset_fetch", 5, fields))["topics"][0] == {
+            "name": told,
+            "partitions": [
+                {
+                    "partition_index": 0,
+                    "committed_offset": 7,
+                    "committed_leader_epoch": -1,
+                    "metadata": "",
+                    "error_code": 0,
+                }
+            ],
+        }
+        await client.ask("delete_topics", 4, {"topic_names": [told], "timeout": 1000})
+        await settle(50)
+        await create(client, "orders", partitions=2)
+        assert await committed(client, told, 0, 1) == await committed(client, "orders", 0, 1) == [-1, -1]
+        assert (await client.ask("offset_fetch", 5, fields))["topics"][0]["partitions"][0]["committed_offset"] == -1
+
+    with_face(run)
+
+
+def test_offsets_are_deleted_however_the_topics_name_is_written() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await filled(face, client)
+        fields = {"group_id": "g", "topics": [{"name": str(ORDERS), "partitions": [{"partition_index": 0}]}]}
+        answer = await client.ask("offset_delete", 0, fields)
+        assert answer["topics"] == [{"name": str(ORDERS), "partitions": [{"partition_index": 0, "error_code": 0}]}]
+        assert await committed(client, "orders", 0, 1) == [-1, 5]
+
+    with_face(run)
