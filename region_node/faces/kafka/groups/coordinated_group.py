@@ -76,10 +76,17 @@ class GroupAccess:
 class CoordinatedGroup:
     """One group that is coordinated here."""
 
-    __slots__ = ("access", "group", "lock", "offsets", "version")
+    __slots__ = ("__weakref__", "access", "group", "lock", "offsets", "version")
 
     def __init__(self, group: Group, offsets: Committed) -> None:
         self.group, self.offsets = group, offsets
         self.access = GroupAccess()
         self.version = ABSENT
         self.lock = asyncio.Lock()
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing is known of it that is not known of any name."""
+        group = self.group
+        waits = group.changed or self.lock.locked() or group.next_deadline() is not None
+        return not (waits or group.members or self.offsets.rows or self.version != ABSENT)

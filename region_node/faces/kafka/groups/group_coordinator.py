@@ -5,6 +5,7 @@ answering. Isn't: a rule of the protocol.
 Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a
 coordinator that finds another version of the group stored gives it up; members hear of an assignment once it is stored,
 so that they go on undisturbed under another coordinator.
+Bounds: a group of which nothing is known lives as long as a request that names it.
 Source: docs/protocols/kafka.md, "Groups".
 
     /kafka/groups/{group}        ->  Group.dump
@@ -17,6 +18,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
 from heliograph.kv.metadata_store import ABSENT, Delete, Put, pages_under
 from heliograph.model.errors import HeliographError, VersionConflict
@@ -45,6 +47,7 @@ class GroupCoordinator:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._held: dict[str, CoordinatedGroup] = {}
+        self._unused = WeakValueDictionary[str, CoordinatedGroup]()
         self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -65,7 +68,7 @@ class GroupCoordinator:
         if not self._broker.cluster.owns(place):
             self._give_up(group, Code.NOT_COORDINATOR)
             raise Refused(Code.NOT_COORDINATOR)
-        found = self._held.get(group)
+        found = self._held.get(group) or self._unused.get(group)
         if found is not None:
             return found
         loading = self._loading.get(group)
@@ -89,9 +92,10 @@ class GroupCoordinator:
             owner = await self._broker.meta.get(owner_key(group))
             if owner is not None:
                 made.access.load(owner[0])
-            self._held[group] = made
+            self._unused[group] = made
             loading.set_result(made)
-            self.schedule()
+            if self._keep(made):
+                self.schedule()
         except HeliographError as error:
             log.warning("kafka.group_load_failed", extra={"group": group, "error": str(error)})
             loading.set_exception(Refused(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
@@ -102,8 +106,16 @@ class GroupCoordinator:
                 loading.set_exception(Refused(Code.COORDINATOR_NOT_AVAILABLE))
                 loading.exception()
 
+    def _keep(self, held: CoordinatedGroup) -> bool:
+        """Keeps a group of which something is known by now. Returns whether it is kept; one that was given up never
+        is.
+        """
+        if self._unused.get(held.group.name) is held and not held.unused:
+            self._held[held.group.name] = self._unused.pop(held.group.name)
+        return self._held.get(held.group.name) is held
+
     def _give_up(self, group: str, code: Code) -> None:
-        found = self._held.pop(group, None)
+        found = self._held.pop(group, None) or self._unused.pop(group, None)
         self._broker.group_leadership.forget(group)
         if found is not None:
             found.group.dissolve(code)
@@ -120,18 +132,19 @@ class GroupCoordinator:
 
     async def settle(self, held: CoordinatedGroup) -> None:
         """Stores what has changed, then answers those who waited for it."""
+        if not self._keep(held) and self._unused.get(held.group.name) is not held:  # given up meanwhile
+            self._refuse_all(held, [])
+            return
         answers = held.group.take_answers()
         if not held.group.changed and not held.lock.locked():  # what is being stored is what they wait for
             self._deliver(answers)
             self.schedule()
             return
         async with held.lock:
-            answers += held.group.take_answers()
-            if (
-                self._held.get(held.group.name) is not held
-            ):  # given up while we waited: what they are to hear of is not stored
-                self._refuse(answers, Code.COORDINATOR_NOT_AVAILABLE)
+            if self._held.get(held.group.name) is not held:  # given up while we waited: nothing of it is stored
+                self._refuse_all(held, answers)
                 return
+            answers += held.group.take_answers()
             if held.group.changed:
                 held.group.changed = False
                 if held.group.state == EMPTY:
@@ -158,6 +171,11 @@ class GroupCoordinator:
         ops = [Put(key, value, held.version), Put(owner_key(held.group.name), held.access.dump())]
         held.version = await self._broker.meta.txn(ops)
         held.access.stored = owner
+
+    def _refuse_all(self, held: CoordinatedGroup, answers: list[tuple[asyncio.Future[Fields], Fields]]) -> None:
+        """The group was given up: whoever waits asks again."""
+        held.group.dissolve(Code.COORDINATOR_NOT_AVAILABLE)
+        self._refuse(answers + held.group.take_answers(), Code.COORDINATOR_NOT_AVAILABLE)
 
     def _refuse(self, answers: list[tuple[asyncio.Future[Fields], Fields]], code: Code) -> None:
         self._deliver(
@@ -207,6 +225,8 @@ class GroupCoordinator:
         for name, held in list(self._held.items()):
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
+            elif held.unused:
+                self._unused[name] = self._held.pop(name)
             elif self._broker.group_leadership.tick(held, self.now):
                 self._broker.tasks.spawn(self.settle(held))
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
@@ -268,7 +288,7 @@ class GroupCoordinator:
                 prefix = f"{group_prefix(group)}{quote(kafka, safe='')}/"
                 for key in [key async for rows in pages_under(self._broker.meta, prefix) for key, _, _ in rows]:
                     await self._broker.meta.delete(key)
-        for held in self._held.values():
+        for held in (*self._held.values(), *self._unused.values()):
             held.offsets.forget([row for row in held.offsets.rows if row[0] in spellings])
 
     async def forget_partition(self, name: TopicName, index: int) -> None:
@@ -279,5 +299,5 @@ class GroupCoordinator:
                 committed = Committed(self._broker.meta, group)
                 await committed.load()
                 await committed.delete([key])
-        for held in self._held.values():
+        for held in (*self._held.values(), *self._unused.values()):
             held.offsets.forget(keys)

@@ -88,7 +88,9 @@ def test_kafkas_retention_and_offsets_obey_the_same_clock() -> None:
         log = SimpleNamespace(name="t", keep=keep)
         rows = {("t", 0): SimpleNamespace(at_ms=DAY_MS)}
         held = SimpleNamespace(
-            group=SimpleNamespace(state=EMPTY, empty_since_ms=DAY_MS), offsets=SimpleNamespace(rows=rows)
+            group=SimpleNamespace(state=EMPTY, empty_since_ms=DAY_MS),
+            offsets=SimpleNamespace(rows=rows),
+            unused=False,
         )
         broker = SimpleNamespace(
             expiry=SimpleNamespace(wall_ms=lambda: DAY_MS + 5000),

@@ -8,7 +8,7 @@ from typing import Any
 from heliograph.model.errors import MetadataUnavailable
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
-from tests.region_node.faces.kafka.harness import Face, with_face
+from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
 
@@ -96,6 +96,7 @@ def test_a_timer_that_comes_late_expels_nobody_whose_heartbeat_lies_unread() -> 
         member = GroupMember("m", None, "client", "/h", 10.0, 30.0, [("range", b"")])
         member.deadline = coordinator.now + 10.0
         held.group.members["m"], held.group.state = member, STABLE
+        await coordinator.settle(held)
         for late in (coordinator.schedule, coordinator._on_timer):  # a request, or the timer itself, comes first
             coordinator.schedule()
             member.deadline -= 60.0  # as if the broker had stood still for a minute meanwhile
@@ -104,3 +105,52 @@ def test_a_timer_that_comes_late_expels_nobody_whose_heartbeat_lies_unread() -> 
             assert "m" in held.group.members and member.deadline > coordinator.now
 
     with_face(run)
+
+
+def test_groups_that_nobody_uses_are_not_kept() -> None:
+    async def run(face: Face) -> None:
+        coordinator, client = face.broker.coordinator, Client(face.listener)
+        for start in range(0, 1_000, 50):
+            names = [f"invented-{number}" for number in range(start, start + 50)]
+            answer = await client.ask("describe_groups", 0, {"groups": names})
+            assert {row["group_state"] for row in answer["groups"]} == {"Dead"} and len(answer["groups"]) == 50
+        none = {"member_id": "m", "generation_id": 1}
+        for name, fields in (
+            ("heartbeat", none),
+            ("sync_group", {**none, "assignments": []}),
+            ("leave_group", none),
+            ("offset_fetch", {"topics": []}),
+            ("offset_commit", {"generation_id_or_member_epoch": 1, "member_id": "m", "topics": []}),
+        ):
+            await client.ask(
+                name, 2 if name == "offset_commit" else 0, {"group_id": "other", **fields, "retention_time_ms": -1}
+            )
+        await client.ask("delete_groups", 0, {"groups_names": ["another"]})
+        assert len(coordinator) == 0 and not coordinator._unused
+
+    with_face(run)
+
+
+def test_a_group_is_kept_from_its_first_request_for_membership_on() -> None:
+    async def run(face: Face) -> None:
+        coordinator, client = face.broker.coordinator, Client(face.listener)
+        asked = await client.ask("join_group", 4, joins("g"))
+        assert asked["error_code"] == Code.MEMBER_ID_REQUIRED and len(coordinator) == 1
+        held = await coordinator.held("g")
+        assert await coordinator.held("g") is held
+        held.group._pending.clear()  # its time is over
+        coordinator.tick()
+        assert len(coordinator) == 0 and await coordinator.held("g") is held, "as long as somebody has it at hand"
+
+    with_face(run)
+
+
+def joins(group: str, member: str = "") -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
