@@ -4,7 +4,7 @@ Is: the shell around `consumer_group`: which broker coordinates which group, fut
 answering. Isn't: a rule of the protocol.
 Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a
 coordinator that finds another version of the group stored gives it up; members hear of an assignment once it is stored,
-so that they go on undisturbed under another coordinator.
+so that they go on undisturbed under another coordinator; who waits for a group that is given up, or deleted, is told.
 Bounds: a group of which nothing is known lives as long as a request that names it.
 Source: docs/protocols/kafka.md, "Groups".
 
@@ -272,13 +272,14 @@ class GroupCoordinator:
     async def delete(self, group: str) -> None:
         """Deletes an empty group and its offsets. Raises Refused: it has members, or is not known here."""
         held = await self.held(group)
-        if held.group.members:
-            raise Refused(Code.NON_EMPTY_GROUP)
-        if held.version == ABSENT and not held.offsets.rows:
-            raise Refused(Code.GROUP_ID_NOT_FOUND)
-        await held.offsets.delete_all()
-        await self._broker.meta.txn([Delete(group_key(group)), Delete(owner_key(group))])
-        self._held.pop(group, None)
+        async with held.lock:  # who joins meanwhile waits for it, and then asks again
+            if held.group.members:
+                raise Refused(Code.NON_EMPTY_GROUP)
+            if held.version == ABSENT and not held.offsets.rows:
+                raise Refused(Code.GROUP_ID_NOT_FOUND)
+            await held.offsets.delete_all()
+            await self._broker.meta.txn([Delete(group_key(group)), Delete(owner_key(group))])
+            self._give_up(group, Code.COORDINATOR_NOT_AVAILABLE)
 
     async def forget_topic(self, name: TopicName) -> None:
         """A topic is deleted: no group keeps offsets of it, whoever coordinates it."""

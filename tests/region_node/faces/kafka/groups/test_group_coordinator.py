@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from heliograph.model.errors import MetadataUnavailable
 from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.pulsar.harness import settle
@@ -154,3 +157,52 @@ def joins(group: str, member: str = "") -> dict[str, Any]:
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }
+
+
+def held_up(place: Any, name: str) -> asyncio.Event:
+    """Calls of that method wait for the event."""
+    let, real = asyncio.Event(), getattr(place, name)
+
+    async def late(*arguments: Any, **named: Any) -> Any:
+        await let.wait()
+        return await real(*arguments, **named)
+
+    setattr(place, name, late)
+    return let
+
+
+@pytest.mark.parametrize("step", ["delete", "txn"])
+def test_who_joins_a_group_while_it_is_deleted_is_answered(step: str) -> None:
+    async def run(face: Face) -> None:
+        coordinator, client = face.broker.coordinator, Client(face.listener)
+        await (await coordinator.held("g")).offsets.put({("t", 0): Row(5, -1, "", 1)})
+        (await coordinator.held("g")).group._delay_s = 60.0
+        let = held_up(face.meta, step)
+        deleting = asyncio.create_task(coordinator.delete("g"))
+        await settle(10)
+        joining = asyncio.create_task(client.ask("join_group", 3, joins("g")))
+        await settle(10)
+        let.set()
+        await deleting
+        assert (await joining)["error_code"] == Code.COORDINATOR_NOT_AVAILABLE, (
+            "it asks again, and makes the group anew"
+        )
+
+    with_face(run)
+
+
+def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> None:
+    async def run(face: Face) -> None:
+        coordinator, client = face.broker.coordinator, Client(face.listener)
+        held = await coordinator.held("g")
+        held.group.changed = True
+        await coordinator.settle(held)
+        held.group._delay_s = 60.0
+        let = held_up(held.offsets, "load")
+        joining = asyncio.create_task(client.ask("join_group", 3, joins("g")))
+        await settle(10)
+        await coordinator.delete("g")
+        let.set()
+        assert (await joining)["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
+
+    with_face(run)
