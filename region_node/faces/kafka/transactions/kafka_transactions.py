@@ -392,9 +392,11 @@ class KafkaTransactions:
                 committed = Committed(self._meta, group)
                 await committed.load()
                 now_ms = self._broker.clock.wall_ms()
-                await committed.put(
-                    {(topic, partition): row._replace(at_ms=now_ms) for partition, row in decode(rows).items()}
-                )
+                moved = {(topic, partition): row._replace(at_ms=now_ms) for partition, row in decode(rows).items()}
+                try:
+                    await committed.put(moved)
+                except NotAllowed as error:  # with what others have committed; it would never be otherwise
+                    log.error("kafka.txn_offsets_too_large", extra={"id": transactional_id, "error": str(error)})
             await self._meta.delete(key)
 
     # -- at the partitions ---------------------------------------------------------------------------------------------

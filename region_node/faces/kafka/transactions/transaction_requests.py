@@ -120,9 +120,13 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
             )
         for topic in fields["topics"]:
-            connection.gate.topic(request, topic["name"])
+            partitions = await broker.cluster.partitions(connection.gate.topic(request, topic["name"]))
             for part in topic["partitions"]:
                 metadata = part["committed_metadata"] or ""
+                if len(metadata.encode()) > broker.settings.offset_metadata_bytes_max:
+                    raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
+                if not 0 <= part["partition_index"] < partitions:
+                    raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[broker.kept_as(topic["name"]), part["partition_index"]] = row
         if not code:

@@ -1,0 +1,82 @@
+"""Offsets that a transaction commits: within the bounds of other commits, and never what keeps it from its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.transactions.kafka_transactions import (
+    KafkaTransactions,
+)
+from region_node.transactions.coordinators.transaction_service import Transactions
+from tests.region_node.faces.kafka.harness import Client, Face
+from tests.region_node.faces.kafka.topic_requests import create
+from tests.region_node.faces.kafka.transactions.harness import with_transactions
+
+TIMEOUT_MS = 60_000
+
+
+async def begun(transactions: KafkaTransactions) -> tuple[int, int]:
+    producer = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+    await transactions.add_offsets("id", *producer)
+    return producer
+
+
+async def offset_of(face: Face, topic: str, partition: int) -> int:
+    held = await face.broker.coordinator.held("g")
+    await held.offsets.load()
+    row = held.offsets.rows.get((topic, partition))
+    return -1 if row is None else row.offset
+
+
+@pytest.mark.parametrize(
+    ("partition", "metadata", "code"),
+    [
+        (0, "m", Code.NONE),
+        (0, "m" * 5_000, Code.OFFSET_METADATA_TOO_LARGE),
+        (1, "m", Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (-1, "m", Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (1 << 30, "m", Code.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_a_transactions_offsets_have_the_bounds_of_others(partition: int, metadata: str, code: Code) -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        face.broker.transactions = transactions
+        client = Client(face.listener)
+        await create(client, "orders")
+        producer = await begun(transactions)
+        part: dict[str, Any] = {"partition_index": partition, "committed_offset": 7, "committed_leader_epoch": -1}
+        fields = {
+            "transactional_id": "id",
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+            "group_id": "g",
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": "orders", "partitions": [{**part, "committed_metadata": metadata}]}],
+        }
+        answer = await client.ask("txn_offset_commit", 3, fields)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == code
+        await transactions.end("id", *producer, commit=True)
+        assert await offset_of(face, "orders", 0) == (-1 if code else 7)
+
+    with_transactions(run)
+
+
+def test_offsets_that_are_too_large_together_do_not_keep_a_transaction_from_its_end() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        held = await face.broker.coordinator.held("g")
+        wide = {("t", index): Row(2, -1, "m" * 4_096, 1) for index in range(256)}  # one value of the metadata
+        await held.offsets.put(dict(list(wide.items())[:200]))
+        producer = await begun(transactions)
+        await transactions.hold_offsets("id", *producer, "g", dict(list(wide.items())[200:]))
+        await transactions.hold_offsets("id", *producer, "g", {("u", 0): Row(3, -1, "", 1)})
+        await transactions.end("id", *producer, commit=True)
+        assert await transactions.unstable("g") == set()
+        assert await offset_of(face, "u", 0) == 3 and await offset_of(face, "t", 255) == -1
+
+    with_transactions(run)
