@@ -179,7 +179,10 @@ class KafkaTransactions:
                 raise Refused(Code.PRODUCER_FENCED)
             record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
             if record.epoch > _EPOCH_MAX:
-                record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0)
+                if record.txn is not None:  # what it holds is of the producer that it has until now
+                    record = await self._put(transactional_id, record)
+                    record = await self._finish(transactional_id, record, record.intent or ABORT)
+                record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN)
             claim = await self.rights.claim(principal, before, record.producer)
             record = await self._put(transactional_id, record, claim)  # from here on the older one is fenced
             if record.txn is not None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from heliograph.kv.metadata_store import Put, pages_under
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.transactions.kafka_transactions import (
+    _EPOCH_MAX,
+    COMMIT,
+    IDS,
+    TXN_OFFSETS,
     KafkaTransactions,
 )
 from region_node.transactions.coordinators.transaction_service import Transactions
@@ -78,5 +84,25 @@ def test_offsets_that_are_too_large_together_do_not_keep_a_transaction_from_its_
         await transactions.end("id", *producer, commit=True)
         assert await transactions.unstable("g") == set()
         assert await offset_of(face, "u", 0) == 3 and await offset_of(face, "t", 255) == -1
+
+    with_transactions(run)
+
+
+def test_a_commit_that_was_decided_keeps_its_offsets_where_the_producers_epochs_are_used_up() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await begun(transactions)
+        record = await transactions._get("id")
+        assert record is not None
+        last = replace(record, epoch=_EPOCH_MAX)
+        await face.meta.txn([Put(IDS + "id", last.encode(), record.version)])
+        await transactions.hold_offsets("id", producer[0], _EPOCH_MAX, "g", {("t", 0): Row(7, -1, "", 1)})
+        record = await transactions._get("id")
+        assert record is not None
+        decided = replace(record, intent=COMMIT)  # and the broker died
+        await face.meta.txn([Put(IDS + "id", decided.encode(), record.version)])
+        again = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        assert again[0] != producer[0] and again[1] == 0
+        assert await offset_of(face, "t", 0) == 7
+        assert not [rows async for rows in pages_under(face.meta, TXN_OFFSETS)]
 
     with_transactions(run)
