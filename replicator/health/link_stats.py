@@ -5,7 +5,7 @@ Is: values and a port. Isn't: a link (`replicator.links.link`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ class LinkCursor(Protocol):
 
     mark_delete: Position
     properties: dict[str, str]
+    also: Callable[[], Mapping[str, str]] | None
+    """Properties that are asked for at each write, and stored in it."""
     reading: Callable[[], Position] | None
     """Where the link reads, as long as it does: what it still needs stays in the entry cache."""
 

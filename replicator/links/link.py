@@ -26,6 +26,7 @@ from replicator.bandwidth.send_window import LIVE_BYTES, Window
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.health.watchdog import Facts, Watchdog
+from replicator.links.delivered_mark import PROPERTY, delivered_of, properties_of
 from replicator.links.link_connection import LinkConnection
 from replicator.links.link_pump import LinkPump
 from replicator.links.parked_links import ParkedLink, park, settled
@@ -132,8 +133,15 @@ class Link:
         self._cursor = cursor
         self._pump.begins = begins_of(cursor.properties)
         self.core = core = LinkSender(
-            self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender, self.manager.region
+            self.target,
+            self.log.state,
+            cursor.mark_delete,
+            self.manager.settings.sender,
+            self.manager.region,
+            delivered_of(cursor.properties),
         )
+        cursor.properties.pop(PROPERTY, None)  # it is made anew at each write
+        cursor.also = lambda: properties_of(core.delivered)
         cursor.reading = lambda: core.read_at
         self._rated = self.core.done[1:]
         self._stop_waking = self.log.ledger.wake_on_append(self.pump)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.coordinates import Coordinate, Origin, Vector
 from heliograph.model.empty_dict import own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
@@ -44,13 +44,22 @@ class SenderSettings:
 
 class LinkSender(Losses):
     """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "":
-    there are no trees.
+    there are no trees. delivered: up to where the target had confirmed what was first published here when `mark` was
+    stored; the topic's state is stored less often.
     """
 
     def __init__(
-        self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = ""
+        self,
+        target: str,
+        state: TopicState,
+        mark: Position,
+        settings: SenderSettings,
+        region: str = "",
+        delivered: Coordinate | None = None,
     ) -> None:
         super().__init__(target, state, mark, region)
+        if delivered is not None:
+            self._note_delivered(*delivered)
         self.settings = settings
         self.attempt = 0
         self.transactional = True
@@ -65,6 +74,11 @@ class LinkSender(Losses):
         """How far the mark could be, but for what is unsure."""
         self._oldest = 0, 0
         """(entries done with, time in ms of the oldest one behind them), as they were told last."""
+
+    @property
+    def delivered(self) -> Coordinate | None:
+        """What is to be stored with `mark`."""
+        return self.state.delivered.get(self.target)
 
     @property
     def in_flight_bytes(self) -> int:

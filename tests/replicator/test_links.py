@@ -221,6 +221,32 @@ def test_a_target_that_lost_its_copy_gets_what_is_left_again() -> None:
     play(scenario, names=("us", "eu"), brokers=2)
 
 
+def test_a_target_that_is_put_back_while_the_source_is_killed_gets_what_it_lost_again() -> None:
+    """What the link had confirmed is in the topic's state too, which is stored less often than the link's cursor."""
+
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(1)
+        us.ledger.save()
+        eu.ledger.save()
+        backup = list(eu.store.blocks), eu.store.snapshot
+        us.publish(3)
+        await asyncio.sleep(1)
+        assert len(eu.bodies()) == 6 and us.link("eu").backlog_entries == 0
+        us.brokers[0].machine.kill()
+        us.owner = 1
+        await eu.move(1)
+        eu.store.blocks, eu.store.snapshot = backup
+        eu.brokers[1].log = None
+        await asyncio.sleep(1)
+        us.publish(2)
+        await asyncio.sleep(8)
+        assert [b - 1_000_000 for b in eu.bodies()] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+    play(scenario, names=("us", "eu"), brokers=2)
+
+
 def test_backlog_that_is_not_cached_is_read_and_the_window_bounds_what_is_in_flight() -> None:
     async def scenario(instance: Instance, sim: Simulation) -> None:
         us, eu = instance.regions.values()

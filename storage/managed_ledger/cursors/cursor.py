@@ -16,7 +16,7 @@ newest first, is delivered again after a failure.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from heliograph.kv.metadata_store import VALUE_BYTES_MAX
@@ -75,6 +75,9 @@ class Cursor:
     """
     writes = write_errors = 0
     """How often this owner stored it, and how often that failed for the time being."""
+
+    also: Callable[[], Mapping[str, str]] | None = None
+    """Set by whoever knows properties that go with the mark-delete position: asked at each write, and stored in it."""
 
     _settings = CURSOR_SETTINGS
     """Those of the class, unless others were given: cursors are very many."""
@@ -314,9 +317,10 @@ class Cursor:
 
     def encode(self) -> bytes:
         partly, fits = self._encoded_partly()
+        properties = self.properties if self.also is None else {**self.properties, **self.also()}
         left = (
             self._settings.acked_bytes_max
-            - len(pack([self.properties]))
+            - len(pack([properties]))
             - sum(len(bits) + _PART_BYTES for *_, bits in partly)
         )
         ranges: list[list[int]] = []
@@ -341,7 +345,7 @@ class Cursor:
                 ranges.append(flat)
         self.fits = fits and left >= 0
         more = [partly, chunks] if chunks else [partly] if partly else []
-        blob = pack([*self.mark_delete, ranges, self.properties, *more], _VERSION_BITS if chunks else FORMAT)
+        blob = pack([*self.mark_delete, ranges, properties, *more], _VERSION_BITS if chunks else FORMAT)
         self.stored_bytes = len(blob)
         return blob
 

@@ -97,6 +97,23 @@ def test_a_target_that_holds_less_than_it_confirmed_takes_the_mark_back() -> Non
     assert link.mark == (1, 4) and coordinates(take_all(topic, link)) == topic.positions[5:]
 
 
+@pytest.mark.parametrize("state_knows", (True, False))
+def test_a_new_owner_whose_state_is_older_than_the_mark_knows_it_too(state_knows: bool) -> None:
+    topic = published()
+    if state_knows:
+        topic.state.delivered = {"eu": (topic.origin, (1, 1))}
+    link = LinkSender("eu", topic.state, (4, 2), SenderSettings(), "us", delivered=(topic.origin, (4, 2)))
+    assert link.opened(topic.vector((1, 3)), WINDOW_BYTES) is True
+    assert link.mark == (1, 3) and coordinates(take_all(topic, link)) == topic.positions[4:]
+    assert link.delivered == (topic.origin, (1, 3)), "it is stored with the mark"
+
+
+def test_what_the_mark_passed_without_a_confirmation_takes_nothing_back() -> None:
+    topic = published()
+    link = LinkSender("eu", topic.state, (4, 2), SenderSettings(), "us", delivered=(topic.origin, (1, 3)))
+    assert link.opened(topic.vector((1, 3)), WINDOW_BYTES) is False and link.mark == (4, 2)
+
+
 def test_what_is_not_meant_for_the_target_is_passed_at_once_and_named_after_a_while() -> None:
     topic = PublishedTopic()
     topic.publish(1, 1)

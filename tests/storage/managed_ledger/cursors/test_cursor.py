@@ -158,6 +158,17 @@ def test_what_no_write_would_take_is_refused_before_it_is_taken() -> None:
         cursor.set_properties({"given": "x" * cursors.PROPERTIES_BYTES_MAX})
     assert not cursor.properties
 
+
+def test_what_goes_with_the_mark_is_asked_for_at_each_write() -> None:
+    cursor = cursor_of(Catalog([LedgerInfo(1, 20, 1, 1)], (1, 19)))
+    cursor.properties["given"] = "x"
+    cursor.also = lambda: {"mark": str(cursor.mark_delete)}
+    cursor.ack_cumulative((1, 3))
+    assert Cursor.properties_in(cursor.encode()) == {"given": "x", "mark": "(1, 3)"}
+    cursor.ack_cumulative((1, 5))
+    assert Cursor.properties_in(cursor.encode()) == {"given": "x", "mark": "(1, 5)"}
+    assert cursor.properties == {"given": "x"}
+
     with Simulation(seed=1) as sim:
 
         async def main() -> None:
