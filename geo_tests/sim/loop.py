@@ -350,6 +350,8 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **_: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        if isinstance(host, str):
+            host.encode("idna")  # a real loop raises UnicodeError here, too
         return await self.network.connect(protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:

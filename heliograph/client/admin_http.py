@@ -66,7 +66,7 @@ def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
         try:
             connection.request("GET", "/")
             target = urlsplit(connection.getresponse().getheader("Location", ""))
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             reason = f"{address}: {reason_of(error)}"
             continue
         finally:
@@ -146,13 +146,13 @@ class Http:
         fresh = base not in self._kept
         try:
             return self._once(base, method, path, data, headers)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             self._drop(base)
             if fresh:
                 raise self._silent(base, error) from error
         try:
             return self._once(base, method, path, data, headers)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             self._drop(base)
             raise self._silent(base, error) from error
 

@@ -187,7 +187,7 @@ class _Answer:
                     f"the bookie at {address} answers {self._answer.status}: "
                     f"{self._answer.read(500).decode(errors='replace').strip()}"
                 )
-        except (OSError, HTTPException):
+        except (OSError, UnicodeError, HTTPException):
             self._connection.close()
             raise
 
@@ -224,7 +224,7 @@ def _connected(where: BookieRange, address: str) -> HTTPConnection:
             where.region,
         ):
             raise ssl.SSLCertVerificationError(f"{address} is no bookie of {where.region}")
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         connection.close()
         _leave(address)
         if isinstance(error, ConnectionError | ssl.SSLError):  # its host is there

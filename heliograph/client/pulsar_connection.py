@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import HeliographError, NotFound, PeerError
+from heliograph.model.host_names import is_host
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import PRIVATE_FROM, command_content, command_kind
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
@@ -72,7 +73,8 @@ class Address:
         """Takes `pulsar://host:port` and `pulsar+ssl://host:port`. Raises NotFound where it is neither."""
         try:
             parts = urlsplit(url)
-            if parts.scheme in ("pulsar", "pulsar+ssl") and parts.hostname and parts.port:
+            if parts.scheme in ("pulsar", "pulsar+ssl") and is_host(parts.hostname or "") and parts.port:
+                assert parts.hostname is not None
                 return cls(parts.hostname, parts.port, parts.scheme == "pulsar+ssl")
         except ValueError:
             pass
@@ -160,7 +162,7 @@ class BrokerConnection(asyncio.Protocol):
                     command.connect.feature_flags.supports_repl_dedup_by_lid_and_eid = True
                 connection.send(command)
                 await connection._connected
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a host that nobody can look up
             raise ConnectionLost(f"{address}: {error}") from error
         finally:
             if connection is not None and not (connection._connected.done() and connection.closed is None):

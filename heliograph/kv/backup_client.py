@@ -46,7 +46,7 @@ async def fetch(
     try:
         async with asyncio.timeout(SILENCE_S):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=ssl)
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, ValueError) as error:  # ValueError: no host and port that can be looked up
         raise MetadataUnavailable(
             f"the metadata node at {address} cannot be reached: {reason_of(error, 'no answer')}"
         ) from error

@@ -65,6 +65,11 @@ class TaskSet:
             task.get_loop().call_exception_handler({"message": self._failed, "exception": error, "task": task})
 
 
+def report_unexpected(error: BaseException, what: str) -> None:
+    """For who must go on after an error that nobody expected: it is told as one of a TaskSet is."""
+    asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
+
+
 async def cancel_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
     """Cancels them, and waits until all have ended; None: there is none. The task that calls this is left out.
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotAllowed
+from heliograph.model.host_names import is_host
 
 log = logging.getLogger("region_node.security.urls")
 
@@ -59,6 +60,8 @@ class UrlList:
             raise NotAllowed(f"{url!r} is no URL: {error}") from error
         if parts.scheme not in schemes or not host or "@" in parts.netloc or any(ord(c) <= 32 for c in url):
             raise NotAllowed(f"{url!r}: expected {' or '.join(f'{scheme}://host:port' for scheme in schemes)}")
+        if not is_host(host):
+            raise NotAllowed(f"{url!r}: {host!r:.300} is no host name: its labels have 1 to 63 characters")
         if not self._any and not self._listed(host.rstrip(".").lower()):
             raise NotAllowed(f"{url!r}: the host is not in security.allowed_urls of the brokers' settings")
 

@@ -19,9 +19,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
-from heliograph.model.errors import HeliographError, LinkError, reason_of
+from heliograph.model.errors import HeliographError, LinkError, NotFound, reason_of
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import report_unexpected
 from replicator.health.incoming_stats import Heard
 from replicator.health.link_causes import Cause, cause_of
 from replicator.links.link_connection import Key, LinkConnection
@@ -113,11 +114,11 @@ class Owners:
                 if link.ended:
                     continue
                 try:
-                    connection = await self._owner(link)
-                except (HeliographError, OSError, TimeoutError) as error:
+                    link.open_on(await self._owner(link))
+                except Exception as error:  # whatever it is, the link comes again, and the others have their turn
+                    if not isinstance(error, HeliographError | OSError):
+                        report_unexpected(error, "a link's work failed")
                     link.on_ended(cause_of(error), reason_of(error))
-                else:
-                    link.open_on(connection)
         finally:
             self._establishing -= 1
 
@@ -136,7 +137,10 @@ class Owners:
         index = self._next_address[link.target] = (
             self._next_address.get(link.target, -1) + 1 if link.failures else self._next_address.get(link.target, 0)
         )
-        address, authoritative = Address.parse(urls[index % len(urls)]), False
+        try:
+            address, authoritative = Address.parse(urls[index % len(urls)]), False
+        except NotFound as error:
+            raise LinkError(Cause.NO_ADDRESS, f"region {link.target}: {error}") from error
         for _ in range(REDIRECTS_MAX):
             connection = await self._connect(link.target, address)
             answer = await connection.client.lookup(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import HeliographError, LinkError, reason_of
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.pulsar.geo_replication import Marker, producer_name, response, send_frame
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata, Schema
@@ -157,7 +158,9 @@ class PulsarLink:
             except BaseException:
                 connection.leave(number)
                 raise
-        except (HeliographError, OSError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, the link comes again
+            if not isinstance(error, HeliographError | OSError):
+                report_unexpected(error, "a link's work failed")
             if attempt == self._attempt:
                 self.on_ended(cause_of(error), reason_of(error, f"no answer in time while asking for {step}"))
             return

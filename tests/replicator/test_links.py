@@ -11,6 +11,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import BEFORE_ALL
 from replicator.health.link_causes import Cause
 from replicator.manager.departed_regions import PROPERTY
+from replicator.manager.link_manager import LinkSettings
 from replicator.pulsar.pulsar_link import PulsarLink
 from replicator.sending.link_sender import SenderSettings
 from tests.replicator.link_instance import Instance, play
@@ -285,6 +286,28 @@ def test_causes_are_shown_and_a_region_that_gets_an_address_is_tried_at_once() -
         assert us.link("eu").cause in (Cause.UNREACHABLE, Cause.CONNECTION_LOST)
 
     play(scenario, names=("us", "eu"), brokers=2)
+
+
+@pytest.mark.parametrize("host", ("eu..example.com", "e" * 64 + ".example.com"))
+def test_an_address_that_nobody_can_look_up_stops_no_other_link_and_is_corrected(host: str) -> None:
+    """Each link waits for the one place there is to look owners up."""
+
+    with Simulation(1) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, settings=LinkSettings(establishing_max=1))
+            us, eu, ap = instance.regions.values()
+            info, urls = eu.info, {source: [f"pulsar://{host}:6650"] for source in eu.info.link_urls}
+            instance.view.infos["eu"] = replace(info, link_urls=urls)
+            await instance.load()
+            assert us.link("ap").connected and ap.link("us").connected
+            waits = us.link("eu")
+            assert not waits.connected and waits.cause == Cause.NO_ADDRESS and host in waits.cause_text
+            instance.view.set(info)
+            await asyncio.sleep(1)
+            assert us.link("eu").connected and ap.link("eu").connected
+
+        sim.run(main(), limit_s=300)
 
 
 def test_links_that_idle_have_no_task_and_one_timer() -> None:

@@ -324,7 +324,7 @@ class BookieClient:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self), self.host, self.port, ssl=self._ssl
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: a host that nobody can look up
             if isinstance(error, TimeoutError) and stood_still_s(deadline, loop.time()) and not self._closed:
                 self._connecting = loop.create_task(self._connect(loop))  # it had no time to connect
                 return

@@ -82,3 +82,14 @@ def test_addresses() -> None:
     for wrong in ("http://h:1", "pulsar://h", "pulsar://h:99999999", ""):
         with pytest.raises(NotFound):
             Address.parse(wrong)
+
+
+def test_a_host_that_nobody_can_look_up_is_no_address_and_no_surprise() -> None:
+    for host in ("eu..test", "e" * 64 + ".test"):
+        with pytest.raises(NotFound):
+            Address.parse(f"pulsar://{host}:6650")
+        with pytest.raises(ConnectionLost):
+            asyncio.run(BrokerConnection.connect(Address(host, 6650, False)))
+    assert (
+        Address.parse("pulsar://[::1]:6650").host == "::1" and Address.parse("pulsar://eu.test.:1").host == "eu.test."
+    )

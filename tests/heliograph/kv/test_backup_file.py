@@ -164,6 +164,8 @@ def test_a_backup_of_a_running_node_is_one_moment_behind_what_was_acknowledged(s
             assert values[0] == values[1] >= step
         with pytest.raises(MetadataUnavailable, match="cannot be reached"):
             await fetch(client, "m0:7999", pieces.append)
+        with pytest.raises(MetadataUnavailable, match="cannot be reached"):
+            await fetch(client, f"m..0:{PORT}", pieces.append)
 
     simulate(main, seed)
 

@@ -160,6 +160,9 @@ def test_the_list_of_urls() -> None:
     assert UrlList(()).check("http://anything", ("http",))
     with pytest.raises(NotAllowed):
         UrlList(()).check("ftp://anything", ("http",))
+    for unknown in ("eu..test", ".", "e" * 64 + ".test", "eu." + "e" * 64):
+        with pytest.raises(NotAllowed, match="no host name"):
+            UrlList(()).check(f"pulsar://{unknown}:6650", ("pulsar",))
 
 
 def test_links_see_only_addresses_that_are_listed() -> None:
