@@ -150,7 +150,7 @@ class LinkReceiver:
         elif number is LinkFrameKind.OPEN:
             self._on_open(*wire.read_open(fields))
         elif number is LinkFrameKind.CLOSE:
-            self._end(wire.read_close(fields)[0])
+            self._on_close(wire.read_close(fields)[0])
         else:
             raise PeerError(f"link: {number.name} is no command of a sender")
 
@@ -189,7 +189,17 @@ class LinkReceiver:
             return
         task = asyncio.get_running_loop().create_task(self._open(number, topic, source, source_number, level))
         self._opening[number] = task
-        task.add_done_callback(lambda _: self._opening.pop(number, None))
+        task.add_done_callback(lambda done: self._on_opening_over(number, done))
+
+    def _on_opening_over(self, number: int, task: asyncio.Task[None]) -> None:
+        if self._opening.get(number) is task:
+            del self._opening[number]
+
+    def _on_close(self, number: int) -> None:
+        """The source gives the stream up, maybe before its topic is loaded: then there is none, and no answer."""
+        if (task := self._opening.pop(number, None)) is not None:
+            task.cancel()
+        self._end(number)
 
     async def _open(self, number: int, topic: str, source: str, source_number: int, level: int) -> None:
         try:

@@ -196,3 +196,44 @@ def test_a_stream_that_is_open_stands_for_its_region_whatever_came_and_went_afte
         assert log.incoming["eu"] is found and not found.connected and found.send_ask is None
 
     sim.run(body())
+
+
+@pytest.mark.parametrize("again", (False, True))
+def test_a_stream_that_is_closed_while_its_topic_is_loaded_never_opens(again: bool) -> None:
+    """again: its number is opened once more, at once."""
+    sim = Simulation(0)
+    written: list[bytes] = []
+    loaded = asyncio.Event()
+
+    async def open_log(topic: str, region: str) -> ReplicatedLog:
+        await loaded.wait()
+        state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=False, settings=DedupSettings())
+        return ReplicatedLog(FakeLedger(Store(topic), state), state)  # type: ignore[arg-type]
+
+    def feed(buffers: Sequence[Buffer]) -> None:
+        frame = b"".join(bytes(b) for b in buffers)
+        size = int.from_bytes(frame[4:8], "big")
+        receiver.on_frame(*wire.command_content(memoryview(frame)[8 : 8 + size]), memoryview(frame)[8 + size :])
+
+    async def body() -> None:
+        nonlocal receiver
+        receiver = LinkReceiver(
+            lambda buffers: written.append(b"".join(bytes(b) for b in buffers)),
+            open_log,
+            sim.clock(),
+            region="us",
+            region_number={"us": 1, "eu": 2}.get,
+            relays=Believed(("us", "eu")),
+        )
+        feed(wire.open_frame(1, "persistent://a/b/c", "eu", 2))
+        await asyncio.sleep(0.01)
+        feed(wire.close_frame(1, Cause.TIMEOUT, "no answer to OPEN"))
+        if again:
+            feed(wire.open_frame(1, "persistent://a/b/c", "eu", 2))
+        await asyncio.sleep(0.01)
+        loaded.set()
+        await asyncio.sleep(0.01)
+        assert len(written) == again and list(receiver._streams) == [1] * again and not receiver._opening
+
+    receiver: Any = None
+    sim.run(body())
