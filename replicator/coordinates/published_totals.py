@@ -91,6 +91,12 @@ class PublishedTotals:
         index = bisect_right(self._points, done[0], key=lambda point: point[2][0])
         return self._points[index][3] if index < len(self._points) else 0
 
+    def beyond(self, done: Totals) -> tuple[Totals, int]:
+        """((entries, messages, bytes) beyond `done`, broker time in ms of the first; 0: there is none)."""
+        now = self.totals
+        left = (max(0, now[0] - done[0]), max(0, now[1] - done[1]), max(0, now[2] - done[2]))
+        return left, self.oldest_ms(done) if left[0] else 0
+
     def dump(self) -> list[Any]:
         return [self.totals, _thinned(self._points, DUMPED_MAX)]
 

@@ -23,6 +23,7 @@ from heliograph.wire.links.schema_commands import SchemaRow, overrule_frame, sch
 from heliograph.wire.run import Buffer
 from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.bandwidth.send_window import LIVE_BYTES, Window
+from replicator.coordinates.published_totals import NOTHING, Totals
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.health.watchdog import Facts, Watchdog
@@ -33,6 +34,7 @@ from replicator.links.parked_links import ParkedLink, park, settled
 from replicator.links.schema_feed import SchemaFeed
 from replicator.links.start_position import begins_of
 from replicator.links.timer_wheel import Timer
+from replicator.log.deletion import LINK_CURSORS
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.sending.link_sender import LinkSender
 from replicator.subscriptions.ack_claims import Claims
@@ -493,10 +495,17 @@ class Link:
 
     def oldest_ms(self) -> int:
         """Broker time of the oldest message first published here that the target lacks; 0: it lacks none."""
-        return 0 if self.core is None else self.core.backlog()[1]
+        return self._backlog()[1]
+
+    def _backlog(self) -> tuple[Totals, int]:
+        """As the core's. Before its cursor is open, the target counts as one that has nothing beyond that."""
+        if self.core is not None:
+            return self.core.backlog()
+        outbox, cursor = self.log.state.outbox, self.log.ledger.cursors.get(LINK_CURSORS + self.target)
+        return outbox.beyond(outbox.at(cursor.mark_delete) if cursor is not None else NOTHING)
 
     def stats(self) -> LinkStats:
-        (entries, messages, size), oldest_ms = ((0, 0, 0), 0) if self.core is None else self.core.backlog()
+        (entries, messages, size), oldest_ms = self._backlog()
         connection = self.connection
         cause, text = self.cause, self.cause_text
         if self.state == "open" and self._pump.waits_for_transaction:

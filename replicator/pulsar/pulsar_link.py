@@ -25,13 +25,14 @@ from heliograph.wire.pulsar.geo_replication import Marker, producer_name, respon
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata, Schema
 from heliograph.wire.run import Buffer, Run
 from replicator.bandwidth.rate_limit import Pace
-from replicator.coordinates.published_totals import NOTHING, Totals
+from replicator.coordinates.published_totals import Totals
 from replicator.health.link_causes import Cause, cause_of, schema_cause_of
 from replicator.health.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.health.watchdog import Facts, Watchdog
 from replicator.links.parked_links import ParkedLink, park, settled
 from replicator.links.start_position import begins_of
 from replicator.links.timer_wheel import Timer
+from replicator.log.deletion import LINK_CURSORS
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.transaction_buffer import below
 from replicator.pulsar.arrived_entries import PROPERTY, newest_there, note, noted
@@ -492,18 +493,29 @@ class PulsarLink:
 
     def oldest_ms(self) -> int:
         """Broker time of the oldest message that the cluster lacks; 0: it lacks none."""
-        entries = self._cursor.backlog_entries if self._cursor is not None else 0
-        return self.log.state.outbox.oldest_ms(self._done) if entries else 0
+        return self.log.state.outbox.oldest_ms(self._done) if self._entries else 0
+
+    @property
+    def _entries(self) -> int:
+        """That the cluster lacks. Before its cursor is open, as the cursor lies there; where there is none, all."""
+        cursor = self.log.ledger.cursors.get(LINK_CURSORS + self.target) if self._cursor is None else self._cursor
+        return cursor.backlog_entries if cursor is not None else self.log.state.outbox.totals[0]
+
+    @property
+    def _mark(self) -> Position:
+        if self.core is not None:
+            return self.core.mark
+        cursor = self.log.ledger.cursors.get(LINK_CURSORS + self.target)
+        return cursor.mark_delete if cursor is not None else BEFORE_ALL
 
     @property
     def _done(self) -> Totals:
-        return self.log.state.outbox.at(self.core.mark) if self.core is not None else NOTHING
+        return self.log.state.outbox.at(self._mark)
 
     def stats(self) -> LinkStats:
-        core, cursor, end = self.core, self._cursor, self.log.ledger.last_confirmed
-        entries = cursor.backlog_entries if cursor is not None else 0
+        core, end, entries = self.core, self.log.ledger.last_confirmed, self._entries
         done, oldest_ms = self._done, self.oldest_ms()
-        size = self.log.ledger.bytes_between(core.mark, end) if core is not None and entries else 0
+        size = self.log.ledger.bytes_between(self._mark, end) if entries else 0
         cause, text = (self.cause, self.cause_text) if self.parked is None else (self.parked.cause, self.parked.text)
         return LinkStats(
             source=self.manager.region,

@@ -460,12 +460,11 @@ class LinkSender(Losses):
         """((entries, messages, bytes) first published here and not done with, broker time in ms of the oldest; 0:
         none).
         """
-        now, done = self.state.outbox.totals, self.done
-        left = (max(0, now[0] - done[0]), max(0, now[1] - done[1]), max(0, now[2] - done[2]))
+        done = self.done
+        left, oldest_ms = self.state.outbox.beyond(done)
         if not left[0]:
             return left, 0
         # Points of what was published are joined as they grow old; what was known of this very beginning stays true.
-        oldest_ms = self.state.outbox.oldest_ms(done)
         if self._oldest[0] == done[0]:
             oldest_ms = max(oldest_ms, self._oldest[1])
         self._oldest = done[0], oldest_ms

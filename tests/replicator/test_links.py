@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.positions import BEFORE_ALL
 from replicator.health.link_causes import Cause
 from replicator.manager.departed_regions import PROPERTY
 from replicator.manager.link_manager import LinkSettings
 from replicator.pulsar.pulsar_link import PulsarLink
 from replicator.sending.link_sender import SenderSettings
-from tests.replicator.link_instance import Instance, play
+from tests.replicator.fake_ledger import FakeLedger
+from tests.replicator.link_instance import TOPIC, Instance, play
+from tests.storage.managed_ledger.memory_log import MemoryCursor
 
 
 def test_a_full_mesh_holds_the_same_entries_each_once_and_in_order() -> None:
@@ -308,6 +312,33 @@ def test_an_address_that_nobody_can_look_up_stops_no_other_link_and_is_corrected
             assert us.link("eu").connected and ap.link("eu").connected
 
         sim.run(main(), limit_s=300)
+
+
+def test_a_link_whose_cursor_cannot_be_made_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, fails = FakeLedger.open_cursor, True
+
+    async def open_cursor(ledger: FakeLedger, name: str, *given: Any, **named: Any) -> MemoryCursor:
+        if fails:
+            raise MetadataUnavailable("the metadata has no leader")
+        return await made(ledger, name, *given, **named)
+
+    monkeypatch.setattr(FakeLedger, "open_cursor", open_cursor)
+
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        nonlocal fails
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(3)
+        link, links = us.link("eu"), us.brokers[0].links
+        assert (link.connected, link.cause, link.backlog_messages) == (False, Cause.METADATA, 3) and link.age_s >= 3
+        assert links.at_risk() == {TOPIC: link.age_s} and us.outgoing("eu").oldest_ms()
+        cluster = us.brokers[0].machine.run(PulsarLink, links, us.log, "cloud")
+        assert cluster.stats().backlog_messages == 3 and cluster.stats().age_s == link.age_s
+        fails = False
+        await asyncio.sleep(8)
+        assert len(eu.bodies()) == 3 and us.link("eu").backlog_messages == 0 and not links.at_risk()
+
+    play(scenario, names=("us", "eu"))
 
 
 def test_links_that_idle_have_no_task_and_one_timer() -> None:
