@@ -53,13 +53,13 @@ class _Receipt(NamedTuple):
     """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its
     own class; None: of the topic's.
 
-    only: for which regions it was published; None: for all.
+    at: when it was published. only: for which regions; None: for all.
     """
 
     through: Position | None
     regions: int | None
     messages: int
-    due: float
+    at: float
     answer: Callable[[], None]
     fail: Failed
     only: frozenset[str] | None = None
@@ -125,6 +125,7 @@ class RegionWaits:
         self.per_message = bool(policy.get("perMessage"))
         self.targets = tuple(targets)
         self._settle()
+        self._changed()
 
     def needed(self, regions: int | None = None) -> int:
         """Other regions, for a message of that class; None: of the topic's."""
@@ -137,19 +138,17 @@ class RegionWaits:
         """`done` and `failed` of one run, as the log is to call them. last_own: the last own coordinate that is durable
         here.
         """
-        due = self._now() + self.degrade_after_s
+        at = self._now()
         regions = self._class_of(run) if self.per_message else None
         only = meant_for(run)
 
         def stored(segments: Segments) -> None:
             new = [(ledger, first + count - 1) for count, ledger, first in segments if ledger >= 0]
             through = max(new) if new else last_own()  # of a duplicate: what it repeats is at or below
-            self._hold(
-                _Receipt(through, regions, run.messages if new else 0, due, lambda: done(segments), failed, only)
-            )
+            self._hold(_Receipt(through, regions, run.messages if new else 0, at, lambda: done(segments), failed, only))
 
         def refused(error: HeliographError) -> None:
-            self._hold(_Receipt(None, None, 0, due, lambda: failed(error), failed))
+            self._hold(_Receipt(None, None, 0, at, lambda: failed(error), failed))
 
         return stored, refused
 
@@ -212,7 +211,9 @@ class RegionWaits:
 
     def next_deadline(self) -> float | None:
         """When `expire` wants to be called; None: never."""
-        return self._held[0].due if self._held and self.degrade_after_s and not self._degrading else None
+        if not self._held or not self.degrade_after_s or self._degrading:
+            return None
+        return self._held[0].at + self.degrade_after_s
 
     def expire(self) -> None:
         """The oldest receipt has waited for its time: once that is written down nothing waits until the regions are

@@ -2,8 +2,8 @@
 list of messages that did not wait.
 
 Is: the shell around `replicator.log.region_durability`. Isn't: who has waited long enough.
-Invariants: one timer a topic, and only while receipts wait; the list of affected messages is stored before a receipt
-that it is about goes out.
+Invariants: one timer a topic, started only while receipts wait; the list of affected messages is stored before a
+receipt that it is about goes out.
 Source: docs/protocols/links.md, "Durability classes".
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
-from replicator.links.timer_wheel import Timers
+from replicator.links.timer_wheel import Timer, Timers
 from replicator.log.region_durability import RegionWaits
 from replicator.log.replicated_log import ReplicatedLog
 
@@ -27,6 +27,8 @@ class ReceiptWaits:
 
     def __init__(self, clock: Clock, timers: Timers, spawn: Callable[[Coroutine[Any, Any, Any]], None]) -> None:
         self._clock, self._timers, self._spawn = clock, timers, spawn
+        self._pending: dict[ReplicatedLog, tuple[float, Timer]] = {}
+        """The timer of a topic, and when it is due: one that comes too early looks again."""
 
     def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None, regions: Sequence[str]) -> None:
         """Receipts of the topic wait for `regions` as the policy `durability` says; None: they do not."""
@@ -52,10 +54,17 @@ class ReceiptWaits:
     def _watch(self, log: ReplicatedLog) -> None:
         waits = log.waits
         due = None if waits is None else waits.next_deadline()
-        if due is not None:
-            self._timers.after(max(0.0, due - self._clock.monotonic()), lambda: self._expire(log))
+        if due is None:
+            return
+        if (pending := self._pending.get(log)) is not None:
+            if pending[0] <= due:
+                return
+            pending[1].cancel()
+        timer = self._timers.after(max(0.0, due - self._clock.monotonic()), lambda: self._expire(log))
+        self._pending[log] = due, timer
 
     def _expire(self, log: ReplicatedLog) -> None:
+        self._pending.pop(log, None)
         if (waits := log.waits) is not None:
             waits.expire()
             self._watch(log)

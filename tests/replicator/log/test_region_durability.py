@@ -179,6 +179,41 @@ def test_without_a_limit_of_time_it_waits_and_an_unload_tells_who_waits() -> Non
     play(scenario)
 
 
+def test_a_limit_of_time_that_is_set_while_regions_are_away_counts_from_the_publish() -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        require(us, 3, 0)
+        sim.network.cut("us", "ap")
+        publisher = Publisher(instance, us)
+        publisher.publish(1)
+        await asyncio.sleep(5)
+        assert publisher.receipts == []
+        waits = require(us, 3, 7000)
+        await asyncio.sleep(1)
+        assert publisher.receipts == []
+        await asyncio.sleep(1.5)
+        assert publisher.receipts == [0] and waits.degraded
+        sim.network.heal("us", "ap")
+        await asyncio.sleep(30)
+        assert not waits.degraded
+
+    play(scenario)
+
+
+def test_one_timer_is_set_however_many_receipts_wait_one_after_another() -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        require(us, 3, 3_600_000)
+        publisher, timers = Publisher(instance, us), us.brokers[0].links.timers
+        for _ in range(200):
+            publisher.publish(1)
+            await asyncio.sleep(0.3)
+        assert len(publisher.receipts) == 200
+        assert sum(due > asyncio.get_running_loop().time() + 3000 for due, _, _ in timers._heap) == 1
+
+    play(scenario)
+
+
 def asking(sequence: int, text: str) -> bytes:
     """A message with a class of its own."""
     metadata = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
