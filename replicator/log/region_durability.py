@@ -124,6 +124,9 @@ class RegionWaits:
         self.regions, self.degrade_after_s = policy["regions"], policy["degradeAfterMs"] / 1000
         self.per_message = bool(policy.get("perMessage"))
         self.targets = tuple(targets)
+        if self.degraded:  # a region that has left, or is not asked for any more, is not waited for
+            meant = len(self.targets)
+            self._owed = min(self._owed, meant if self.per_message else min(meant, self.needed()))
         self._settle()
         self._changed()
 

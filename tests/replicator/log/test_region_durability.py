@@ -214,6 +214,36 @@ def test_one_timer_is_set_however_many_receipts_wait_one_after_another() -> None
     play(scenario)
 
 
+@pytest.mark.parametrize("per_message", (False, True))
+@pytest.mark.parametrize(("before", "after", "left"), ((0, 0, "eu"), (3, 2, "eu ap"), (3, 3, "eu")))
+def test_it_goes_back_when_all_that_are_still_meant_have_everything(
+    before: int, after: int, left: str, per_message: bool
+) -> None:
+    """A region has left for good, or the class was lowered, while the topic was degraded."""
+    now, answered = [0.0], list[object]()
+    waits = RegionWaits(lambda: now[0], lambda: 0, lambda: None)
+    policy = {"regions": before, "degradeAfterMs": 1000, "perMessage": per_message}
+    waits.obey(policy, ["eu", "ap"])
+
+    def publish(at: int) -> None:
+        part = entry(at, "p", at)
+        stored, _ = waits.wrap(Run([part], [len(part)]), answered.append, answered.append, lambda: (1, at))
+        stored([(1, 1, at)])
+
+    publish(0)
+    now[0] = 1.0
+    waits.expire()
+    assert waits.degraded and len(answered) == 1
+    waits.obey({**policy, "regions": after}, left.split())
+    waits.heard("eu", (1, 0))
+    if per_message and left == "eu ap":
+        assert waits.degraded, "a message may have been promised both"
+        waits.heard("ap", (1, 0))
+    assert not waits.degraded
+    publish(1)
+    assert len(answered) == 1, "the next one waits again"
+
+
 def asking(sequence: int, text: str) -> bytes:
     """A message with a class of its own."""
     metadata = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
