@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under, prefix_end, rows_under
@@ -24,6 +25,7 @@ from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import (
+    CANCELLED,
     DRILL,
     FAILOVER,
     KEPT,
@@ -44,6 +46,8 @@ from region_node.dr.operations.operation import (
 _BOUNDARY_TOPICS = 500
 _COUNTED_TOPICS = 200
 """One request counts so many topics; no more are in the operation's record while they are not done."""
+_CLOSING = (SWITCHOVER, FAILOVER)
+"""Operations that stop the active region."""
 _NAMED = 5
 _NAMED_TAILS = 1000
 _NOTHING_COUNTED = {
@@ -194,14 +198,29 @@ class Conductor:
         if found is None or not found.running:
             raise NotFound(f"no operation of {namespace} is under way")
         ended = found.cancelled(self._wall_ms())
-        if found.kind not in (REJOIN, DRILL):
-            await self.switching.change(
-                namespace, lambda record: reopened(record, self._wall_ms()) if record.active == found.source else record
-            )
+        await self._reopen(found)
         if not await self._stored(ended, version):
             raise MetadataUnavailable("a step of it was done at the same time: look at it, and try again")
+        await self._reopen_after(ended)
         await self._file(ended)
         return ended
+
+    async def _reopen(self, op: Operation) -> None:
+        if op.kind in _CLOSING:
+            await self.switching.change(
+                op.namespace, lambda record: reopened(record, self._wall_ms()) if record.active == op.source else record
+            )
+
+    async def _reopen_after(self, op: Operation) -> bool:
+        """Where the operation has ended, what a step of it has closed meanwhile, which may change nothing in its
+        record, is opened again, unless a newer one closes the namespace. Returns whether it has ended.
+        """
+        now, _ = await self.operation(op.namespace)
+        if now is not None and now.running and now.kind in _CLOSING:
+            return now.id != op.id
+        with suppress(NotFound):  # it is active-active by now
+            await self._reopen(op)
+        return True
 
     async def advance(self, namespace: str) -> Operation:
         """Does the next step as far as it can be done now. Raises NotFound, and MetadataUnavailable where the
@@ -212,6 +231,8 @@ class Conductor:
             raise NotFound(f"no operation of {namespace} was ever begun")
         if not found.running:  # whoever ended it may not have come to filing it
             if found.ended_ms and await self._store.get(_filed(found)) is None:
+                if found.state == CANCELLED:
+                    await self._reopen_after(found)
                 await self._file(found)
             return found
         try:
@@ -293,6 +314,8 @@ class Conductor:
             record, version = await self.switching.change(
                 op.namespace, lambda old: closing(old, op.target, state, self._wall_ms())
             )
+            if await self._reopen_after(op):
+                return op.waits("somebody has ended it meanwhile")
             if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
                 return with_report(op, closed_ms=began).waits(f"brokers of {op.source}: {_some(waits)}")
             if silent := await self._silent(op):

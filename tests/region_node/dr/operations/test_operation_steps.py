@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, writer
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, writer
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
@@ -227,6 +228,40 @@ def test_cancelled_before_the_flip_the_region_goes_on() -> None:
         assert (record.active, record.state, record.epoch) == ("us", OPEN, 1)
         with pytest.raises(NotFound):
             await world.conductor.cancel(NS)
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("kind", ("switchover", "failover"))
+@pytest.mark.parametrize("who", ("step", "cancel"))
+def test_a_step_that_is_done_beside_a_cancel_leaves_nothing_closed(kind: str, who: str) -> None:
+    """Somebody else's command goes on asking for steps. who: whose look at the operation comes first."""
+
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        await world.conductor.begin(kind, NS, "eu", "op")
+        while (await world.leadership()).state == OPEN:
+            await world.conductor.advance(NS)
+        assert (await world.conductor.advance(NS)).waiting == (await world.conductor.advance(NS)).waiting != ""
+        first, second = world.make(), world.make()
+        change = first.switching.change
+
+        async def beside(namespace: str, how: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
+            first.switching.change = change  # type: ignore[method-assign]
+            if who == "step":
+                await second.cancel(NS)
+                return await change(namespace, how)
+            done = await change(namespace, how)
+            await second.advance(NS)
+            return done
+
+        first.switching.change = beside  # type: ignore[method-assign]
+        await (first.advance(NS) if who == "step" else first.cancel(NS))
+        found, _ = await world.conductor.operation(NS)
+        assert found is not None and found.state == "cancelled"
+        record = await world.leadership()
+        assert (record.active, record.state) == ("us", OPEN)
 
     run_alone(main())
 
