@@ -5,17 +5,20 @@ something else.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import ABSENT
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Writer, writer
 from heliograph.model.errors import NotAllowed
 from region_node.dr.operations.drill_schedule import DrillSchedule, Schedule, schedule
-from region_node.dr.operations.operation import STEPS
-from tests.region_node.dr.operations.world import NS, World, failed_over, lack, link
+from region_node.dr.operations.operation import STEPS, Operation
+from region_node.dr.operations.operation_steps import Conductor
+from tests.region_node.dr.operations.world import NS, View, World, failed_over, lack, link
 
 
 class Clock:
@@ -92,6 +95,60 @@ def test_another_broker_goes_on_with_one_that_was_left_behind() -> None:
         assert [report["id"] for report in await world.conductor.reports(NS)] == [1]
         obeying.stop()
         for broker in others:
+            await broker.stop()
+
+    run_alone(main())
+
+
+def test_one_that_waits_keeps_no_other_from_beginning_and_is_asked_for_by_one_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world, regions = World(), ("us", "eu", "ap")
+        monkeypatch.setattr(
+            View, "namespace", lambda _, name: NamespacePolicies(regions=regions[: 2 if "-drill-" in name else 3])
+        )
+        world.down = {"ap"}
+        asked = list[tuple[int, str]]()
+
+        def of(number: int) -> Callable[[], Conductor]:
+            def conductor() -> Conductor:
+                made = world.make()
+                advance = made.advance
+
+                async def recorded(namespace: str) -> Operation:
+                    asked.append((number, namespace))
+                    return await advance(namespace)
+
+                made.advance = recorded  # type: ignore[method-assign]
+                return made
+
+            return conductor
+
+        made = [DrillSchedule(world.store, of(number), clock=Clock(), region="eu") for number in range(2)]
+        for broker in made:
+            await broker.start()
+        obeying, names = Obeying(world), (NS, "t/o", "t/p", "t/q")
+        for namespace in names:
+            await world.conductor.switching.begin(namespace, "us", {})
+            to = "eu" if namespace == "t/q" else "ap"
+            await world.store.put(schedule(namespace), Schedule(every_s=10_000, next_ms=0, to=to).encode())
+            await asyncio.sleep(11)
+        for namespace in names[:-1]:
+            operation, _ = await world.conductor.operation(namespace)
+            assert operation is not None and operation.waiting == "region ap does not answer"
+        await asyncio.sleep(60)
+        assert len(await world.conductor.reports("t/q")) == 1, "the three before it wait for a region that is away"
+        asked.clear()
+        await asyncio.sleep(60)
+        assert {namespace for _, namespace in asked} == set(names[:-1])
+        assert len(set(asked)) == 3, "each by one broker"
+        await made[asked[0][0]].stop()
+        asked.clear()
+        await asyncio.sleep(60)
+        assert len(set(asked)) == 3, "another one goes on with what it has left"
+        obeying.stop()
+        for broker in made:
             await broker.stop()
 
     run_alone(main())
