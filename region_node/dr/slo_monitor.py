@@ -111,22 +111,25 @@ class Promises:
         silent: dict[str, float] = {}
         now_ms, now = self._clock.wall_ms(), self._clock.monotonic()
         behind = self._links.at_risk()
+        others = {name: self._others(name) for name in self.promised() if name not in gates}
+        every = {region for regions in others.values() for region in regions}
         for topic in self._topics():
             there = behind.get(topic.text, 0.0)
             incoming: Mapping[str, IncomingLink] = getattr(topic.log, "incoming", _NONE)
             here = {region: age for region, link in incoming.items() if (age := link.at_risk_s(now_ms, now))}
             if (
-                (not (there or here) and (incoming or not gates))
+                (not (there or here) and every <= incoming.keys() and (incoming or not gates))
                 or topic.volatile
                 or (namespace := topic.name.namespace) not in found
             ):
                 continue
             gate = gates.get(namespace)
             if gate is None:
-                age_s, untold_s = (
-                    max([there, *here.values()]),
-                    max((incoming[region].untold_s(now) for region in here), default=0.0),
-                )
+                unheard_s = [
+                    self._unheard_s(topic, region, now_ms) for region in others[namespace] if region not in incoming
+                ]
+                age_s = max([there, *here.values(), *unheard_s])
+                untold_s = max([*(incoming[region].untold_s(now) for region in here), *unheard_s], default=0.0)
             elif gate.record is None:
                 continue
             elif gate.active:
@@ -140,6 +143,10 @@ class Promises:
                 silent[namespace] = max(silent.get(namespace, 0.0), untold_s)
         self.silent_s = silent
         return found
+
+    def _others(self, namespace: str) -> list[str]:
+        found = self._view.namespace(namespace)
+        return [] if found is None else [region for region in found.regions if region != self._region]
 
     def _unheard_s(self, topic: Topic, region: str, now_ms: int) -> float:
         """Says for how long the region has told nothing of the topic: since it was loaded here. 0.0: it has nothing to

@@ -136,23 +136,29 @@ def test_a_policy_promises_where_every_region_is_active() -> None:
         ({}, "", {"a tree": 1}, 0.0),
     ),
 )
-def test_a_topic_that_was_loaded_after_its_active_region_fell_silent_is_at_risk(
-    policies: dict[str, Any], shadow_of: str, trees: dict[str, int], at_risk_s: float
+@pytest.mark.parametrize("promised_by", ("dr set", "policy", "policy, ap is heard"))
+def test_a_topic_that_was_loaded_after_a_region_fell_silent_is_at_risk(
+    policies: dict[str, Any], shadow_of: str, trees: dict[str, int], at_risk_s: float, promised_by: str
 ) -> None:
-    """A broker that takes a topic over while the active region is lost was never told anything of it; that is no 0. Who
-    has nothing to tell is not waited for.
+    """A broker that takes a topic over while the active region, or one of several, is lost was never told anything of
+    it; that is no 0. Who has nothing to tell is not waited for.
     """
+    name, active_passive = "t/every", promised_by == "dr set"
     writing = Writing("eu", ttl_s=6, drift=0.1, now=lambda: 0.0)
-    writing.on_record("t/n", Leadership(active="us", slo={"rpo_s": 5.0}), 1)
-    view: Any = View()
+    if active_passive:
+        writing.on_record(name, Leadership(active="us", slo={"rpo_s": 5.0}), 1)
+    view: Any = View() if active_passive else View(slo={"rpo_s": 5.0})
+    heard = SimpleNamespace(at_risk_s=lambda *_: 0.0, untold_s=lambda _: 0.0)
     topic: Any = SimpleNamespace(
-        name=TopicName.parse("persistent://t/n/x"),
+        name=TopicName.parse(f"persistent://{name}/x"),
         text="x",
         volatile=False,
         shadow_of=shadow_of,
         loaded_ms=7 - 60_000,
         policies=SimpleNamespace(values=policies),
-        log=SimpleNamespace(incoming={}, state=SimpleNamespace(trees=trees)),
+        log=SimpleNamespace(
+            incoming={"ap": heard} if promised_by == "policy, ap is heard" else {}, state=SimpleNamespace(trees=trees)
+        ),
     )
     links: Any = SimpleNamespace(at_risk=dict)
     promises = Promises(
@@ -165,8 +171,8 @@ def test_a_topic_that_was_loaded_after_its_active_region_fell_silent_is_at_risk(
         call_later=lambda *_: None,
     )
     promises._tick()
-    assert promises.risk_s == {"t/n": at_risk_s} and promises.silent_s == ({"t/n": at_risk_s} if at_risk_s else {})
-    assert ("t/n" in promises.broken) is bool(at_risk_s)
+    assert promises.risk_s == {name: at_risk_s} and promises.silent_s == ({name: at_risk_s} if at_risk_s else {})
+    assert (name in promises.broken) is bool(at_risk_s)
     assert [event["silent_s"] for event in promises.events] == ([at_risk_s] if at_risk_s else [])
 
 
