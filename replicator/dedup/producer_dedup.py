@@ -309,6 +309,10 @@ class Producers:
             for name, low, highest, checksum in entries(run)
         )
 
+    def repeats_others(self, run: Run) -> bool:
+        """Whether an entry of `run` is stored, and was first published in another region."""
+        return any(self._elsewhere(run, *entry) for entry in entries(run))
+
     def confirm(self, run: Run) -> None:
         """A local run is durable."""
         self._durable = own(self._durable)

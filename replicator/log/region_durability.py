@@ -6,7 +6,8 @@ it. Isn't: a timer (`LinkManager` keeps it), or storage.
 Invariants: receipts go out in the order of the publishes; while the topic is not degraded, a receipt goes out only when
 regions - 1 other regions have told that their durable vector covers the entry; what goes out earlier is in `affected`,
 message by message, and nothing else is. A region for which an entry was not published does not count, though its vector
-passes it; of an entry for fewer regions all of those are waited for.
+passes it; of an entry for fewer regions all of those are waited for. A message that repeats one of another region is
+elsewhere where a vector covers what is here of that one.
 Source: docs/protocols/links.md, "Durability classes".
 """
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from heliograph.wire.run import Run
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.log.write_order import Done, Failed, Segments
+
+Held = Callable[[str], bool]
+"""Whether a region has what a message repeats."""
 
 ALL = 0
 PROPERTY = "heliograph.durability"
@@ -53,7 +57,8 @@ class _Receipt(NamedTuple):
     """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its
     own class; None: of the topic's.
 
-    at: when it was published. only: for which regions; None: for all.
+    at: when it was published. only: for which regions; None: for all. held: where it repeats what another region
+    published.
     """
 
     through: Position | None
@@ -63,6 +68,7 @@ class _Receipt(NamedTuple):
     answer: Callable[[], None]
     fail: Failed
     only: frozenset[str] | None = None
+    held: Held | None = None
 
 
 class RegionWaits:
@@ -78,6 +84,7 @@ class RegionWaits:
         "_closed",
         "_degrading",
         "_held",
+        "_held_newest",
         "_newest",
         "_now",
         "_owed",
@@ -117,6 +124,8 @@ class RegionWaits:
         self._after = begin
         self._newest = BEFORE_ALL
         """The own coordinates that the last receipt, and the last degraded one, went out for."""
+        self._held_newest: Held | None = None
+        """Of the last degraded one that repeats what another region published."""
         self._owed = 0
         """Other regions that must have the latter before nothing is degraded any more."""
 
@@ -137,9 +146,16 @@ class RegionWaits:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def wrap(self, run: Run, done: Done, failed: Failed, last_own: Callable[[], Position]) -> tuple[Done, Failed]:
+    def wrap(
+        self,
+        run: Run,
+        done: Done,
+        failed: Failed,
+        last_own: Callable[[], Position],
+        repeated: Callable[[Run], Held | None] = lambda _: None,
+    ) -> tuple[Done, Failed]:
         """`done` and `failed` of one run, as the log is to call them. last_own: the last own coordinate that is durable
-        here.
+        here. repeated: which regions have what a duplicate repeats; None: it is of this region.
         """
         at = self._now()
         regions = self._class_of(run) if self.per_message else None
@@ -148,7 +164,9 @@ class RegionWaits:
         def stored(segments: Segments) -> None:
             new = [(ledger, first + count - 1) for count, ledger, first in segments if ledger >= 0]
             through = max(new) if new else last_own()  # of a duplicate: what it repeats is at or below
-            self._hold(_Receipt(through, regions, run.messages if new else 0, at, lambda: done(segments), failed, only))
+            held = repeated(run) if len(new) < len(segments) else None
+            messages = run.messages if new else 0
+            self._hold(_Receipt(through, regions, messages, at, lambda: done(segments), failed, only, held))
 
         def refused(error: HeliographError) -> None:
             self._hold(_Receipt(None, None, 0, at, lambda: failed(error), failed))
@@ -178,7 +196,9 @@ class RegionWaits:
         """`region` has the own origin durably up to `through`. Never back: what was told once was durable there."""
         if through > self._reached.get(region, BEFORE_ALL):
             self._reached[region] = through
-            self._settle()
+        elif self._held_newest is None and not (self._held and self._held[0].held is not None):
+            return
+        self._settle()
 
     def _needed_of(self, receipt: _Receipt) -> int:
         needed = self.needed(receipt.regions)
@@ -194,14 +214,21 @@ class RegionWaits:
         )
         return reached[needed - 1] if needed <= len(reached) else BEFORE_ALL
 
+    def _have(self, needed: int, through: Position, held: Held | None, only: frozenset[str] | None = None) -> bool:
+        """Whether so many other regions, of those in `only`, have all of it."""
+        if held is None:
+            return self.covered(needed, only) >= through
+        among = self.targets if only is None else [region for region in self.targets if region in only]
+        return sum(self._reached.get(region, BEFORE_ALL) >= through and held(region) for region in among) >= needed
+
     def _settle(self) -> None:
-        if self.degraded and self.covered(self._owed) >= self._newest:
-            self.degraded, self.listed.since = False, None
+        if self.degraded and self._have(self._owed, self._newest, self._held_newest):
+            self.degraded, self.listed.since, self._held_newest = False, None, None
             self._store(lambda: None)
         held = self._held
         while held:
             head = held[0]
-            if head.through is not None and head.through > self.covered(self._needed_of(head), head.only):
+            if head.through is not None and not self._have(self._needed_of(head), head.through, head.held, head.only):
                 if not self.degraded:
                     return
                 self._note(head)
@@ -243,8 +270,9 @@ class RegionWaits:
             self._store(lambda: None)
         else:
             self.degraded = True
-            self._newest = self._held[0].through or BEFORE_ALL  # it is not covered, or it would not be held
-            self._owed = self._needed_of(self._held[0])
+            head = self._held[0]  # it is not covered, or it would not be held
+            self._newest, self._held_newest = head.through or BEFORE_ALL, head.held
+            self._owed = self._needed_of(head)
             self._settle()
         self._changed()
 
@@ -253,7 +281,7 @@ class RegionWaits:
         self.regions, self.targets, self._degrading = 1, (), False
         self._held = deque(receipt._replace(regions=None) for receipt in self._held)
         if self.listed.since is not None:
-            self.degraded, self.listed.since = False, None
+            self.degraded, self.listed.since, self._held_newest = False, None, None
             self._store(lambda: None)
         self._settle()
 
@@ -270,6 +298,7 @@ class RegionWaits:
         assert through is not None
         needed = self._needed_of(receipt)
         self._newest, self._owed = max(self._newest, through), max(self._owed, needed)
+        self._held_newest = receipt.held or self._held_newest
         if not receipt.messages:
             return
         self.listed.note(self._after, through, receipt.messages, self._wall_ms(), needed)

@@ -29,7 +29,7 @@ from replicator.dedup.aliases import pieces, repeats, under_way
 from replicator.dedup.producer_dedup import Coming, DedupSettings
 from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import IncomingLink
-from replicator.log.region_durability import RegionWaits
+from replicator.log.region_durability import Held, RegionWaits
 from replicator.log.topic_state import TopicState
 from replicator.log.write_order import Done, Failed, RunPieces, Segments, WaitingRun
 from replicator.subscriptions.ack_claims import ClaimSettings
@@ -316,7 +316,7 @@ class ReplicatedLog:
         calls.
         """
         if self.waits is not None:
-            done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1])
+            done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1], self._repeated)
         if self.tracing is not None:
             done = self._traced(self.tracing, run, done)
         if self.gate is not None:
@@ -334,6 +334,25 @@ class ReplicatedLog:
         waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
+
+    def _repeated(self, run: Run) -> Held | None:
+        """Which regions have what `run`, a duplicate, repeats of another region, as they have told: those that have all
+        that is here of the regions that the topic goes to, as nothing says which one it was. None: it was this one.
+        """
+        if self.waits is None or not self.state.producers.repeats_others(run):
+            return None
+        of = None if self.sync_by is None else set(map(self.sync_by.region_number, self.waits.targets))
+        here = {
+            origin: self.vector.prefix(origin)
+            for origin in self.vector
+            if origin[0] != self.origin[0] and (of is None or origin[0] in of)
+        }
+
+        def held(region: str) -> bool:
+            told = self.known.get(region)
+            return told is not None and all(told[0].prefix(origin) >= at for origin, at in here.items())
+
+        return held
 
     def _traced(self, tracing: Tracing, run: Run, done: Done) -> Done:
         begin_ns, origin = tracing.now_ns(), self.state.origin

@@ -19,9 +19,10 @@ from replicator.dedup.producer_dedup import Coming, DedupSettings, Producers
 from replicator.dedup.published_checksums import PublishedChecksums, checksum_of, checksums_of, entries
 from replicator.dedup.version_vector import RunVerdict
 from replicator.log import replicated_log
+from replicator.log.region_durability import RegionWaits
 from replicator.log.replicated_log import ReplicatedLog
 from tests.broken_rules import BrokenRules
-from tests.replicator.dedup.alias_world import Region, World, body, ignored, local
+from tests.replicator.dedup.alias_world import Region, World, body, delivered, ignored, local
 
 
 def run(seed: int, *, restarts: bool = False) -> None:
@@ -291,3 +292,42 @@ def test_a_chunked_message_that_was_begun_in_a_region_that_is_lost_is_whole_in_e
             assert b"0" in before and b"1" in before[before.index(b"0") :], (
                 f"seed {seed}: region {region.number} has no whole one: {found}"
             )
+
+
+def test_a_try_of_what_another_region_published_waits_for_the_regions_of_its_class() -> None:
+    """The region that takes over has a message of the lost one; the third region has not."""
+    us, eu, ap = (Region(number, random.Random(1)) for number in (1, 2, 3))
+    us.log.publish(local("p", 0, 4), lambda _: None, ignored)
+    us.ledger.confirm(9)
+    (tail,) = us.own_runs()
+
+    def deliver(region: Region) -> None:
+        run = delivered(us, tail)
+        assert region.log.append_replicated(BEFORE_ALL, run, lambda _: None, ignored) is RunVerdict.ACCEPT
+        region.ledger.confirm(9)
+
+    now, changed, answers = [0.0], list[float | None](), list[object]()
+    waits = eu.log.waits = RegionWaits(lambda: now[0], lambda: 0, lambda: changed.append(waits.next_deadline()))
+    policy = {"regions": 3, "degradeAfterMs": 0}
+    waits.obey(policy, ["us", "ap"])
+    deliver(eu)
+    eu.log.publish(local("p", 1, 3), answers.append, ignored)
+    eu.ledger.confirm(9)
+    for region, name in ((us, "us"), (ap, "ap")):
+        eu.log.learn(name, region.log.vector.copy(), 0)
+    assert not answers, "ap has not said that it has it"
+    deliver(ap)
+    eu.log.learn("ap", ap.log.vector.copy(), 0)
+    assert len(answers) == 1
+    ap.store, ap.rng = type(ap.store)(), random.Random(1)
+    ap.load()
+    eu.log.known["ap"] = ap.log.vector.copy(), 0
+    waits.obey({**policy, "degradeAfterMs": 1000}, ["us", "ap"])
+    eu.log.publish(local("p", 0, 2), answers.append, ignored)
+    changed.clear()
+    now[0] = 1.0
+    waits.expire()
+    assert len(answers) == 2 and waits.degraded and changed == [None]
+    deliver(ap)
+    eu.log.learn("ap", ap.log.vector.copy(), 0)
+    assert not waits.degraded
