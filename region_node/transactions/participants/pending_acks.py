@@ -73,7 +73,7 @@ def left_of(acked: int, size: int) -> int:
 class PendingAcks:
     """Keeps what open transactions hold of one subscription."""
 
-    __slots__ = ("_bytes", "_ended", "_low", "_partly", "_whole", "held")
+    __slots__ = ("_bytes", "_cumulative", "_ended", "_low", "_partly", "_whole", "held")
 
     def __init__(self) -> None:
         self.held: dict[TxnId, HeldAcks] = {}
@@ -81,6 +81,8 @@ class PendingAcks:
         self._partly: dict[Position, dict[TxnId, int]] = {}
         self._low: dict[int, int] = {}
         self._ended: dict[TxnId, None] = {}
+        self._cumulative: TxnId | None = None
+        """Who has acknowledged cumulatively last, while it holds that: one does at most."""
         self._bytes = 0
         """Of entries and batches, as they are stored, estimated."""
 
@@ -149,17 +151,21 @@ class PendingAcks:
         acknowledged already. in_batch: it ends within the next batch, so all before that may be.
         """
         self._check_open(txn)
-        for other, held in self.held.items():
-            if other != txn and held.cumulative is not None:
-                raise TransactionConflict(
-                    f"transaction {other[0]}:{other[1]} has acknowledged up to {held.cumulative}, and has not ended"
-                )
+        other, upto = self._cumulative, self.cumulative
+        if other is not None and other != txn and upto is not None:
+            raise TransactionConflict(
+                f"transaction {other[0]}:{other[1]} has acknowledged up to {upto}, and has not ended"
+            )
         if in_batch and position <= mark_delete:
             return
         mine = self.held.get(txn)
         if position <= mark_delete or (mine is not None and mine.cumulative is not None and position < mine.cumulative):
             raise TransactionConflict(f"everything up to {position[0]}:{position[1]} is acknowledged already")
+        self._hold_through(txn, position)
+
+    def _hold_through(self, txn: TxnId, position: Position) -> None:
         self.held.setdefault(txn, HeldAcks()).cumulative = position
+        self._cumulative = txn
 
     def _check_open(self, txn: TxnId) -> None:
         if txn in self._ended or (txn[1] < self._low.get(txn[0], 0) and txn not in self.held):
@@ -182,7 +188,8 @@ class PendingAcks:
         self._ended.pop(txn, None)
         if held is not None:
             self.add(txn, held.whole, [(position, *part) for position, part in held.partly.items()])
-            self.held[txn].cumulative = held.cumulative
+            if held.cumulative is not None:
+                self._hold_through(txn, held.cumulative)
 
     def stale(self, coordinator: int, low: int) -> list[TxnId]:
         """Transactions that hold something, and have ended elsewhere without this subscription: they were never told of
@@ -242,7 +249,8 @@ class PendingAcks:
 
     @property
     def cumulative(self) -> Position | None:
-        return max((held.cumulative for held in self.held.values() if held.cumulative is not None), default=None)
+        held = None if self._cumulative is None else self.held.get(self._cumulative)
+        return None if held is None else held.cumulative
 
     def holds(self, position: Position) -> bool:
         """Whether all of that entry is held: it is not to be delivered."""
@@ -295,7 +303,7 @@ class PendingAcks:
                     txn, whole, [((int(a), int(b)), int.from_bytes(bits, "little"), int(n)) for a, b, bits, n in partly]
                 )
                 if cumulative is not None:
-                    made.held[txn].cumulative = (int(cumulative[0]), int(cumulative[1]))
+                    made._hold_through(txn, (int(cumulative[0]), int(cumulative[1])))
             made._low = {int(tc): int(number) for tc, number in low}
         except (ValueError, TypeError, IndexError, KeyError, binascii.Error, msgpack.UnpackException) as error:
             raise CorruptData(f"pending acknowledgements: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from heliograph.wire.run import TxnId
 from region_node.transactions.participants.pending_acks import (
     BYTES_MAX,
     POSITIONS_MAX,
+    HeldAcks,
     Part,
     PendingAcks,
     left_of,
@@ -75,6 +77,34 @@ def test_one_transaction_acknowledges_cumulatively() -> None:
     held = pending.take(A)
     assert held is not None and held.cumulative == (1, 7) and pending.cumulative is None
     pending.add_cumulative(B, (1, 9), (1, 7))
+
+
+class CountedTransactions(dict[TxnId, HeldAcks]):
+    looks = 0
+
+    def values(self) -> Any:
+        CountedTransactions.looks += len(self)
+        return super().values()
+
+    def items(self) -> Any:
+        CountedTransactions.looks += len(self)
+        return super().items()
+
+
+def test_whether_an_entry_is_held_is_not_asked_of_each_transaction() -> None:
+    pending = PendingAcks()
+    for number in range(1_000):
+        ack(pending, (0, 10 + number), (1, 100 + number))
+    pending.add_cumulative(A, (1, 7), (1, 2))
+    pending = PendingAcks.decode(pending.encode())
+    pending.held = CountedTransactions(pending.held)
+    assert sum(pending.holds((1, entry)) for entry in range(3, 100)) == 5
+    pending.put_back(A, pending.take(A))
+    assert pending.cumulative == (1, 7)
+    pending.take(A)
+    assert pending.cumulative is None
+    pending.add_cumulative(B, (1, 9), (1, 2))
+    assert pending.holds((1, 9)) and CountedTransactions.looks == 0
 
 
 def test_nothing_is_acknowledged_for_what_has_ended() -> None:
