@@ -25,7 +25,11 @@ from enum import IntEnum
 from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
-from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
+from region_node.transactions.participants.transaction_errors import (
+    NoSuchTransaction,
+    TransactionFull,
+    TransactionState,
+)
 
 _BYTES_MAX = 512 << 10
 """Of one transaction as it is stored; the metadata takes no value above 1 MiB."""
@@ -205,7 +209,7 @@ class TransactionCoordinator:
         partitions: Iterable[str] = (),
         subscriptions: Iterable[tuple[str, str]] = (),
     ) -> Txn | None:
-        """Raises NoSuchTransaction, TransactionState, NotAllowed (too many, or their names are too long together); then
+        """Raises NoSuchTransaction, TransactionState, TransactionFull, NotAllowed (too many of the tenant's): then
         nothing has joined.
         """
         txn = self.find(number, owner)
@@ -214,11 +218,11 @@ class TransactionCoordinator:
         if txn.status is not TransactionStatus.OPEN:
             raise TransactionState(f"transaction {number} is {txn.status.name}: nothing can join it")
         if txn.participants + len(topics) + len(pairs) > self.settings.participants_max:
-            raise NotAllowed(
+            raise TransactionFull(
                 f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions"
             )
         if (topics or pairs) and len(txn.encode()) + _size_of(topics, pairs) > _BYTES_MAX:
-            raise NotAllowed(
+            raise TransactionFull(
                 f"transaction {number}: the names of its topics and subscriptions have more than {_BYTES_MAX} bytes "
                 "together: use fewer of them in one transaction"
             )

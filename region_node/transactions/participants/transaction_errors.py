@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.model.errors import TopicError
+from heliograph.model.errors import NotAllowed, TopicError
 
 
 class TransactionError(TopicError):
@@ -25,3 +25,7 @@ class TransactionState(TransactionError):
 
 class TransactionConflict(TransactionError):
     """Another transaction has acknowledged the same, or it is acknowledged already."""
+
+
+class TransactionFull(NotAllowed):
+    """It has as many topics and subscriptions, or as long names, as one may have; asking again changes nothing."""

@@ -37,7 +37,12 @@ from region_node.faces.kafka.transactions.transactional_id_rights import Transac
 from region_node.security.authentication.principal import Principal
 from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.stored_coordinator import as_stored
-from region_node.transactions.participants.transaction_errors import NoCoordinator, NoSuchTransaction, TransactionState
+from region_node.transactions.participants.transaction_errors import (
+    NoCoordinator,
+    NoSuchTransaction,
+    TransactionFull,
+    TransactionState,
+)
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
@@ -226,6 +231,8 @@ class KafkaTransactions:
             await work  # type: ignore[misc]
         except (NoSuchTransaction, TransactionState) as error:  # its time is over
             raise Refused(Code.PRODUCER_FENCED, str(error)) from error
+        except TransactionFull as error:  # a code that clients do not try again by
+            raise Refused(Code.POLICY_VIOLATION, str(error)) from error
         except NoCoordinator as error:
             raise Refused(Code.NOT_COORDINATOR, str(error)) from error
 
