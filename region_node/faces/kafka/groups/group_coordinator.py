@@ -95,7 +95,7 @@ class GroupCoordinator:
             self._unused[group] = made
             loading.set_result(made)
             if self._keep(made):
-                self.schedule()
+                self.schedule(made)
         except HeliographError as error:
             log.warning("kafka.group_load_failed", extra={"group": group, "error": str(error)})
             loading.set_exception(Refused(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
@@ -138,7 +138,7 @@ class GroupCoordinator:
         answers = held.group.take_answers()
         if not held.group.changed and not held.lock.locked():  # what is being stored is what they wait for
             self._deliver(answers)
-            self.schedule()
+            self.schedule(held)
             return
         async with held.lock:
             if self._held.get(held.group.name) is not held:  # given up while we waited: nothing of it is stored
@@ -161,7 +161,7 @@ class GroupCoordinator:
                     self._give_up(held.group.name, Code.COORDINATOR_NOT_AVAILABLE)
                     return
         self._deliver(answers)
-        self.schedule()
+        self.schedule(held)
 
     async def _store(self, held: CoordinatedGroup) -> None:
         key, value, owner = group_key(held.group.name), held.group.dump(), held.access.owner
@@ -190,23 +190,29 @@ class GroupCoordinator:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def schedule(self) -> None:
-        """One timer for all groups."""
-        self._spare()
-        deadlines = [deadline for held in self._held.values() if (deadline := held.group.next_deadline()) is not None]
+    def schedule(self, of: CoordinatedGroup | None = None) -> None:
+        """One timer for all groups. of: the only one whose deadline may be nearer than the timer; None: any."""
+        alone = not self._spare() and of is not None and self._timer is not None
+        groups = [of] if alone and of is not None else self._held.values()
+        deadline = min((at for held in groups if (at := held.group.next_deadline()) is not None), default=None)
+        due = None if deadline is None else max(deadline, self._loop.time()) + 0.001
+        if alone and (due is None or due >= self._due):
+            return  # it may come early for the others: then all are looked at
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if deadlines:
-            self._due = max(min(deadlines), self._loop.time()) + 0.001
-            self._timer = self._loop.call_at(self._due, self._on_timer)
+        if due is not None:
+            self._due = due
+            self._timer = self._loop.call_at(due, self._on_timer)
 
-    def _spare(self) -> None:
-        """What members have said while this broker stood still lies unread."""
+    def _spare(self) -> bool:
+        """What members have said while this broker stood still lies unread. Returns whether it did."""
         now = self._loop.time()
-        if self._timer is not None and stood_still_s(self._due, now):
-            for held in self._held.values():
-                held.group.on_time(now, overslept=True)
+        if self._timer is None or not stood_still_s(self._due, now):
+            return False
+        for held in self._held.values():
+            held.group.on_time(now, overslept=True)
+        return True
 
     def _on_timer(self) -> None:
         self._spare()

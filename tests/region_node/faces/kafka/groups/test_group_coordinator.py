@@ -110,6 +110,40 @@ def test_a_timer_that_comes_late_expels_nobody_whose_heartbeat_lies_unread() -> 
     with_face(run)
 
 
+def test_a_step_of_one_group_does_not_look_at_the_others() -> None:
+    async def run(face: Face) -> None:
+        coordinator, looked = face.broker.coordinator, list[str]()
+
+        async def group(name: str, session_s: float) -> Any:
+            held = await coordinator.held(name)
+            member = GroupMember("m", None, "client", "/h", session_s, 30.0, [("range", b"")])
+            member.deadline = coordinator.now + session_s
+            held.group.members["m"], held.group.state = member, STABLE
+            await coordinator.settle(held)
+            plain = held.group.next_deadline
+
+            def noted() -> float | None:
+                looked.append(name)
+                return plain()
+
+            held.group.next_deadline = noted  # type: ignore[method-assign]
+            return held
+
+        first = await group("first", 20.0)
+        second = await group("second", 40.0)
+        due, looked[:] = coordinator._due, []
+        await coordinator.settle(second)
+        assert set(looked) == {"second"} and coordinator._due == due
+        second.group.members["m"].deadline = coordinator.now + 10.0
+        await coordinator.settle(second)
+        assert set(looked) == {"second"} and coordinator._due < due
+        first.group.members["m"].deadline = second.group.members["m"].deadline = coordinator.now + 30.0
+        coordinator._on_timer()  # early, as both have been heard of since
+        assert due < coordinator._due <= coordinator.now + 31.0 and first.group.members and second.group.members
+
+    with_face(run)
+
+
 def test_groups_that_nobody_uses_are_not_kept() -> None:
     async def run(face: Face) -> None:
         coordinator, client = face.broker.coordinator, Client(face.listener)
