@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from heliograph.model.errors import HeliographError
+
 T = TypeVar("T")
 
 
@@ -65,9 +67,17 @@ class TaskSet:
             task.get_loop().call_exception_handler({"message": self._failed, "exception": error, "task": task})
 
 
-def report_unexpected(error: BaseException, what: str) -> None:
-    """For who must go on after an error that nobody expected: it is told as one of a TaskSet is."""
+def report_error(error: Exception, what: str) -> None:
+    """For who must go on whatever happens: it is told as that of a TaskSet is. what: the sentence."""
     asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
+
+
+def report_unexpected(error: Exception, what: str) -> None:
+    """The same, but of errors of ours, of files, and of connections (HeliographError, OSError), which the caller sees
+    to.
+    """
+    if not isinstance(error, HeliographError | OSError):
+        report_error(error, what)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:

@@ -71,8 +71,9 @@ class Cause(StrEnum):
         return self in (Cause.SCHEMA_CONFLICT, Cause.SCHEMA_REFUSED, Cause.PARTITIONS_CONFLICT, Cause.ROUTE_CONFLICT)
 
     @classmethod
-    def of(cls, error: BaseException) -> Cause:
-        """The code for an error that ended a connection or a stream."""
+    def of(cls, error: BaseException, unexpected: str = "unreachable") -> Cause:
+        """The code for an error that ended a connection or a stream. unexpected: of one that is none of
+        ours."""
         if isinstance(error, LinkError):
             return cls.parse(error.cause)
         for kind, cause in _BY_ERROR:
@@ -80,7 +81,7 @@ class Cause(StrEnum):
                 return cause
         if isinstance(error, ConnectionLost):
             return cls.CONNECTION_LOST
-        return cls.REFUSED if isinstance(error, HeliographError) else cls.UNREACHABLE
+        return cls.REFUSED if isinstance(error, HeliographError) else cls(unexpected)
 
     @classmethod
     def parse(cls, text: str) -> Cause:

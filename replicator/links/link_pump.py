@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Buffer, Run
@@ -343,7 +344,8 @@ class LinkPump:
             runs = await self._log.ledger.read(
                 position, *self._at_once(min(max(1, core.room_bytes), SHORT_PASS_BYTES if live else PASS_BYTES))
             )
-        except HeliographError as error:
+        except Exception as error:  # whatever it is, the link comes again, and reads again
+            report_unexpected(error, "a link's work failed")
             if number != self.reading:
                 return
             self.reading = 0
@@ -351,7 +353,7 @@ class LinkPump:
                 if attempt == core.attempt and Cause.of(error) is Cause.STORAGE and self._is_given_up(position):
                     self.pump()
                     return
-                self._link.restart(Cause.of(error), f"reading at {position[0]}:{position[1]}: {error}")
+                self._link.restart(Cause.of(error, Cause.STORAGE), f"reading at {position[0]}:{position[1]}: {error}")
             return
         if number != self.reading:
             return  # it was given up meanwhile

@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from heliograph.model.errors import HeliographError, LinkError
+from heliograph.model.errors import LinkError
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links.schema_commands import SchemaRow
 from replicator.health.link_causes import Cause
 
@@ -108,7 +109,8 @@ class SchemaFeed:
                     break  # the next stream is told everything
                 self._overrules = frozenset()
                 self._told += tuple(told[row] for row in fresh)
-        except HeliographError as error:
+        except Exception as error:  # whatever it is, nothing goes out before what was not told
+            report_unexpected(error, "a link's work failed")
             self.behind = False
             link.restart(Cause.METADATA, f"the versions of the topic's schema cannot be read: {error}")
         finally:

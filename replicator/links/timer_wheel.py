@@ -1,6 +1,7 @@
 """Timers: one wheel for all links of a broker, so that a waiting link costs a tuple and no handle of the event loop.
 
 Is: callbacks at a time, cancellable, in order. Isn't: a clock.
+Invariants: one that fails is told, and keeps no other from its time.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from heapq import heappop, heappush
+
+from heliograph.runtime.task_set import report_error
 
 
 class Timer:
@@ -68,5 +71,8 @@ class Timers:
             timer = heappop(self._heap)[2]
             callback, timer.callback = timer.callback, None
             if callback is not None:
-                callback()
+                try:
+                    callback()
+                except Exception as error:  # the others have their turn
+                    report_error(error, "a timer of a link failed")
         self._arm()

@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.coordinates import Origin
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, reason_of
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import CautiousClock, Clock, Rng
 from heliograph.runtime.standstill import stood_still_s
-from heliograph.runtime.task_set import TaskSet, cancel_all
+from heliograph.runtime.task_set import TaskSet, cancel_all, report_error, report_unexpected
 from heliograph.wire.links.link_commands import FEATURE_LEVEL
 from replicator.audit.audit_settings import AuditLimits, AuditSettings
 from replicator.audit.auditor import Auditor
@@ -384,10 +384,12 @@ class LinkManager:
             cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(
                 name, BEFORE_ALL, properties=properties_of(link.log, link.start, last)
             )
-        except HeliographError as error:
+        except Exception as error:  # whatever it is, it is tried again
+            report_unexpected(error, "a link's work failed")
             if link.ended or self._closed:
                 return
-            link.state, link.cause, link.cause_text = "waiting", Cause.of(error), f"opening the cursor: {error}"
+            link.state, link.cause = "waiting", Cause.of(error, Cause.METADATA)
+            link.cause_text = f"opening the cursor: {reason_of(error)}"
             self.timers.after(
                 self.backoff_s(link.failures), lambda: None if link.ended else self.spawn(self._begin(link, last))
             )
@@ -481,7 +483,10 @@ class LinkManager:
     async def _read(self) -> None:
         try:
             while self._reads:
-                await self._reads.popleft().read()
+                try:
+                    await self._reads.popleft().read()
+                except Exception as error:  # its watchdog sees to it; the others have their turn
+                    report_error(error, "a link's work failed")
                 await asyncio.sleep(0)  # those that wait for no bookie, too, are one a pass
         finally:
             self._reading -= 1
@@ -506,8 +511,8 @@ class LinkManager:
     # -- replicated subscriptions --------------------------------------------------------------------------------------
 
     def _sync_subscriptions(self) -> None:
-        self._rounds.begin()
         self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
+        self._rounds.begin()
 
     # -- once a second -------------------------------------------------------------------------------------------------
 
@@ -525,9 +530,12 @@ class LinkManager:
             (link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s
         )
         for link in list(self._active):
-            if link.tick(elapsed_s) is False or link.ended:
-                self._active.pop(link, None)
-                self._resting[link] = None
+            try:
+                if link.tick(elapsed_s) is False or link.ended:
+                    self._active.pop(link, None)
+                    self._resting[link] = None
+            except Exception as error:  # the others have their turn
+                report_error(error, "a link's work failed")
         for link in list(self._resting):
             if link.ended or link in self._active or not link.oldest_ms():
                 del self._resting[link]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
-from heliograph.model.errors import HeliographError, LinkError, NotFound, reason_of
+from heliograph.model.errors import LinkError, NotFound, reason_of
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import report_unexpected
@@ -116,8 +116,7 @@ class Owners:
                 try:
                     link.open_on(await self._owner(link))
                 except Exception as error:  # whatever it is, the link comes again, and the others have their turn
-                    if not isinstance(error, HeliographError | OSError):
-                        report_unexpected(error, "a link's work failed")
+                    report_unexpected(error, "a link's work failed")
                     link.on_ended(cause_of(error), reason_of(error))
         finally:
             self._establishing -= 1

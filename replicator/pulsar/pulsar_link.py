@@ -160,8 +160,7 @@ class PulsarLink:
                 connection.leave(number)
                 raise
         except Exception as error:  # whatever it is, the link comes again
-            if not isinstance(error, HeliographError | OSError):
-                report_unexpected(error, "a link's work failed")
+            report_unexpected(error, "a link's work failed")
             if attempt == self._attempt:
                 self.on_ended(cause_of(error), reason_of(error, f"no answer in time while asking for {step}"))
             return
@@ -347,7 +346,8 @@ class PulsarLink:
                 self._versions[version] = (
                     await connection.client.schema_version(self.log.topic, schema) if schema is not None else b""
                 )
-        except (HeliographError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, the link comes again
+            report_unexpected(error, "a link's work failed")
             if attempt == self._attempt:
                 self.on_ended(schema_cause_of(error), f"the cluster does not take the topic's schema: {error}")
             return
@@ -388,10 +388,11 @@ class PulsarLink:
         position = core.read_at
         try:
             runs = await self.log.ledger.read(position, *self._at_once())
-        except HeliographError as error:
+        except Exception as error:  # whatever it is, the link comes again, and reads again
+            report_unexpected(error, "a link's work failed")
             self._reading = False
             if attempt == self._attempt:
-                self.on_ended(Cause.of(error), f"reading at {position[0]}:{position[1]}: {error}")
+                self.on_ended(Cause.of(error, Cause.STORAGE), f"reading at {position[0]}:{position[1]}: {error}")
             return
         self._reading = False
         if attempt != self._attempt or position != core.read_at:
