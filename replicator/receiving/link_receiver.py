@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from heliograph.model.empty_dict import own
-from heliograph.model.errors import HeliographError, LinkError, PeerError
+from heliograph.model.errors import LinkError, PeerError, reason_of
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import read_ask, read_tell
 from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, SkipRecord, StreamBeat
@@ -204,9 +205,10 @@ class LinkReceiver:
     async def _open(self, number: int, topic: str, source: str, source_number: int, level: int) -> None:
         try:
             log = await self._open_log(topic, source)
-        except HeliographError as error:
-            events.info("link.refused", extra={"topic": topic, "source": source, "error": str(error)})
-            self._write(wire.close_frame(number, Cause.of(error), str(error)))
+        except Exception as error:  # whatever it is, the source hears of it
+            report_unexpected(error, "a topic could not be opened for a link")
+            events.info("link.refused", extra={"topic": topic, "source": source, "error": reason_of(error)})
+            self._write(wire.close_frame(number, Cause.of(error, Cause.REFUSED), reason_of(error)))
             return
         if log.closed is not None:
             self._write(wire.close_frame(number, Cause.MOVED, str(log.closed)))
@@ -257,9 +259,14 @@ class LinkReceiver:
                         await host.adopt(topic, rows)
                 except SchemaConflict as error:
                     self._refuse(number, Cause.SCHEMA_CONFLICT, str(error), error.rows)
-                except HeliographError as error:  # the sender opens the stream anew, and tells everything again
-                    events.warning("link.schemas_failed", extra={"topic": topic, "error": str(error)})
-                    self._refuse(number, Cause.of(error), f"its schemas could not be stored: {error}")
+                except (
+                    Exception
+                ) as error:  # whatever it is, the sender opens the stream anew, and tells everything again
+                    report_unexpected(error, "schemas of a link could not be stored")
+                    events.warning("link.schemas_failed", extra={"topic": topic, "error": reason_of(error)})
+                    self._refuse(
+                        number, Cause.of(error, Cause.REFUSED), f"its schemas could not be stored: {reason_of(error)}"
+                    )
                 if not any(other == number for _, other, _, _ in self._adoptions):
                     self._go_on(number, stream)
         finally:

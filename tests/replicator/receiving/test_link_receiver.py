@@ -6,16 +6,18 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NotFound
 from heliograph.model.positions import BEFORE_ALL
+from heliograph.runtime.clock import SystemClock
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, ask_frame
 from heliograph.wire.links.link_commands import Risk
+from heliograph.wire.links.schema_commands import SchemaRow, schemas_frame
 from heliograph.wire.run import Buffer, Run
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
@@ -237,3 +239,70 @@ def test_a_stream_that_is_closed_while_its_topic_is_loaded_never_opens(again: bo
 
     receiver: Any = None
     sim.run(body())
+
+
+@pytest.mark.parametrize("where", ("topic", "schemas"))
+def test_what_nobody_expected_ends_that_stream_with_a_sentence_and_no_other(where: str) -> None:
+    """schemas: of two streams, one behind the other."""
+    written: list[bytes] = []
+    told: list[str] = []
+
+    async def open_log(topic: str, region: str) -> ReplicatedLog:
+        if where == "topic" and topic.endswith("/1"):
+            raise KeyError("nobody expected this")
+        state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=False, settings=DedupSettings())
+        return ReplicatedLog(FakeLedger(Store(topic), state), state)  # type: ignore[arg-type]
+
+    class Registry:
+        stored: ClassVar[list[str]] = []
+
+        async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+            if topic.endswith("/1"):
+                raise KeyError("nobody expected this")
+            self.stored.append(topic)
+
+    def closes() -> dict[int, tuple[str, str]]:
+        found = {}
+        for frame in written:
+            size = int.from_bytes(frame[4:8], "big")
+            kind, fields = wire.parse(*wire.command_content(memoryview(frame)[8 : 8 + size]))
+            if kind is wire.LinkFrameKind.CLOSE:
+                stream, cause, text = wire.read_close(fields)
+                found[stream] = (cause, text)
+        return found
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+        registry: Any = Registry()
+        receiver = LinkReceiver(
+            lambda buffers: written.append(b"".join(bytes(b) for b in buffers)),
+            open_log,
+            SystemClock(),
+            region="us",
+            region_number={"us": 1, "eu": 2}.get,
+            relays=Believed(("us", "eu")),
+            schemas=registry,
+        )
+
+        def feed(buffers: Sequence[Buffer]) -> None:
+            frame = b"".join(bytes(b) for b in buffers)
+            size = int.from_bytes(frame[4:8], "big")
+            receiver.on_frame(*wire.command_content(memoryview(frame)[8 : 8 + size]), memoryview(frame)[8 + size :])
+
+        for stream in (1, 2):
+            feed(wire.open_frame(stream, f"persistent://a/b/{stream}", "eu", 2))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        if where == "schemas":
+            for stream in (1, 2):
+                feed(schemas_frame(stream, [(1, b"schema")]))
+            for _ in range(4):
+                await asyncio.sleep(0)
+            assert registry.stored == ["persistent://a/b/2"] and not receiver._adopting
+        assert list(receiver._streams) == [2]
+        receiver.connection_lost()
+
+    asyncio.run(body())
+    ((stream, (cause, text)),) = closes().items()
+    assert (stream, cause) == (1, Cause.REFUSED) and "nobody expected this" in text
+    assert told == ["KeyError('nobody expected this')"], "it is in the log, too"
