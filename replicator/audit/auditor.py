@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.errors import HeliographError, LinkError, NotAllowed
+from heliograph.model.errors import LinkError, NotAllowed, reason_of
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.links import audit_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
@@ -201,8 +202,9 @@ class Auditor:
             if found.findings:
                 events.warning("audit.found", extra={"topic": log.topic, "findings": len(found.findings)})
                 await self._repair(Repairer(found))
-        except HeliographError as error:  # it comes again in the next round
-            report.error = str(error)
+        except Exception as error:  # whatever it is, the pass has failed; it comes again in the next round
+            report_unexpected(error, "an audit failed")
+            report.error = reason_of(error)
             self.failed += 1
         finally:
             self._running = ""
@@ -301,7 +303,8 @@ class Auditor:
                 assert self.storage is not None
                 try:
                     told = await Teller(self.storage, self._take, self._limits).tell(log, ask, region)
-                except HeliographError as error:
+                except Exception as error:  # whatever it is, who asked hears of it, and the next one has his turn
+                    report_unexpected(error, "an audit's question could not be answered")
                     told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
                 answer(told)
         finally:

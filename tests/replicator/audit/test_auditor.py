@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links import link_commands
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, read_tell, tell_frame
 from heliograph.wire.run import Run
+from replicator.audit import auditor as auditors
 from replicator.audit.auditor import Auditor
 from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.link_world import entry, parsed
@@ -88,3 +92,61 @@ def test_of_a_leadership_that_is_not_known_nothing_is_stored() -> None:
             assert [run.leadership for run in (await asking).runs] == [kept]
 
     run_alone(main())
+
+
+def test_what_nobody_expected_fails_a_pass_and_is_told_to_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that asked nobody must not count as one after which what is missing here is missing everywhere."""
+    log: Any = SimpleNamespace(topic="persistent://t/n/x", state=SimpleNamespace())
+
+    class Failing:
+        findings = ()
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        async def run(self) -> None:
+            raise KeyError("nobody expected this")
+
+        async def tell(self, *_: Any) -> AuditAnswer:
+            raise KeyError("nobody expected this")
+
+    class OneTopic(Channels):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tasks: list[asyncio.Task[None]] = []
+
+        def log(self, topic: str) -> Any:
+            return log
+
+        def regions(self, _: Any) -> dict[str, int]:
+            return {"eu": 2}
+
+        names = regions
+
+        def ended(self, *_: Any) -> bool:
+            return False
+
+        def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+            self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    monkeypatch.setattr(auditors, "AuditPass", Failing)
+    monkeypatch.setattr(auditors, "Teller", Failing)
+
+    async def main() -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        channels, answers = OneTopic(), list[str]()
+        clock: Any = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 1)
+        auditor = Auditor(channels, clock)  # type: ignore[arg-type]
+        auditor.storage = SimpleNamespace()  # type: ignore[assignment]
+        auditor.want(log.topic)
+        for _ in range(2):
+            auditor.asked(log, "eu", RANGE, lambda answer: answers.append(answer.refusal))
+        await asyncio.wait(channels.tasks)
+        assert not auditor.asked_since(log.topic, 0.0) and auditor.failed == 1
+        assert "nobody expected this" in auditor.reports[log.topic].error
+        assert len(answers) == 2 and all("nobody expected this" in answer for answer in answers)
+        assert len(told) == 3 and all(task.exception() is None for task in channels.tasks[:-1])
+        await asyncio.wait(channels.tasks)  # of the pass that is wanted again
+
+    asyncio.run(main())
