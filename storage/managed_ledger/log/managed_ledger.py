@@ -26,6 +26,7 @@ from heliograph.model.ledger_metadata import (
     OffloadRecord,
 )
 from heliograph.model.positions import Position
+from heliograph.runtime.task_set import report_error
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.cache.topic_cache import TopicCache
@@ -261,7 +262,10 @@ class ManagedLedger(LogRepair):
     def _wake(self) -> None:
         self._woken = False
         for waker in self._wakers:
-            waker.callback()
+            try:
+                waker.callback()
+            except Exception as error:  # consumers and links alike wait for this: the others have their turn
+                report_error(error, "who waits for a topic's entries failed")
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

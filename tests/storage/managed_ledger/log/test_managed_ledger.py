@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from geo_tests.sim.loop import SimFailure
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
@@ -219,6 +220,26 @@ def test_readers_at_the_tail_are_woken_once_a_turn_and_read_from_the_cache() -> 
         assert len(woken) == count
 
     scenario(work)
+
+
+def test_a_reader_at_the_tail_that_fails_is_told_and_keeps_no_other_asleep() -> None:
+    woken: list[bool] = []
+
+    async def work(region: Region) -> None:
+        broker = Broker(region)
+        ledger = await broker.open()
+
+        def fail() -> None:
+            raise RuntimeError("nobody expected this")
+
+        ledger.wake_on_append(fail)
+        ledger.wake_on_append(lambda: woken.append(True))
+        broker.append(ledger, "a")
+        await asyncio.sleep(10)
+
+    with pytest.raises(SimFailure, match="nobody expected this"):
+        scenario(work)
+    assert woken
 
 
 async def _with_three(
