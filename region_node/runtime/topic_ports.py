@@ -170,7 +170,7 @@ class LogPort(Protocol):
 
     def last_sequence(self, producer: str) -> int: ...
 
-    def stand_behind(self, gate: GatePort | None) -> None:
+    def stand_behind(self, gate: LeadershipGatePort | None) -> None:
         """Where one region at a time publishes: a message whose producer tried again in another one is stored once."""
         ...
 
@@ -180,7 +180,7 @@ class LogPort(Protocol):
 
 
 class GatePort(Protocol):
-    """The gate of an active-passive namespace as a topic uses it: `region_node.dr.leadership.write_gates.Gate`."""
+    """What stands before a topic's publishers: nothing is published but through it."""
 
     @property
     def leadership(self) -> int:
@@ -203,6 +203,16 @@ class GatePort(Protocol):
         self, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]
     ) -> PassagePort | HeliographError:
         """What to hear of a run in place of `done` and `failed`, or why it is not taken."""
+        ...
+
+
+class LeadershipGatePort(GatePort, Protocol):
+    """The gate of an active-passive namespace as a topic uses it: `region_node.dr.leadership.write_gates.Gate`."""
+
+    def taken_before(self) -> Callable[[], None]:
+        """Something is on its way that was taken while no gate stood here. What is returned is called once it is
+        answered.
+        """
         ...
 
 

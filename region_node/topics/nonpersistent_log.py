@@ -18,7 +18,7 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
-from region_node.runtime.topic_ports import GatePort, Segments
+from region_node.runtime.topic_ports import LeadershipGatePort, Segments
 
 
 class MemoryCursor:
@@ -191,7 +191,7 @@ class MemoryLog:
     def last_sequence(self, producer: str) -> int:
         return -1
 
-    def stand_behind(self, gate: GatePort | None) -> None:
+    def stand_behind(self, gate: LeadershipGatePort | None) -> None:
         """Nothing is stored, and so nothing is a duplicate of it."""
 
     async def close(self) -> None:

@@ -173,6 +173,15 @@ class RegionWaits:
 
         return stored, refused
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a receipt waits for another region, or behind one that does."""
+        return bool(self._held)
+
+    def behind(self, then: Callable[[], None]) -> None:
+        """`then` is called once all receipts that wait now have gone out, or failed."""
+        self._hold(_Receipt(None, None, 0, self._now(), then, lambda _: then()))
+
     def _class_of(self, run: Run) -> int | None:
         """The strictest that an entry of the run asks for; None: none of them asks for one."""
         asked = [one for part in run.parts if PROPERTY_BYTES in bytes(part) and (one := asked_class(part)) is not None]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
@@ -55,6 +56,12 @@ class LeadershipGate(Protocol):
     @property
     def epoch(self) -> int:
         """Rises within a leadership whenever another region becomes the one that publishes."""
+        ...
+
+    def taken_before(self) -> Callable[[], None]:
+        """Something is on its way that was taken while no gate stood here. What is returned is called once it is
+        answered.
+        """
         ...
 
 
@@ -242,7 +249,20 @@ class ReplicatedLog:
 
     def stand_behind(self, gate: LeadershipGate | None) -> None:
         """gate: where one region at a time publishes; what is tried again in another one is stored once then."""
+        if gate is not None and gate is not self.gate:
+            if any(waiting.run.origin is None for waiting in self._order):
+                answered = partial(self._answered, gate.taken_before())
+                self._order.append(WaitingRun(self, Run([], []), answered, answered, duplicate=True))
+            elif self.waits is not None and self.waits.waiting:
+                self._answered(gate.taken_before())
         self.gate = gate
+
+    def _answered(self, then: Callable[[], None], _: object = None) -> None:
+        """All before it are stored here, or failed; their receipts may wait for other regions."""
+        if self.waits is None:
+            then()
+        else:
+            self.waits.behind(then)
 
     def _leadership(self) -> int:
         return 0 if self.gate is None else self.gate.leadership

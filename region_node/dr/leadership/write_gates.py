@@ -192,15 +192,21 @@ _VERSION_BYTES = 24
 class Gate:
     """Decides at one broker, for one namespace, whether a run is taken, and whether it may be confirmed."""
 
-    __slots__ = ("_in_flight", "_obeyed", "_writing", "namespace", "on_drained", "record", "version")
+    __slots__ = ("_before", "_in_flight", "_obeyed", "_writing", "namespace", "on_drained", "record", "version")
 
     def __init__(self, namespace: str, writing: Writing) -> None:
         self.namespace, self._writing = namespace, writing
         self.record: Leadership | None = None
         self.version = self._obeyed = 0
         self._in_flight = 0
+        self._before = 0
+        """Topics of which something is on its way that was taken while there was no leadership: it is confirmed, and so
+        nothing is obeyed.
+        """
         self.on_drained: Callable[[], None] = lambda: None
-        """Called when the last run that was taken is answered while the namespace drains."""
+        """Called when the last run that was taken is answered while the namespace drains, or the last one from before
+        the leadership.
+        """
 
     def on_record(self, record: Leadership | None, version: int) -> bool:
         if version <= self.version:
@@ -210,8 +216,23 @@ class Gate:
         return True
 
     def begin_anew(self) -> None:
-        """The lease is another one: what was taken before is confirmed by nobody, and nobody waits for it."""
-        self._obeyed = self.version
+        """The lease is another one: what was taken before is confirmed by nobody, and nobody waits for it; but for what
+        was taken under no leadership.
+        """
+        if not self._before:
+            self._obeyed = self.version
+
+    def taken_before(self) -> Callable[[], None]:
+        """A topic has something on its way that was taken while there was no leadership. What is returned is called
+        once that is answered.
+        """
+        self._before += 1
+        return self._left_before
+
+    def _left_before(self) -> None:
+        self._before -= 1
+        if not self._before:
+            self.on_drained()
 
     @property
     def ended(self) -> bool:
@@ -220,8 +241,12 @@ class Gate:
 
     @property
     def obeyed(self) -> int:
-        """The version whose demands are met here: of a drain only once nothing that was taken waits."""
-        waits = self._in_flight and self.record is not None and self.record.state not in (OPEN, FENCED)
+        """The version whose demands are met here: of a drain only once nothing that was taken waits; of any only once
+        nothing waits that was taken before.
+        """
+        if self.record is None:
+            return self.version
+        waits = self._before or (self._in_flight and self.record.state not in (OPEN, FENCED))
         return self._obeyed if waits else self.version
 
     @property

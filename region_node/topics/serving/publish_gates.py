@@ -20,7 +20,7 @@ from heliograph.model.configuration.configuration_records import ClusterMigratio
 from heliograph.model.errors import HeliographError, RegionPassive
 from heliograph.model.positions import Position
 from heliograph.runtime.task_set import TaskSet
-from region_node.runtime.topic_ports import GatePort, LinksPort, Segments, ViewPort
+from region_node.runtime.topic_ports import LeadershipGatePort, LinksPort, Segments, ViewPort
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.policies.policy_updates import in_slices
 from region_node.topics.serving.loaded_topics import Loaded
@@ -110,7 +110,7 @@ class Gates:
     """`loaded`: full name -> topic, as it is at the time."""
 
     def __init__(self, loaded: Loaded, view: ViewPort, links: LinksPort, region: str, tasks: TaskSet) -> None:
-        self.of: Callable[[str], GatePort | None] = lambda _: None
+        self.of: Callable[[str], LeadershipGatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""
         self._loaded, self._view, self._links, self._region, self._tasks = loaded, view, links, region, tasks
         self._undrained: dict[Topic, None] = {}
@@ -165,7 +165,9 @@ class Gates:
 
     def _give_all(self, topics: list[Topic]) -> None:
         for topic in topics:
-            if not topic.closed:
+            if topic.closed:  # what it has on its way is confirmed yet
+                topic.log.stand_behind(self.of(topic.name.namespace))
+            else:
                 self.give(topic)
                 if topic.gate is not None and not topic.gate.open:
                     topic.close_producers()

@@ -5,6 +5,7 @@ to another: for tests of what is stored once.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -25,6 +26,9 @@ class Gate:
 
     def __init__(self, leadership: int = 3) -> None:
         self.leadership = self.epoch = leadership
+
+    def taken_before(self) -> Callable[[], None]:
+        raise AssertionError("it is there from the beginning")
 
 
 class Region:

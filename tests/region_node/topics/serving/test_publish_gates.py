@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from heliograph.model.configuration.configuration_records import ClusterMigration
-from heliograph.model.errors import RegionPassive
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership
+from heliograph.model.errors import NotEnoughBookies, RegionPassive
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
+from region_node.dr.leadership.write_gates import Writing
 from region_node.topics.serving.loaded_topics import Loaded
 from region_node.topics.serving.publish_gates import VISITS_MAX, Gates
+from replicator.log.region_durability import RegionWaits
+from tests.replicator.dedup.alias_world import Gate as AliasGate
+from tests.replicator.dedup.alias_world import Region, local
 
 GREEN = ClusterMigration(
     migrated=True, broker_service_url="pulsar://green:6650", broker_service_url_tls="pulsar+ssl://g"
@@ -36,7 +42,7 @@ class OneTopic:
     def __init__(self, text: str = "persistent://t/n/x", volatile: bool = False) -> None:
         self.text, self.name, self.volatile, self.closed = text, TopicName.parse(text), volatile, False
         self.ledger = SimpleNamespace(next_index=3, confirmed_index=3, last_confirmed=(5, 2))
-        self.log = SimpleNamespace(stand_behind=self.stand_behind)
+        self.log: Any = SimpleNamespace(stand_behind=self.stand_behind)
         self.log_gate: Any = None
         self.migration: Any = None
         self.gate: Any = None
@@ -204,3 +210,48 @@ def test_of_very_many_topics_some_are_looked_at_each_time_and_none_is_forgotten(
         broker.gates.tick()
         gone.append(sum(topic.subscriptions["s"].disconnected for topic in topics))
     assert gone == [VISITS_MAX, VISITS_MAX + 50]
+
+
+@pytest.mark.parametrize("state", (OPEN, DRAINING, FENCED))
+@pytest.mark.parametrize("ends", ("confirmed", "failed", "heard elsewhere", "unloading"))
+def test_what_was_taken_before_there_was_a_gate_is_waited_for(state: str, ends: str) -> None:
+    """It is confirmed whatever the leadership says: until then this broker does not claim to obey one."""
+    region, topic, told = Region(1, random.Random(1), AliasGate(0)), OneTopic(), list[str]()
+    topic.log = region.log
+    broker, writing = OneBroker(topic), Writing("us", ttl_s=6, drift=0.1, now=lambda: 0.0)
+    broker.gates.of = writing.gate
+    broker.gates.give(topic)
+    waits = RegionWaits(lambda: 0.0, lambda: 0, lambda: None)
+    if ends == "heard elsewhere":
+        waits.obey({"regions": 2, "degradeAfterMs": 0}, ["eu"])
+        region.log.waits = waits
+    for first in (0, 1, 0):  # the last one repeats the first
+        run = local("p", first, 1)
+        region.log.publish(run, lambda _: told.append("confirmed"), lambda _: told.append("failed"))
+    topic.closed = ends == "unloading"
+
+    def obeyed(version: int) -> bool:
+        return writing.obeyed().obeys("t/n", version)
+
+    writing.on_record("t/n", Leadership(active="us", state=state, to="" if state == OPEN else "eu"), 4)
+    broker.gates.leadership_changed("t/n")
+    assert not obeyed(4)
+    writing.on_renewed(0.0)
+    writing.on_registered(5, ["t/n"])
+    assert not obeyed(4), "nor by another lease"
+    drained: list[int] = []
+    gate: Any = writing.gate("t/n")
+    gate.on_drained = lambda: drained.append(len(told))
+    broker.gates.leadership_changed("t/n")
+    if ends == "failed":
+        region.ledger.fail(NotEnoughBookies("none"))
+    else:
+        region.ledger.confirm(1)
+        assert not obeyed(4) and not drained
+        region.ledger.confirm(9)
+    if ends == "heard elsewhere":
+        assert not told and not obeyed(4)
+        waits.heard("eu", region.log.last_own()[1])
+    assert told == ["failed" if ends == "failed" else "confirmed"] * 3 and drained == [3] and obeyed(4)
+    writing.on_record("t/n", Leadership(active="us", state=DRAINING, to="eu"), 6)
+    assert obeyed(6), "nothing else is on its way"
