@@ -203,9 +203,9 @@ class Journal:
     def close(self) -> None:
         for segment in (*self._used, *self._free):
             segment.file.close()
-        for segment in (self._current, self._unlisted):
-            if segment is not None:
-                segment.file.close()
+        for single in (self._current, self._unlisted):
+            if single is not None:
+                single.file.close()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
