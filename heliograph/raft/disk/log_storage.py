@@ -348,7 +348,7 @@ class LogStorage:
 
     def begin_snapshot(self) -> SnapshotWriter:
         """For one of this member's machine, in pieces. One at a time."""
-        return SnapshotWriter(self._disk, lambda meta: self.covered(meta.index), self._on_writer_failed)
+        return SnapshotWriter(self._disk, lambda meta: self.covered(meta.index), self._on_place_failed)
 
     def receive(self, meta: SnapshotMeta, offset: int, data: bytes, done: Done) -> None:
         """A piece of a snapshot that comes from the leader; one at offset 0 begins a new one. done(error): nothing is
@@ -361,10 +361,11 @@ class LogStorage:
 
     def _receiver(self) -> SnapshotWriter:
         if self._receiving is None:
-            self._receiving = SnapshotWriter(self._disk, lambda meta: None, self._on_writer_failed, RECEIVED)
+            self._receiving = SnapshotWriter(self._disk, lambda meta: None, self._on_place_failed, RECEIVED)
         return self._receiving
 
-    def _on_writer_failed(self, error: BaseException) -> None:
+    def _on_place_failed(self, error: BaseException) -> None:
+        """A snapshot was not written, or nothing could be removed: it is tried again another time."""
         if not is_full(error):
             self._fail(error)
 
@@ -384,7 +385,7 @@ class LogStorage:
                 if name.startswith("snapshot-") and name <= snapshot_name(index):
                     self._disk.remove(name)
 
-        self._disk.submit(job, self._on_removed)
+        self._disk.submit(job, lambda _, error: self._on_place_failed(error) if error is not None else None)
 
     def read_chunk(
         self,
@@ -457,9 +458,4 @@ class LogStorage:
             for name in [name for name in self._disk.names() if name.startswith("snapshot-")][:-2]:
                 self._disk.remove(name)
 
-        self._disk.submit(job, self._on_removed)
-
-    def _on_removed(self, _: None, error: BaseException | None) -> None:
-        """What no descriptor was left to look for goes another time."""
-        if error is not None and not is_full(error):
-            self._fail(error)
+        self._disk.submit(job, lambda _, error: self._on_place_failed(error) if error is not None else None)

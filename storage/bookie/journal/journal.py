@@ -306,7 +306,7 @@ class Journal:
         return segment
 
     def _zeroed(self, name: str) -> File:
-        """Blocking."""
+        """Blocking. A new file of zeros, durable in its directory."""
         file = self._zeroing.open(name, create=True)
         try:
             step = len(_ZEROS)
