@@ -72,8 +72,8 @@ async def expire_before(log: ExpiryLog, time_ms: int, names: Collection[str]) ->
     if not waiting:
         return {}
     slowest = min(c.mark_delete for c in waiting)
-    expired = await _older(log, slowest, time_ms)
-    return await move(log, log.position_after(slowest, expired), names, noted=True) if expired else {}
+    expired = await _last_older(log, slowest, time_ms)
+    return await move(log, expired, names, noted=True) if expired is not None else {}
 
 
 async def drop_to(log: ExpiryLog, size_bytes: int, names: Collection[str]) -> dict[str, int]:
@@ -149,24 +149,29 @@ def _chosen(log: ExpiryLog, names: Collection[str]) -> list[Cursor]:
     return [cursor for cursor in log.cursors.values() if cursor.name in names]
 
 
-async def _older(log: ExpiryLog, after: Position, time_ms: int) -> int:
-    """How many entries behind `after` are older."""
+async def _last_older(log: ExpiryLog, after: Position, time_ms: int) -> Position | None:
+    """The last entry behind `after` that was found to be older; None where none was.
+
+    Counts from `after` mean another entry once what lies there is trimmed, which may be while an entry is read: what is
+    returned is where an entry was looked at, never a count.
+    """
     low, high = 0, log.entries_between(after, log.last_confirmed)
+    older: Position | None = None
     for info in log.ledgers_from(after[0]):  # a ledger that was closed by then holds nothing younger
         if info.closed_ms and info.closed_ms < time_ms:
-            low = max(low, log.entries_between(after, (info.ledger, info.entries - 1)))
-    if (
-        low == high
-        or await _time_ms(log, log.next_position(log.position_after(after, low) if low else after)) >= time_ms
-    ):
-        return low
+            count = log.entries_between(after, (info.ledger, info.entries - 1))
+            if count > low:
+                low, older = count, (info.ledger, info.entries - 1)
+    if low == high or await _time_ms(log, log.next_position(after if older is None else older)) >= time_ms:
+        return older
     while low < high:
         middle = (low + high) // 2
-        if await _time_ms(log, log.position_after(after, middle + 1)) < time_ms:
-            low = middle + 1
+        position = log.position_after(after, middle + 1)
+        if await _time_ms(log, position) < time_ms:
+            low, older = middle + 1, position
         else:
             high = middle
-    return low
+    return older
 
 
 async def _time_ms(log: ExpiryLog, position: Position) -> int:

@@ -99,6 +99,53 @@ def test_a_long_backlog_costs_a_few_reads_and_a_young_one_costs_one(monkeypatch:
         simulate(main(), sim)
 
 
+@pytest.mark.parametrize("call", range(1, 8))
+def test_what_is_acknowledged_and_trimmed_while_ages_are_read_moves_nothing_further(
+    call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of any of the reads: what is counted from a place that is gone lies elsewhere."""
+    with Simulation(seed=call) as sim:
+
+        async def main() -> None:
+            _, _, log = await filled(sim)
+            cursor = await log.open_cursor("c", (-1, -1))
+            log.set_retention(0, 0)
+            positions = [(at, first + i) for at, first, run in await everything(log) for i in range(run.count)]
+            limit = {p: run.time_ms for p, run in zip(positions, await each_run(log), strict=True)}[positions[60]]
+            read, calls = cursor_expiry._time_ms, 0
+
+            async def meddled(log: Any, position: tuple[int, int]) -> int:
+                nonlocal calls
+                calls += 1
+                if calls == call:
+                    cursor.ack_cumulative(positions[34])
+                    await cursor.flushed()
+                    await until(lambda: log.first_position()[0] > positions[10][0])
+                return await read(log, position)
+
+            monkeypatch.setattr(cursor_expiry, "_time_ms", meddled)
+            await log.expire_before(limit, ["c"])
+            assert positions[34] <= cursor.mark_delete < positions[60] or calls < call
+            assert cursor.mark_delete < positions[60], "nothing younger goes"
+
+        simulate(main(), sim)
+
+
+async def everything(log: ManagedLedger) -> list[tuple[int, int, Any]]:
+    runs: list[tuple[int, int, Any]] = []
+    position = log.first_position()
+    while found := await log.read(position, 1000, 1 << 20):
+        runs += found
+        at, first, run = found[-1]
+        position = log.next_position((at, first + run.count - 1))
+    return runs
+
+
+async def each_run(log: ManagedLedger) -> list[Any]:
+    """For each entry, the run that it is in."""
+    return [run for _, _, run in await everything(log) for _ in range(run.count)]
+
+
 def test_an_expired_move_is_durable_and_trimming_follows() -> None:
     with Simulation(seed=3) as sim:
 
