@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put, pages_under, prefix_end
@@ -21,6 +22,7 @@ from heliograph.model.errors import (
     HeliographError,
     LedgerFenced,
     MetadataUnavailable,
+    NoSuchLedger,
     NotAllowed,
     NotFound,
     OutcomeUnknown,
@@ -270,7 +272,11 @@ class ManagedLedgerFactory:
         history = History(loading.metadata.pages)
         await read_pages(self._meta, topic, loading.metadata.owner, history.pages)
         infos = [*history.infos(), *await self._recovered(loading)]
-        ledgers = [await ledger_metadata(self.context, info.ledger) for info in infos if not local_gone(info)]
+        ledgers: list[LedgerMetadata] = []
+        for info in infos:
+            if not local_gone(info):
+                with suppress(NoSuchLedger):  # its record is lost: bookies collect what is left of it
+                    ledgers.append(await ledger_metadata(self.context, info.ledger))
         if loading.dropped is not None:
             ledgers.append(loading.dropped)
         pages = [keys.ledger_page(topic, page.key) for page in loading.metadata.pages]

@@ -10,6 +10,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put
 from heliograph.model.errors import LedgerFenced, MetadataUnavailable, OutcomeUnknown
 from local_meta import keys
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, scenario, until
 
 
@@ -42,6 +43,22 @@ def test_ten_thousand_cursors_and_more_are_found_and_deleted() -> None:
         assert len(ledger.cursors) == RANGE_LIMIT + 4
         await broker.factory.delete(TOPIC)
         assert not cursors_left(region) and not await broker.factory.exists(TOPIC)
+
+    scenario(work)
+
+
+def test_a_topic_that_names_a_ledger_without_a_record_is_deleted() -> None:
+    async def work(region: Region) -> None:
+        broker = Broker(region, settings=ManagedLedgerSettings(ledger_entries_max=10))
+        ledger = await broker.open()
+        for number in range(35):
+            broker.append(ledger, f"n{number}")
+        await until(lambda: len(broker.done) == 35)
+        await ledger.close()
+        first = broker.done[0][0]
+        await broker.meta.delete(keys.ledger(first))
+        await Broker(region).factory.delete(TOPIC)
+        assert not await broker.factory.exists(TOPIC) and not region.machine.under("/ledgers/")
 
     scenario(work)
 
