@@ -73,9 +73,9 @@ class Address:
         """Takes `pulsar://host:port` and `pulsar+ssl://host:port`. Raises NotFound where it is neither."""
         try:
             parts = urlsplit(url)
-            if parts.scheme in ("pulsar", "pulsar+ssl") and is_host(parts.hostname or "") and parts.port:
-                assert parts.hostname is not None
-                return cls(parts.hostname, parts.port, parts.scheme == "pulsar+ssl")
+            host = parts.hostname or ""
+            if parts.scheme in ("pulsar", "pulsar+ssl") and is_host(host) and parts.port:
+                return cls(host, parts.port, parts.scheme == "pulsar+ssl")
         except ValueError:
             pass
         raise NotFound(f"{url!r} is no address of a broker: expected pulsar://host:port")

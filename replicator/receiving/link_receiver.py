@@ -259,9 +259,7 @@ class LinkReceiver:
                         await host.adopt(topic, rows)
                 except SchemaConflict as error:
                     self._refuse(number, Cause.SCHEMA_CONFLICT, str(error), error.rows)
-                except (
-                    Exception
-                ) as error:  # whatever it is, the sender opens the stream anew, and tells everything again
+                except Exception as error:  # whatever it is, the sender comes again, and tells everything again
                     report_unexpected(error, "schemas of a link could not be stored")
                     events.warning("link.schemas_failed", extra={"topic": topic, "error": reason_of(error)})
                     self._refuse(

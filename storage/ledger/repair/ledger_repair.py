@@ -6,18 +6,21 @@ ledger that is marked. Isn't: the choice of ledgers, or the judgement of who is 
 Invariants: a spare is recorded, by compare-and-set, only once it has made every entry durable that the lost one had
 there; the mark of the ledger stands, unchanged, from before the first copied entry until after the record (a bookie's
 garbage collection keeps a marked ledger). Two that repair the same ledger at once disturb each other's progress, not
-the ledger.
+the ledger. Entries that cannot be read now keep no other fragment from its copy, and what a try has copied the next one
+does not copy again.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from heliograph.kv.metadata_store import Check, Put
 from heliograph.model.errors import (
     BookieUnavailable,
+    CorruptData,
     HeliographError,
     NoSuchLedger,
     NotEnoughBookies,
@@ -36,6 +39,9 @@ from storage.ledger.repair.replica_holdings import look
 from storage.ledger.underreplicated_marks import Mark
 
 READ_BYTES = 1 << 20
+_STUCK_MAX = 8
+"""Fragments of a ledger of which something cannot be read: with so many of them the bookies are in trouble."""
+_SPARES_MAX = 10_000
 
 
 class LedgerRepair:
@@ -48,6 +54,8 @@ class LedgerRepair:
         self.copied_bytes = self.copied_fragments = 0
         self.took_ms = Recent()
         self._context, self._throttle = context, Throttle(bytes_per_s)
+        self._spares: dict[tuple[int, int], str] = {}
+        """(ledger, first entry) -> the bookie that has a part of that fragment from a try that failed."""
 
     async def run(self, ledger: int, mark: int, said: Mark) -> None:
         """Repairs it, and takes the mark (of version `mark`) away. said: what the mark says; a lost bookie that is back
@@ -59,18 +67,24 @@ class LedgerRepair:
         pool, meta = self._context.pool, self._context.meta
         refused: dict[str, None] = {}
         taking_none: dict[str, None] = {}
+        stuck: dict[int, HeliographError] = {}
+        """First entry of a fragment -> why it cannot be copied now."""
         began, before = asyncio.get_running_loop().time(), self.copied_fragments
         while (found := await meta.get(keys.ledger(ledger))) is not None:
             metadata, version = LedgerMetadata.decode(found[0]), found[1]
             gone = [b for b in said.lost if pool.draining(b) or not pool.registered(b) or pool.lacks(b, ledger)]
-            todo = repairs(metadata, [*gone, *taking_none])
-            if not todo:
-                if await self._refill(metadata, mark, said, taking_none):
-                    break
-                continue
+            todo = [r for r in repairs(metadata, [*gone, *taking_none]) if r.first not in stuck]
+            if not todo or len(stuck) >= _STUCK_MAX:
+                if not await self._refill(metadata, mark, said, taking_none):
+                    continue
+                if stuck:
+                    raise next(iter(stuck.values()))
+                break
             striping, place = metadata.striping, todo[0].ensemble.index(todo[0].lost[0])
             beside = [[todo[0].ensemble[other] for other in others] for others in striping.others(place)]
-            spare = pool.spare([*todo[0].ensemble, *refused], beside, metadata.affinity)
+            known, unfit = self._spares.pop((ledger, todo[0].first), ""), [*todo[0].ensemble, *refused]
+            fit = known in pool.writable() and known not in unfit and not pool.suspected(known)
+            spare = known if fit else pool.spare(unfit, beside, metadata.affinity)
             if spare is None:
                 raise NotEnoughBookies(
                     f"ledger {ledger}: no bookie is left for a copy of the entries {todo[0].first} to {todo[0].last}"
@@ -79,6 +93,11 @@ class LedgerRepair:
                 await self._copy(metadata, todo[0], spare)
             except NoSuchLedger:
                 refused[spare] = None
+                continue
+            except (BookieUnavailable, CorruptData, NotEnoughBookies) as error:
+                stuck[todo[0].first] = error
+                if len(self._spares) < _SPARES_MAX:
+                    self._spares[ledger, todo[0].first] = spare
                 continue
             await self._record(metadata, version, mark, todo[0], spare)
             self.copied_fragments += 1
@@ -124,7 +143,11 @@ class LedgerRepair:
         return True
 
     async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:
-        """Raises NoSuchLedger where the spare takes this ledger no more."""
+        """Raises NoSuchLedger where the spare takes this ledger no more.
+
+        What the spare has is passed over, but for the last entry: when that is durable all before it are.
+        """
+        has = await self._held(metadata.ledger, repair, spare)
         at, striping, place = repair.first, metadata.striping, repair.ensemble.index(repair.lost[0])
         # of an open ledger its writer alone says how far readers may go: a fragment may end within a run that is not
         # confirmed as a whole
@@ -132,6 +155,10 @@ class LedgerRepair:
         while at <= repair.last:
             if not striping.holds(place, at):  # another stripe: the lost bookie never had it
                 at = striping.last(at) + 1
+                continue
+            there = next((end for begin, end in has if begin <= at <= end), -1)
+            if there >= 0 and at < repair.last:
+                at = min(there + 1, repair.last)
                 continue
             try:
                 runs = await read_entries(self._context, metadata, at, repair.last, READ_BYTES)
@@ -150,6 +177,13 @@ class LedgerRepair:
                     raise
                 self.copied_bytes += run.size_bytes
                 at = first + run.count
+
+    async def _held(self, ledger: int, repair: Repair, spare: str) -> Sequence[tuple[int, int]]:
+        """What of it the spare has from a try before; nothing where it does not say."""
+        try:
+            return await self._context.pool.client(spare).held(ledger, repair.first, repair.last) or ()
+        except HeliographError:  # if it is not there, the first copy finds that out
+            return ()
 
     async def _record(self, metadata: LedgerMetadata, version: int, mark: int, repair: Repair, spare: str) -> None:
         """Raises VersionConflict where the mark, or the fragment, is another by now."""

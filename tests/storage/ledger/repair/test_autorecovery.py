@@ -250,6 +250,30 @@ def test_a_mark_that_has_changed_ends_the_repair() -> None:
     scenario(work)
 
 
+def test_an_entry_that_cannot_be_read_is_asked_for_again_and_the_others_are_copied_once() -> None:
+    async def work(world: Worlds) -> None:
+        log = await world.broker().open(quorums=world.quorums)
+        log.set_retention(-1, -1)
+        for number in range(40):
+            world.broker().append(log, f"n{number}", pad=50)
+            await asyncio.sleep(0.05)
+        await until(lambda: len(world.broker().done) == 40)
+        await log.close()
+        damaged = (await world.ledgers())[0]
+        lost, left = damaged.fragments[0][1]
+        del world.region.bookies[left].ledgers[damaged.ledger].blocks[5]
+        await world.lose(lost)
+        await asyncio.sleep(120.0)
+        found = {m.ledger: m for m in await world.ledgers()}
+        assert not [m for m in found.values() if m.ledger != damaged.ledger and lost in m.fragments[0][1]]
+        assert lost in found[damaged.ledger].fragments[0][1], "nobody is named for what it has not got"
+        size = sum(len(block) for _, block in world.region.bookies[left].ledgers[damaged.ledger].blocks.values())
+        others = sum(info.size_bytes for info in log.ledgers_from(0) if info.ledger != damaged.ledger)
+        assert sum(part.repair.copied_bytes for part in world.parts) < 2 * others + 8 * size
+
+    scenario(work)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_bookies_lost_one_after_another_never_cost_an_entry(seed: int) -> None:
     async def work(world: Worlds) -> None:
