@@ -5,11 +5,11 @@ Is: numbers. Isn't: the seeds of a soak, which are as many as it is told (`geo_t
 
 from __future__ import annotations
 
-WORLDS = 140
+WORLDS = 119
 LARGE_WORLDS = 16
 """The first of them; the others have three regions, one topic, and fewer messages and faults."""
 PASSIVE_WORLDS = 4
-SMALL_PASSIVE_WORLDS = 74
+SMALL_PASSIVE_WORLDS = 56
 SUBSCRIPTION_WORLDS = 6
 LOST_DISK_WORLDS = 12
 VOTER_WORLDS = 6

@@ -20,7 +20,7 @@ from tests.local_meta.group_of_nodes import PORT, Region, simulate
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_from_one_to_three_and_away_from_the_founder_while_writes_go_on(seed: int, keeps: bool) -> None:
     async def main(sim: Simulation, region: Region) -> None:
         writer = asyncio.ensure_future(region.write())

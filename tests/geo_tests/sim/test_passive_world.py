@@ -16,7 +16,7 @@ from tests.broken_rules import BrokenRules
 from tests.geo_tests.sim.passive_settings import SETTINGS, SMALL
 from tests.seeds import PASSIVE_WORLDS, SMALL_PASSIVE_WORLDS
 
-BLOCK = 37
+BLOCK = 28
 
 
 def runs(seeds: range, settings: WorldSettings) -> Counter[str]:

@@ -530,7 +530,7 @@ def test_what_is_committed_stays_although_older_copies_are_put_back(broken: Brok
         world.run()
     assert sum(world.put_back for world in worlds) > 12
     fitting(TrustsItsDisk)
-    broken.look(lambda seed: OlderWorld(seed, core=TrustsItsDisk).run(), (94,), Violation)
+    broken.look(lambda seed: OlderWorld(seed, core=TrustsItsDisk).run(), (104,), Violation)
 
 
 @pytest.mark.parametrize(("mutant", "first"), [(VotesWithAnEmptyFolder, 0), (FoundsAlone, 0)])

@@ -407,21 +407,21 @@ def model(
     return test
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(80))
 def test_the_messages_of_a_key_keep_their_order(seed: int) -> None:
     run(model(seed))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_the_messages_of_a_key_keep_their_order_with_consistent_hashing(seed: int) -> None:
     run(model(seed, consistent=True))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_sticky_consumers_get_their_ranges_only(seed: int) -> None:
     run(model(seed, sticky=True))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_out_of_order_delivers_everything(seed: int) -> None:
     run(model(seed, out_of_order=True))
