@@ -84,15 +84,7 @@ class ObjectCollector:
                     marks[key] = version
                 judged = max(judged, judged_below(key) or 0)
                 doubtful |= key == doubt_key(self._holder)
-        unnamed: list[str] = []
-        for topic, objects in found.items():
-            try:
-                stored = await stored_topic(self._meta, topic)
-                beside = () if stored is None or self._beside is None else await self._beside(topic)
-            except CorruptData as error:  # what it names is not known: all of its objects stay
-                tell_unreadable(keys.managed_ledger(topic), error)
-                continue
-            unnamed += doomed(objects, None if stored is None else stored[0], beside)
+        unnamed = [key for topic, objects in found.items() for key in await self._doomed(topic, objects)]
         instance = await self._meta.get(keys.INSTANCE)
         if instance is None or instance[0] != self._instance:
             self._unnamed = {}
@@ -101,15 +93,29 @@ class ObjectCollector:
         if not await self._trusted(marks, highest, doubtful, [one for one in ids if one >= judged]):
             self._unnamed = {}
             return []
-        again = [key for key in unnamed if key in self._unnamed]
-        for start in range(0, len(again), _DELETES_AT_ONCE):
-            await self._store.delete(again[start : start + _DELETES_AT_ONCE])
+        again: list[str] = []
+        for topic in dict.fromkeys(name.topic for key in unnamed if key in self._unnamed and (name := parse(key))):
+            # the other topics took their time: this one may have been restored since
+            gone = [key for key in await self._doomed(topic, found[topic]) if key in self._unnamed]
+            for start in range(0, len(gone), _DELETES_AT_ONCE):
+                await self._store.delete(gone[start : start + _DELETES_AT_ONCE])
+            again += gone
         self._unnamed = dict.fromkeys(key for key in unnamed if key not in again)
         self.collected += len(again)
         for key in again:
             if (name := parse(key)) is not None:
                 self.count(name.topic)
         return again
+
+    async def _doomed(self, topic: str, objects: Sequence[tuple[str, ObjectName]]) -> list[str]:
+        """Those that the topic, as the metadata has it now, does not name."""
+        try:
+            stored = await stored_topic(self._meta, topic)
+            beside = () if stored is None or self._beside is None else await self._beside(topic)
+        except CorruptData as error:  # what it names is not known: all of its objects stay
+            tell_unreadable(keys.managed_ledger(topic), error)
+            return []
+        return list(doomed(objects, None if stored is None else stored[0], beside))
 
     async def confirm(self) -> None:
         """What the metadata does not name goes in the sweeps to come, of whichever broker. Raises what the store

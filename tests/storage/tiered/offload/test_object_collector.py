@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from storage.tiered.objects.object_names import MANIFEST, parse
 from storage.tiered.offload.object_collector import ObjectCollector
 from tests.local_meta.passed_over_ids import pass_over
 from tests.storage.bookie.maintenance.garbage import put_back
-from tests.storage.managed_ledger.world import Region
+from tests.storage.managed_ledger.world import TOPIC, Region
 from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, filled, more, settled, simulated
 
 
@@ -90,6 +91,28 @@ def scenario(work: Callable[[World], Awaitable[None]], *, seen: bool = True) -> 
         await work(world)
 
     simulated(begun)
+
+
+def test_a_topic_that_is_restored_while_the_others_are_looked_at_keeps_its_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(world: World) -> None:
+        meta, key = world.broker.meta, keys.managed_ledger(TOPIC)
+        found = await meta.get(key)
+        assert found is not None
+        await meta.delete(key)
+        await world.collector.sweep()  # notes what nobody names
+        trusted = world.collector._trusted
+
+        async def restored(*judged: Any) -> bool:
+            assert await trusted(*judged)
+            await meta.put(key, found[0])
+            return True
+
+        monkeypatch.setattr(world.collector, "_trusted", restored)
+        assert await world.collector.sweep() == [] and world.kept()
+
+    scenario(work)
 
 
 def test_objects_made_since_the_snapshot_stay_in_the_store() -> None:
