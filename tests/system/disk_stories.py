@@ -215,7 +215,8 @@ def wiped_beside_another(world: World, row: Row) -> None:
         world.down(name)
         world.of(name).rename(away)
         world.start(name)
-    world.disks.limbo(BOOKIE)
+    for name in both:  # before the other one's is known, it counts as one that has its copies
+        world.disks.limbo(name)
     world.see(row, lambda: world.shell(f"heliograph bookies new-life {BOOKIE} --yes"))
     for name, away in zip(both, kept, strict=True):
         world.down(name)
