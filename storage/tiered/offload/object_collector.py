@@ -93,14 +93,16 @@ class ObjectCollector:
         if not await self._trusted(marks, highest, doubtful, [one for one in ids if one >= judged]):
             self._unnamed = {}
             return []
-        again: list[str] = []
-        for topic in dict.fromkeys(name.topic for key in unnamed if key in self._unnamed and (name := parse(key))):
+        noted, again = {key for key in unnamed if key in self._unnamed}, list[str]()
+        for topic in dict.fromkeys(name.topic for key in unnamed if key in noted and (name := parse(key))):
             # the other topics took their time: this one may have been restored since
-            gone = [key for key in await self._doomed(topic, found[topic]) if key in self._unnamed]
+            gone = [key for key in await self._doomed(topic, found[topic]) if key in noted]
             for start in range(0, len(gone), _DELETES_AT_ONCE):
                 await self._store.delete(gone[start : start + _DELETES_AT_ONCE])
             again += gone
-        self._unnamed = dict.fromkeys(key for key in unnamed if key not in again)
+        self._unnamed = dict.fromkeys(unnamed)
+        for key in again:
+            del self._unnamed[key]
         self.collected += len(again)
         for key in again:
             if (name := parse(key)) is not None:

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.runtime.compute_thread import Offload, Overloaded
-from heliograph.runtime.task_set import TaskSet
+from heliograph.runtime.task_set import TaskSet, report_error
 from heliograph.wire.kafka.entry_conversion import for_pulsar
 from heliograph.wire.kafka.record_batches import ReadRoom
 from heliograph.wire.pulsar.server_frames import messages, with_broker_metadata
@@ -136,6 +136,10 @@ class Deliveries:
             except Overloaded:
                 await asyncio.sleep(AGAIN_S)
                 continue
+            except Exception as error:  # it stays unacknowledged, and the consumer gets what lies behind it
+                report_error(error, "entries of Kafka's clients could not be made ready")
+                handle.subscription.flow(rest.consumer, rest.unacked)
+                break
             if sent == rest.run.count:
                 break
             rest = rest.cut(sent, rest.run.count)

@@ -106,6 +106,31 @@ def test_what_takes_long_is_made_in_a_thread_and_comes_in_its_order(thread: Thre
     with_broker(test)
 
 
+def test_an_error_that_nobody_expected_keeps_its_consumer_from_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(run: Run, room: ReadRoom, *, whole_first: bool = False) -> Any:
+        if whole_first:
+            raise KeyError("nobody expected this")
+        return for_pulsar(run, room)
+
+    async def test(broker: Broker) -> None:
+        told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+        monkeypatch.setattr(deliveries, "for_pulsar", failing)
+        client = await broker.client()
+        await published(broker, LARGE)
+        await client.subscribe(1, initialPosition=1)
+        await client.flow(10_000)
+        for _ in range(5000):
+            if told and not consumer(broker).busy:
+                break
+            await asyncio.sleep(0.001)
+        assert told == ["KeyError('nobody expected this')"] and consumer(broker).permits == 10_000
+        await published(broker, SMALL)
+        assert ids(await come(client, 1))[0][1] == 1, "what lies behind it comes"
+
+    with_broker(test)
+
+
 @pytest.mark.parametrize(
     "large", [*(stored(1, bytes(ROOM[0] + 1), codec) for codec in range(5)), stored(1, b"", 0, MANY)]
 )
