@@ -133,6 +133,9 @@ class HeartbeatCommits(RaftCore):
         for member in self.progress:
             self._send(member, Heartbeat(self.term, self.commit, self._round))
 
+    def _on_leaders_commit(self, sender: str, commit: int) -> None:
+        self._commit_to(min(commit, self.log.last_index))
+
 
 class NeverStepsDown(RaftCore):
     """Stays leader when it hears of a newer term."""

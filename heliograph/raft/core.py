@@ -136,8 +136,8 @@ class RaftCore(Leading):
                     self._on_append(sender, message)
             case Heartbeat():
                 if self._heed(sender, now):
-                    if not self.unproven:  # it may speak of what an earlier life has acknowledged
-                        self._commit_to(min(message.commit, self.log.last_index))
+                    if not self.unproven:
+                        self._on_leaders_commit(sender, message.commit)
                     self._send(sender, HeartbeatReply(self.term, message.round, self.life))
                     if (self.owed is not None or self.unproven) and not self.log.last_index:
                         self._send(
@@ -232,10 +232,9 @@ class RaftCore(Leading):
         self.starts.renumber(self._rng.getrandbits(32), above=start)
         self.starts.rests_until = self._tell_at = now + self.settings.election_timeout_s
         self._out.starts = self.starts.record()
-        if not self.unproven:
-            self._follow(self.term, "", now)
-            self.unproven, self._proving = True, False
-            self.founders.begin_again(self._rng.randrange(1, 1 << 63))
+        self._follow(self.term, "", now)
+        self.unproven, self._proving = True, False
+        self.founders.begin_again(self._rng.randrange(1, 1 << 63))
         self._out.life = self.founders.life
 
     def on_starts_stored(self, record: StartsRecord, written: bool) -> None:
@@ -412,8 +411,23 @@ class RaftCore(Leading):
             if self.log.term(index) != entry[0]:
                 self._replace_from(index, message.entries[index - message.previous_index - 1 :])
                 break
+        self._alike = self.term, max(self._alike_through(), through)
         self._commit_to(min(message.commit, through))
         self._send(sender, AppendReply(self.term, through, True, life=self.life))
+
+    def _alike_through(self) -> int:
+        """Through this entry the log is as this term's leader has it: what is committed, and what it has sent."""
+        term, index = self._alike
+        return max(self.commit, index if term == self.term else 0)
+
+    def _on_leaders_commit(self, sender: str, commit: int) -> None:
+        """A heartbeat names what this member has acknowledged, perhaps before it was started again: then its folder may
+        be an older copy since, which ends in what the leader has replaced. So it asks for what follows its commit.
+        """
+        self._commit_to(min(commit, self._alike_through()))
+        if commit > self.commit:
+            hint = self.commit, max(self.log.term(self.commit), 0)
+            self._send(sender, AppendReply(self.term, commit, False, *hint, self.life))
 
     def _on_chunk(self, sender: str, chunk: SnapshotChunk) -> None:
         meta = chunk.meta

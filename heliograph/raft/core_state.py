@@ -87,6 +87,7 @@ class CoreState:
         self._rng = rng
         self._out = Actions()
         self._unsaved = log.last_index + 1
+        self._alike = 0, 0  # (term, index): through it the log was found to be as that term's leader has it
         self._votes: dict[str, bool] = {}
         self._now = self._leader_heard = now
         self._note_at = FOREVER

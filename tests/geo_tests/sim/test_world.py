@@ -498,13 +498,13 @@ FOUND_BY: dict[Mutant, int] = {
     too_many_open_files_are_final: 1,
     a_region_that_a_backup_lacks_has_left_for_good: 3,
     what_an_ended_region_left_is_nobodys: 1,
-    silence_is_taken_for_health: 2,
+    silence_is_taken_for_health: 5,
     a_founder_votes_before_it_has_learned: 7,
-    a_full_metadata_disk_is_not_tried_again: 16,
+    a_full_metadata_disk_is_not_tried_again: 7,
     the_mark_delete_position_jumps_over_gaps: 1,
     who_says_nothing_is_connected: 32,
     a_connection_that_stands_is_heard: 66,
-    a_voter_holds_for_ever_what_it_has_said: 3,
+    a_voter_holds_for_ever_what_it_has_said: 1,
     what_is_in_memory_is_synced_and_not_written: 18,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""

@@ -145,6 +145,19 @@ def heartbeats_commit_only_what_matched(cls: type[RaftCore]) -> None:
     assert sent(leader.take_actions(), "c") == [Heartbeat(1, 0, 0)], "c has acknowledged nothing"
 
 
+def an_older_copys_own_tail_is_not_committed(cls: type[RaftCore]) -> None:
+    """The leader remembers what a member held before its folder was put back."""
+    core = make(name="b", cls=cls, term=3, entries=[(1, COMMAND, b"kept"), (2, COMMAND, b"replaced meanwhile")])
+    core.receive("a", Heartbeat(3, 2, 0), 5.0)
+    assert core.commit == 0
+    assert sent(core.take_actions(), "a") == [AppendReply(3, 2, False), HeartbeatReply(3, 0)], "it asks what follows"
+    core.receive("a", Append(3, 0, 0, 2, [(1, COMMAND, b"kept"), (3, COMMAND, b"new")]), 5.1)
+    assert core.take_actions().committed == [(1, COMMAND, b"kept"), (3, COMMAND, b"new")]
+    core.receive("a", Append(3, 2, 3, 2, [(3, COMMAND, b"more")]), 5.2)
+    core.receive("a", Heartbeat(3, 3, 0), 5.3)
+    assert core.commit == 3, "what was compared needs no other question"
+
+
 def old_terms_are_not_obeyed(cls: type[RaftCore]) -> None:
     core = make(name="b", cls=cls, term=3, entries=[(3, COMMAND, b"new")])
     core.receive("a", Append(2, 0, 0, 0, [(2, COMMAND, b"old")]), 5.0)
@@ -157,6 +170,7 @@ RULES = [
     (one_vote_a_term, ForgetsItsVote),
     (figure_3_7, CommitsOlderTerms),
     (heartbeats_commit_only_what_matched, HeartbeatCommits),
+    (an_older_copys_own_tail_is_not_committed, HeartbeatCommits),
     (old_terms_are_not_obeyed, ReplacesOldTerm),
 ]
 

@@ -114,6 +114,9 @@ def test_who_hears_of_a_later_start_of_its_own_leads_no_more() -> None:
     assert not sent(actions, "b"), "nobody is told before it lies on the disk"
     core.on_starts_stored(actions.starts, True)
     assert sent(core.take_actions(), "b") == [StartNumber(0, actions.starts.own)]
+    before = core.life
+    core.receive("c", StartKnown(0, following(20 << 32, 3)), 9.0)
+    assert core.take_actions().life == core.life != before, "what may prove the life that was is on its way perhaps"
 
 
 ABSURD = (1 << 64) - 1
