@@ -31,14 +31,18 @@ UNITS = (
 LONGEST = (
     "tests/system/test_terraform.py",
     "tests/system/test_go_client.py",
-    "tests/system/test_spark_tables.py",
-    "tests/system/test_systemd.py",
     "tests/system/test_spark_yarn.py",
-    "tests/system/test_spark_setup.py",
+    "tests/system/test_systemd.py",
     "tests/packaging/test_layout.py",
+    "tests/system/test_spark_setup.py",
+    "tests/system/test_spark_tables.py",
+    "geo_tests/wan/test_runbook.py",
+    "geo_tests/wan/test_spark_kills.py",
 )
 """Of those with `--system`, begun first: whichever came last would leave the other workers with nothing to do."""
 REAL = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "wan and not system and not long")
+JAVA = "-XX:TieredStopAtLevel=1"
+"""A JVM of a test ends before what its second compiler makes pays off: a small Spark job takes 35 s of CPU, not 59."""
 WHERE = {"wan": ("geo_tests/wan",), "system": (), "long": ()}
 """Marker -> folders whose conftest gives it; everywhere else a test's file names it."""
 
@@ -55,8 +59,16 @@ def files(*markers: str) -> list[str]:
     )
 
 
-def _place(file: str) -> int:
-    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+def in_order(files: list[str]) -> list[str]:
+    """The longest first, and then those of Spark evenly between the others: Spark gives its Python workers 10 s to
+    start, and several JVMs that start at once take longer on two cores.
+    """
+    long = [file for file in LONGEST if file in files]
+    spark = [file for file in files if file not in long and "spark" in file]
+    others = [file for file in files if file not in long and file not in spark]
+    every = len(others) / len(spark) if spark else 0
+    places = [(n, file) for n, file in enumerate(others)] + [(n * every, file) for n, file in enumerate(spark)]
+    return long + [file for _, file in sorted(places)]
 
 
 def started(*arguments: str, out: IO[bytes] | None = None, **environment: str) -> subprocess.Popen[bytes]:
@@ -64,7 +76,8 @@ def started(*arguments: str, out: IO[bytes] | None = None, **environment: str) -
     # With `CI` set pytest prints every compared value whole: one failed test then hides the reasons of all others in a
     # log of limited length.
     inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
-    return subprocess.Popen(command, cwd=ROOT, env={**inherited, "PYTHONHASHSEED": "0", **environment}, stdout=out)
+    given = {"PYTHONHASHSEED": "0", "JAVA_TOOL_OPTIONS": JAVA, **inherited, **environment}
+    return subprocess.Popen(command, cwd=ROOT, env=given, stdout=out)
 
 
 def pytest(title: str, *arguments: str, **environment: str) -> int:
@@ -102,7 +115,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--system" in arguments:
         arguments.remove("--system")
-        where = arguments or sorted(files("system", "long"), key=_place)
+        where = arguments or in_order(files("system", "long"))
         options = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=10")
         return pytest("real peers, long builds, long tests", *options, "-m", "system or long", *where)
     if "--oracle" in arguments:
