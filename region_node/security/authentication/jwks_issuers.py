@@ -45,24 +45,29 @@ class AddressKeys:
             clock,
             check_url,
         )
-        self._under_way: asyncio.Future[None] | None = None
+        self._under_way: asyncio.Task[None] | None = None
 
     async def find(self, kid: str | None, algorithm: str) -> list[Key]:
         now = self._clock.monotonic()
         if self._under_way is None and self._cache.due(now):
-            await self._refresh(now)
+            await self._refreshed(now)
         found = chosen(self._cache.keys, kid, algorithm)
         now = self._clock.monotonic()
         if not found and (self._under_way is not None or self._cache.may_look_again(now)):
-            await (self._under_way or self._refresh(now))
+            await self._refreshed(now)
             found = chosen(self._cache.keys, kid, algorithm)
         if not self._cache.usable(self._clock.monotonic()):
             raise Unauthenticated("the keys of the token's issuer cannot be had now; try again")
         return found
 
-    async def _refresh(self, now: float) -> None:
-        self._cache.begun(now)
-        self._under_way = under_way = asyncio.get_running_loop().create_future()
+    async def _refreshed(self, now: float) -> None:
+        """The fetch is nobody's: it goes on where whoever waits for it is gone, for those that wait beside."""
+        if self._under_way is None:
+            self._cache.begun(now)
+            self._under_way = asyncio.ensure_future(self._refresh())
+        await asyncio.shield(self._under_way)
+
+    async def _refresh(self) -> None:
         try:
             url = self._url or await self._discovered()
             keys = read_key_set(await self._fetch(url), secrets=False)
@@ -73,7 +78,6 @@ class AddressKeys:
             log.info("keys.fetched", extra={"url": url, "keys": len(keys)})
         finally:
             self._under_way = None
-            under_way.set_result(None)
 
     async def _discovered(self) -> str:
         document = json.loads(await self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))

@@ -279,7 +279,8 @@ def test_an_issuer_that_is_down_is_trusted_only_so_long() -> None:
     assert world.identify(good).role == "a"
 
 
-def test_all_who_come_while_the_first_fetch_is_under_way_wait_for_it() -> None:
+@pytest.mark.parametrize("leaves", [None, 0, 5], ids=["nobody leaves", "who came first leaves", "another one leaves"])
+def test_all_who_come_while_the_first_fetch_is_under_way_wait_for_it(leaves: int | None) -> None:
     world = World(discovered(jwks_url="https://issuer.test/keys"), server=KeySetServer(RSA))
     asked, going = world.server.fetch, asyncio.Event()
 
@@ -298,6 +299,9 @@ def test_all_who_come_while_the_first_fetch_is_under_way_wait_for_it() -> None:
         authentication = build_authentication(settings, ports)
         tasks = [asyncio.ensure_future(authentication.identify(good)) for _ in range(20)]
         await asyncio.sleep(0)
+        if leaves is not None:
+            tasks.pop(leaves).cancel()
+            await asyncio.sleep(0)
         going.set()
         assert {p.role for p in await asyncio.gather(*tasks)} == {"a"}
 
