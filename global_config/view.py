@@ -33,6 +33,7 @@ from heliograph.model.configuration.configuration_records import (
     TopicPolicies,
 )
 from heliograph.model.errors import CorruptData, MetadataError
+from heliograph.runtime.task_set import report_error
 
 log = logging.getLogger("global_config")
 
@@ -234,8 +235,7 @@ class ConfigView:
             self._pending[key] = edits
         else:
             self._pending.pop(key, None)
-        for listener in tuple(self._listeners):
-            listener(key)
+        self._tell(key)
 
     # -- the watch ----------------------------------------------------------------------------------------------------
 
@@ -289,8 +289,14 @@ class ConfigView:
                 self._unread_acls[tenant] = None
             counts = "those read last" if tenant in self._acls else "everything is refused, but to admins"
             log.error("config.acls_unreadable", extra={"error": unreadable(tenant, str(error)), "until_then": counts})
+        self._tell(key)
+
+    def _tell(self, key: str) -> None:
         for listener in tuple(self._listeners):
-            listener(key)
+            try:
+                listener(key)
+            except Exception as error:  # policies, links, and gates all wait for this: the others hear of it
+                report_error(error, "who waits for the configuration failed")
 
     def _number_given(self, key: str, value: bytes | None) -> None:
         """Nobody takes a number away: where it is gone, the configuration went back, and its region may live."""

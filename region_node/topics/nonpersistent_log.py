@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.task_set import report_error
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
 from region_node.runtime.topic_ports import LeadershipGatePort, Segments
@@ -82,7 +83,10 @@ class MemoryLedger:
         self.last_confirmed = (0, first + run.count - 1)
         self._now = (0, first, run)
         for waker in list(self._wakers):
-            waker()
+            try:
+                waker()
+            except Exception as error:  # the others get it, and nobody is offered it again
+                report_error(error, "who waits for a topic's messages failed")
         self._now = None
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:

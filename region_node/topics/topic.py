@@ -19,7 +19,7 @@ from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, To
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from heliograph.runtime.task_set import TaskSet
+from heliograph.runtime.task_set import TaskSet, report_error
 from heliograph.wire.run import Run
 from region_node.compaction.compacted_view import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compaction_state import TopicCompaction
@@ -253,10 +253,13 @@ class Topic(CompactingTopic):
         self._busy[self] = None
         for subscription in list(self.subscriptions.values()):
             dispatcher = subscription.dispatcher
-            if self.volatile:
-                subscription.offer(self._offered)
-            elif dispatcher is not None and not dispatcher.queued:
-                dispatcher.run_ready()
+            try:
+                if self.volatile:
+                    subscription.offer(self._offered)
+                elif dispatcher is not None and not dispatcher.queued:
+                    dispatcher.run_ready()
+            except Exception as error:  # one subscription's error keeps nothing from the others
+                report_error(error, f"subscription {subscription.name} of {self.text} failed")
 
     # -- transactions
 

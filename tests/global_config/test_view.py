@@ -14,7 +14,10 @@ from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import WatchCallback
+from heliograph.kv.state_machine import KvMachine
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import MetadataUnavailable
+from tests.storage.managed_ledger.ledger_cases import turns
 
 
 class Replaying:
@@ -93,3 +96,20 @@ def test_a_number_that_a_restored_configuration_does_not_know_is_nobodys() -> No
         view.close()
 
     run_alone(main())
+
+
+def test_one_who_waits_for_changes_and_fails_keeps_them_from_nobody() -> None:
+    async def main() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        store = EmbeddedStore(KvMachine())
+        view, heard = ConfigView(store), list[str]()
+        view.on_change(lambda key: [].remove(key))
+        view.on_change(heard.append)
+        await store.put(keys.namespace("a/x"), NamespacePolicies(regions=("us",)).encode())
+        await turns()
+        view.set_pending(keys.namespace("a/x"), [])
+        assert heard == [keys.namespace("a/x")] * 2
+        assert [type(context["exception"]) for context in told] == [ValueError] * 2
+
+    asyncio.run(main())
