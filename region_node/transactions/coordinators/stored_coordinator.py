@@ -184,8 +184,9 @@ class StoredCoordinator:
         txn = self.core.end(number, commit=commit, owner=owner)
         if txn is not None:
             await self._store(txn)
+        else:
+            await self._stored()  # who asked first may still wait for that: nobody is told before
         if self.core.find(number).status.final:
-            await self._stored()
             return
         await asyncio.shield(self._finish_soon(number))
 

@@ -187,6 +187,24 @@ def test_an_owner_of_before_writes_nothing() -> None:
     simulated(test)
 
 
+def test_an_end_that_is_asked_for_twice_is_told_to_nobody_before_it_is_stored() -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        old = await load()
+        txn = await old.begin(60_000, "me")
+        await old.join(txn[1], ["t"], [], "me")
+        new = await load()
+        ends = [asyncio.ensure_future(old.end(txn[1], commit=True, owner="me")) for _ in range(2)]
+        assert [type(each) for each in await asyncio.gather(*ends, return_exceptions=True)] == [NoCoordinator] * 2
+        await asyncio.sleep(1)
+        assert parts.told == []
+        await new.end(txn[1], commit=False, owner="me")
+        assert parts.told == [("t", False, txn[1])]
+        for kept in (old, new):
+            await kept.close()
+
+    simulated(test)
+
+
 def test_what_was_decided_goes_on_with_the_next_owner() -> None:
     async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
         parts.let.clear()
