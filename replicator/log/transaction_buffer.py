@@ -244,6 +244,8 @@ class TransactionBuffer:
         ):  # the rest of one that was committed here by a verdict; of our own it cannot be: `refuses` stands before it
             return
         elif (found := self.open.get(key)) is None:
+            if run.origin is not None and key[2] < self._low.get(key[:2], 0):
+                return  # an audit has appended it late: its transaction has ended, and was not aborted
             self.open[key] = Open((ledger, first), last, run.count, run.messages)
         elif last > found.last:  # not replayed again
             found.last = last

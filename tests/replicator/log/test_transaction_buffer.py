@@ -180,6 +180,16 @@ def test_of_what_is_forgotten_before_its_time_the_highest_number_stays() -> None
     assert again.dump()[8] == [] and again.ended((0, end + 1)) == COMMIT, "everything below the watermark has ended"
 
 
+def test_an_entry_that_comes_late_opens_no_transaction_that_has_ended() -> None:
+    """An audit finds it lost, and appends it when its transaction is forgotten."""
+    buffer = TransactionBuffer()
+    for number in range(5, ENDED_MAX + 9):
+        buffer.confirm(1, number, marker_run((0, number), COMMIT, number + 1).as_replicated(ORIGIN, 9, number, [1]))
+    late = (9, 0, run((0, 5), b"late", origin=ORIGIN))
+    buffer.confirm(*late)
+    assert not buffer.open and seen(buffer, [late]) == [b"late"]
+
+
 def test_what_is_held_has_ended_however_many_ended_since() -> None:
     buffer = TransactionBuffer()
     buffer.confirm(1, 0, run((0, 5), b"there", origin=ORIGIN))
