@@ -71,6 +71,17 @@ class Stored:
         self.waiters: list[asyncio.Future[None]] = []
 
 
+class Earlier:
+    """Those who waited when a write left something over. due: names of cursors that it left, or whose deletion; with
+    the write that takes the last of them they have what they wait for, whatever has changed since.
+    """
+
+    __slots__ = ("due", "waiters")
+
+    def __init__(self, waiters: list[asyncio.Future[None]], due: set[str]) -> None:
+        self.waiters, self.due = waiters, due
+
+
 class RecordHost(Protocol):
     """The managed ledger, as its record sees it."""
 
@@ -122,6 +133,7 @@ class TopicRecord:
         "_cursors",
         "_deleted",
         "_dirty",
+        "_earlier",
         "_entries",
         "_garbage",
         "_host",
@@ -146,6 +158,7 @@ class TopicRecord:
         self._garbage: tuple[LedgerMetadata, ...] = ()
         self._write: Stored | None = None
         self._waiters = _NOBODY
+        self._earlier: Earlier | None = None
         self._entries = self._bytes = 0  # since the last checkpoint
         self._checkpoint_at = 0.0
         self._made_key = ""
@@ -264,7 +277,7 @@ class TopicRecord:
     def end(self) -> None:
         """Nothing is written any more."""
         self._parts.flusher.drop(self)
-        self._resolve(self._waiters)
+        self._resolve_all()
         if self._write is not None:
             self._resolve(self._write.waiters)
 
@@ -281,7 +294,7 @@ class TopicRecord:
         elif puts or self._deleted:
             ops.append(Check(self._key, self.version))
         else:
-            self._resolve(self._waiters)
+            self._resolve_all()
             return []
         ops += puts
         for name in list(self._deleted)[:_CURSORS_A_WRITE]:
@@ -290,10 +303,24 @@ class TopicRecord:
             ops.append(Delete(keys.cursor(self._host.topic, name)))
         if self._cursors or self._deleted:
             self._parts.flusher.request(self)
-        else:
-            write.waiters, self._waiters = self._waiters, _NOBODY
+        self._take_waiters(write)
         self._write = write
         return ops
+
+    def _take_waiters(self, write: Stored) -> None:
+        """Those for whom this is the last write; a topic of which something is always left over has some, too."""
+        left, earlier = {*self._cursors, *self._deleted}, self._earlier
+        if earlier is not None:
+            earlier.due.difference_update((cursor.name for cursor, _ in write.cursors), write.deleted)
+            earlier.due &= left  # a cursor that was deleted is not waited for
+            if not earlier.due:
+                write.waiters, self._earlier = earlier.waiters, None
+        if not self._waiters:
+            return
+        if not left:
+            write.waiters, self._waiters = write.waiters + self._waiters, _NOBODY
+        elif self._earlier is None:
+            self._earlier, self._waiters = Earlier(self._waiters, left), _NOBODY
 
     def _encoded(self, write: Stored) -> list[Op]:
         """Changed cursors, as many as one write takes; at least one, where there are any."""
@@ -364,6 +391,8 @@ class TopicRecord:
             if name not in self._host.cursors:
                 self._delete_later(name)
         self._waiters = write.waiters + self._waiters
+        if self._earlier is not None:
+            self._earlier.due.update((cursor.name for cursor, _ in write.cursors), write.deleted)
         if write.trimming:
             self._host.on_trim_put_off()
 
@@ -405,6 +434,12 @@ class TopicRecord:
             self._dirty = True
             return True
         return False
+
+    def _resolve_all(self) -> None:
+        self._resolve(self._waiters)
+        if self._earlier is not None:
+            self._resolve(self._earlier.waiters)
+            self._earlier = None
 
     @staticmethod
     def _resolve(waiters: list[asyncio.Future[None]]) -> None:

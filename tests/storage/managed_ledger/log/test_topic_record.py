@@ -230,6 +230,39 @@ def test_very_many_cursors_go_in_several_writes_and_waiters_wait_for_the_last() 
     play(work)
 
 
+@pytest.mark.parametrize("fails", [None, 0, 1], ids=["all arrive", "the first fails", "the second fails"])
+def test_who_waits_does_not_wait_for_what_changes_meanwhile(fails: int | None) -> None:
+    """A write takes six cursors of ten, and those have changed again before the next one."""
+
+    async def work(world: World, record: TopicRecord) -> None:
+        cursors = [world.cursor(f"c{number}") for number in range(10)]
+        for cursor in cursors:
+            cursor.properties["x"] = "y" * 200_000
+            record.change_cursor(cursor)
+        record.delete_cursor(world.cursor("gone"))
+        del world.host.cursors["gone"]
+        stored: set[str] = set()
+        waiting = asyncio.ensure_future(record.written())
+        await asyncio.sleep(0)
+        for attempt in range(9):
+            ops = list(record.collect())
+            names = [op.key for op in ops if isinstance(op, Put)]
+            assert len(names) == 6
+            if attempt == fails:
+                record.on_not_written()
+            else:
+                record.on_written(await world.store.txn(ops))
+                stored.update(names)
+            for cursor in cursors:
+                record.change_cursor(cursor)
+            await asyncio.sleep(0)
+            if waiting.done():
+                break
+        assert waiting.done() and len(stored) == 10 and attempt == {None: 1, 0: 2, 1: 3}[fails]
+
+    play(work)
+
+
 def test_large_cursors_fill_a_write_and_one_goes_in_any_case() -> None:
     async def work(world: World, record: TopicRecord) -> None:
         for name in ("a", "b", "c"):
