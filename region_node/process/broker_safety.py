@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
+from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
@@ -18,6 +19,7 @@ from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations.drill_schedule import schedule
 from region_node.dr.operations.operation_steps import forget_operations
 from region_node.dr.slo_monitor import Promises
+from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.serving.deferred_deletion import Tombstones
 
 if TYPE_CHECKING:
@@ -100,6 +102,9 @@ class BrokerDeletions:
         if found.whole:
             await forget_operations(broker.config, found.topic)
             await broker.config.delete(schedule(found.topic))
+        else:
+            await deleted_topic_grants.forget(config, broker.view, TopicName.parse(found.topic))
+            await config.change_topic_policies(found.topic, lambda _: TopicPolicies())
         try:
             await (config.delete_namespace if found.whole else config.delete_partitioned)(found.topic)
         except NotFound:

@@ -136,7 +136,9 @@ class TopicService(NamedTopics):
         self.tracing: Tracing | None = None
         """Set before anything is loaded; None: nothing is traced."""
         self.forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
-        """Called when a topic was deleted for its inactivity; an admin's deletion does the same itself."""
+        """Called with each topic, partitions one by one, that is about to be deleted: while it has grants its name is
+        not free.
+        """
         self.on_deleting: Callable[[TopicName], Awaitable[None]] | None = None
         """Called with each topic, partitions one by one, right before its data goes: what another face keeps of it goes
         too.
@@ -484,6 +486,8 @@ class TopicService(NamedTopics):
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
         subscriptions = list(loaded.subscriptions.values())
         async with self._kept_out(loaded.text):
+            if self.forget_grants is not None:
+                await self.forget_grants(loaded.name)
             if not loaded.volatile:
                 await self._leave(loaded.name)
                 if isinstance(loaded.log, ReplicatedLog):
@@ -556,8 +560,6 @@ class TopicService(NamedTopics):
 
     async def _delete_inactive(self, topic: Topic) -> None:
         await self.delete_topic(topic.text, force=bool(topic.subscriptions))
-        if self.forget_grants is not None:
-            await self.forget_grants(topic.name)
 
     # -- what holds from now on, and the tick
 

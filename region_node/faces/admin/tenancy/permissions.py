@@ -78,12 +78,9 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> None:
     await _change(admin, request, change)
 
 
-async def forget(admin: Admin, name: TopicName) -> None:
-    """Deletes the grants of a topic that was deleted, and waits until this broker has seen that."""
-    if await deleted_topic_grants.forget(admin.config, admin.view, name):
-        await admin.seen(
-            lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions
-        )
+async def gone(admin: Admin, name: TopicName) -> None:
+    """Waits until this broker has seen that the grants of a deleted topic are gone."""
+    await admin.seen(lambda: not deleted_topic_grants.has_grants(admin.view.namespace(name.namespace), name))
 
 
 async def of_subscriptions(admin: Admin, request: web.Request) -> Any:

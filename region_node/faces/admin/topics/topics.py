@@ -30,6 +30,7 @@ from region_node.faces.admin.calls.existing import (
 )
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
+from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.policies.auto_creation import TooManyTopics
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
@@ -88,7 +89,7 @@ async def delete(admin: Admin, request: web.Request) -> None:
     if admin.view.partitions(str(name)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
     await admin.topics.delete_topic(await admin.here(name), force=flag(request, "force"))
-    await permissions.forget(admin, name)
+    await permissions.gone(admin, name)
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -165,10 +166,11 @@ async def delete_partitioned(admin: Admin, request: web.Request) -> None:
         "?force=true" if force else "",
         lambda part: admin.topics.delete_topic(str(part), force=force),
     )
-    await admin.config.delete_partitioned(str(name))
+    await deleted_topic_grants.forget(admin.config, admin.view, name)
     await admin.topics.policies.forget(str(name))
     await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
-    await permissions.forget(admin, name)
+    await admin.config.delete_partitioned(str(name))  # last: until then a deletion that failed can be given again
+    await permissions.gone(admin, name)
     await admin.seen(lambda: not admin.view.partitions(str(name)))
 
 

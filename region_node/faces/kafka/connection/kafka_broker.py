@@ -37,6 +37,7 @@ from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.audit_log import AuditLog
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization import deleted_topic_grants
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
 from region_node.topics.serving.topic_service import TopicService
@@ -226,14 +227,15 @@ class KafkaBroker:
     async def delete_topic(self, name: TopicName) -> None:
         """All of it, wherever its partitions are owned. Raises what the metadata raises."""
         count = self.cluster.partitioned(name)
-        if count:
+        await deleted_topic_grants.forget(self.config, self.topics.view, name)
+        await self.config.change_topic_policies(str(name), lambda _: TopicPolicies())
+        if count:  # behind what would hold for the next topic of that name: a deletion that fails is given again
             await self.config.delete_partitioned(str(name))
         await self.ids.forget(name)
         for part in [name.with_partition(index) for index in range(count)] or [name]:
             with contextlib.suppress(NotFound):
                 await self.delete_part(part)
         await self.topics.policies.forget(str(name))
-        await self.config.change_topic_policies(str(name), lambda _: TopicPolicies())
 
     async def _delete_here(self, part: TopicName) -> None:
         await self.topics.delete_topic(str(part), force=True)

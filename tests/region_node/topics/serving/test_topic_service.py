@@ -15,6 +15,7 @@ from heliograph.model.errors import (
     ConsumerBusy,
     HeliographError,
     LedgerFenced,
+    MetadataUnavailable,
     NotEnoughBookies,
     NotFound,
     NotOwner,
@@ -116,6 +117,33 @@ def test_who_asks_while_it_is_deleted_waits_and_gets_a_new_one() -> None:
         with pytest.raises(NotEnoughBookies):
             await broker.topics.delete_topic(TOPIC)
         assert not (await broker.topics.get(TOPIC, create=False)).closed, "it is not kept out for ever"
+
+    with_broker(test)
+
+
+def test_grants_go_before_data_and_stay_with_a_topic_that_is_used() -> None:
+    """A deletion that fails at them is given again, and a topic that somebody made meanwhile has none of before."""
+
+    async def test(broker: Broker) -> None:
+        away, asked = True, list[str]()
+
+        async def forget(name: TopicName) -> None:
+            asked.append(str(name))
+            assert await broker.factory.exists(TOPIC)
+            if away:
+                raise MetadataUnavailable("no majority")
+
+        broker.topics.forget_grants = forget
+        await (await broker.client()).producer(1)
+        with pytest.raises(ProducerBusy):
+            await broker.topics.delete_topic(TOPIC)
+        assert asked == []
+        with pytest.raises(MetadataUnavailable):
+            await broker.topics.delete_topic(TOPIC, force=True)
+        assert await broker.factory.exists(TOPIC)
+        away = False
+        await broker.topics.delete_topic(TOPIC, force=True)
+        assert asked == [TOPIC, TOPIC] and not await broker.factory.exists(TOPIC)
 
     with_broker(test)
 

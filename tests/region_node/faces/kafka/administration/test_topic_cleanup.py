@@ -5,6 +5,7 @@ sequences; and nothing that is used by Kafka's clients goes because nobody is co
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from global_config.backup import restored_rows
 from global_config.keys import PARTITIONED
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Put, pages_under
-from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
-from heliograph.model.errors import StorageError
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
+from heliograph.model.errors import MetadataUnavailable, StorageError
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.log.sequence_store import key_of
@@ -110,6 +111,44 @@ def test_a_topic_without_partitions_takes_its_offsets_along_whoever_deletes_it()
         assert await committed(client, "orders", 0) == [-1] and await committed(client, "others", 0) == [4]
 
     with_face(run)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_grants_and_policies_end_with_a_topic_that_a_client_deletes(partitions: int) -> None:
+    """Before its name is free: a deletion that fails at them can be given again."""
+
+    async def run(face: Face) -> None:
+        client, name = Client(face.listener), str(ORDERS)
+        await settle(20)
+        if partitions:
+            await create(client, "orders", partitions=partitions)
+        else:
+            await face.topics.create_topic(name)
+        await face.admin.update_namespace(
+            "public/default", lambda found: replace(found, topic_permissions={name: {"ann": ["consume"]}})
+        )
+        await face.admin.change_topic_policies(name, lambda _: TopicPolicies(policies={"maxConsumers": 3}))
+        txn, face.config.txn = face.config.txn, _away  # type: ignore[method-assign]
+        await settle(20)
+
+        async def delete() -> int:
+            asked = {"topic_names": ["orders"], "timeout_ms": 1000}
+            code: int = (await client.ask("delete_topics", 4, asked))["responses"][0]["error_code"]
+            return code
+
+        assert await delete() != 0
+        face.config.txn = txn  # type: ignore[method-assign]
+        await settle(20)
+        assert await delete() == 0, "it is still there"
+        await settle(20)
+        found = face.view.namespace("public/default")
+        assert found is not None and found.topic_permissions == {} and face.view.topic_policies(name) is None
+
+    with_face(run)
+
+
+async def _away(*_: Any) -> Any:
+    raise MetadataUnavailable("no majority")
 
 
 def test_a_topic_that_a_restored_configuration_does_not_know_keeps_what_groups_have_committed() -> None:
