@@ -33,7 +33,7 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.configuration.leadership import leadership
+from heliograph.model.configuration.leadership import ENDED, leadership
 from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.feature_levels import SEALED_TENANTS
@@ -46,6 +46,7 @@ V = TypeVar(
 
 PARTITIONS_MAX = 4096
 NUMBER_MAX = (1 << 31) - 1
+_DOMAINS = ("persistent", "non-persistent")
 
 
 class Offline(Protocol):
@@ -351,8 +352,8 @@ class ConfigAdmin:
             )
             return f"namespace {found[0][0].removeprefix(keys.NAMESPACES)}" if found else ""
 
-        await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users, keys.acls(name))
-        await self._store.delete(keys.tenant_quota(name))
+        beside = keys.acls(name), keys.tenant_quota(name)
+        await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users, *beside)
 
     # -- namespaces ---------------------------------------------------------------------------------------------------
 
@@ -408,23 +409,24 @@ class ConfigAdmin:
         raise busy()
 
     async def delete_namespace(self, name: str) -> None:
-        """Its partitioned topics' entries, its ACLs, and its leadership go with it; whether topics hold data is the
-        caller's to see. Raises NotFound, NotAllowed (too many).
+        """Its partitioned topics' entries, its ACLs, its leadership, and its topics' policies go with it; whether
+        topics hold data is the caller's to see. Raises NotFound, NotAllowed (too many).
         """
         async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
             _, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             topics = [
-                key
-                for domain in ("persistent", "non-persistent")
-                for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))
+                key for domain in _DOMAINS for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))
             ]
-            if len(topics) > OPS_MAX - 5:
+            if len(topics) > OPS_MAX - 6:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
+            for domain in _DOMAINS:  # before the namespace: who is asked again after a failure finds what is left
+                for key, _, _ in await self._all(keys.topic_policies(f"{domain}://{name}/")):
+                    await self._store.delete(key)
             if await self._committed(
                 [
                     Delete(keys.namespace(name), version),
-                    *map(Delete, (*topics, keys.migrated(name), leadership(name))),
+                    *map(Delete, (*topics, keys.migrated(name), leadership(name), ENDED + name)),
                     *await self.acls.without(name),
                     Check(keys.GUARD, guard),
                 ]

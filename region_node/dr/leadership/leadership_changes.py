@@ -230,13 +230,17 @@ class Switching:
         """A topic, or a namespace, is gone in every region: what comes under its name begins anew. name: the topic's
         full name, or `tenant/namespace`.
         """
+        await self.forget_subscriptions(name)
+        if "://" not in name:
+            await self._store.delete(leadership(name))
+            await self._store.delete(ENDED + name)
+
+    async def forget_subscriptions(self, name: str) -> None:
+        """Those of a topic, or a namespace, that goes begin anew. name: as in `forget`."""
         prefix = f"{SUBSCRIPTIONS}{name}/" if "://" in name else f"{SUBSCRIPTIONS}persistent://{name}/"
         async for rows in pages_under(self._store, prefix):
             for start in range(0, len(rows), _DELETED):
                 await self._store.txn([Delete(key) for key, _, _ in rows[start : start + _DELETED]])
-        if "://" not in name:
-            await self._store.delete(leadership(name))
-            await self._store.delete(ENDED + name)
 
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
         """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound,

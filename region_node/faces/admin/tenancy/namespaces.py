@@ -64,12 +64,21 @@ async def delete(admin: Admin, request: web.Request) -> None:
     topics = await admin.topics.topics(namespace)
     if topics and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
-    await delete_topics(admin, topics)
     before = await get(admin, request)
-    await admin.config.delete_namespace(namespace)
-    await forget_leadership(admin, namespace)
+    await delete_whole(admin, namespace, topics)
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
+
+
+async def delete_whole(admin: Admin, namespace: str, topics: list[str]) -> None:
+    """The namespace itself goes last: until then a deletion that failed can be given again. topics: all that are
+    stored here.
+    """
+    await delete_topics(admin, topics)
+    for topic in admin.view.partitioned(namespace):
+        await admin.topics.policies.forget(topic)
+    await forget_leadership(admin, namespace)
+    await admin.config.delete_namespace(namespace)
 
 
 async def delete_topics(admin: Admin, topics: list[str]) -> None:

@@ -61,13 +61,13 @@ def _not_in(here: Mapping[str, Any], region: str) -> int | None:
 
 
 async def forget_leadership(admin: Admin, namespace: str) -> None:
-    """The namespace is gone: another one of its name begins active-active, each of its subscriptions in every region,
-    and nothing of an earlier failover, or a schedule of drills, is held against it.
+    """Before the namespace goes, with which its own leadership goes: in another one of its name each subscription
+    begins in every region, and nothing of an earlier failover, or a schedule of drills, is held against it.
     """
     if admin.leases is None:
         return
     store = admin.leases.store
-    await Switching(store, admin.clock.wall_ms).forget(namespace)
+    await Switching(store, admin.clock.wall_ms).forget_subscriptions(namespace)
     await forget_operations(store, namespace)
     await store.delete(schedule(namespace))
 

@@ -12,7 +12,8 @@ from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_tenant
-from region_node.faces.admin.tenancy.namespaces import delete_topics
+from region_node.faces.admin.tenancy.namespaces import delete_whole
+from region_node.faces.admin.tenancy.region_removal import check_nothing_buried
 
 
 async def list_all(admin: Admin, request: web.Request) -> list[Any]:
@@ -54,8 +55,9 @@ async def delete(admin: Admin, request: web.Request) -> None:
     if namespaces and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
     for namespace in namespaces:
-        await delete_topics(admin, await admin.topics.topics(namespace))
-        await admin.config.delete_namespace(namespace)
+        check_nothing_buried(admin, namespace)
+    for namespace in namespaces:
+        await delete_whole(admin, namespace, await admin.topics.topics(namespace))
     before = await get(admin, request)
     await admin.config.delete_tenant(tenant)
     admin.changed(request, before, None)
