@@ -6,7 +6,8 @@ deletes below its own folder only; a topic's name stands in the key so that a pe
 
     {holder}/{tenant}/{namespace}/{topic}/ledger/{id:020}-{attempt}         the entries of one ledger
     {holder}/{tenant}/{namespace}/{topic}/manifest/{version:020}-{attempt}  what else a restore needs
-                                                                            version: of the topic's metadata
+                                                                            version: of the topic's metadata;
+                                                                            attempt: grows where the version stays
 
     {holder}/seen/{version:020}                                             at which version the mark stood that the
                                                                             collection of objects put into the metadata
@@ -59,6 +60,13 @@ def key(name: ObjectName) -> str:
 
 def ledger_key(holder: str, topic: str, ledger: int, attempt: str) -> str:
     return key(ObjectName(holder, topic, LEDGER, ledger, attempt))
+
+
+def manifest_attempt(moment: int, chance: int) -> str:
+    """moment: larger than that of any manifest before it under the same version, all of which are one broker's. chance:
+    64 bits. It lies behind 32 hexadecimal digits, which attempts of manifests were before.
+    """
+    return f"t{moment:016x}{chance:016x}"
 
 
 def seen_key(holder: str, version: int) -> str:

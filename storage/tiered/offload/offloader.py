@@ -37,7 +37,7 @@ from local_meta.metadata_id import instance_of
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.tiered.objects.object_names import MANIFEST, ObjectName, folder, holder_of, key, parse
+from storage.tiered.objects.object_names import MANIFEST, ObjectName, folder, holder_of, key, manifest_attempt, parse
 from storage.tiered.offload.ledger_upload import check, upload
 from storage.tiered.offload.object_collector import ObjectCollector
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored, to_drop, to_offload
@@ -135,6 +135,8 @@ class Tiering:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[NoReturn] | None = None
         self._collect_at = 0.0
+        self._manifest_moment = 0
+        """Wall time in ms, but it grows with each manifest: cursors alone give a topic's metadata no other version."""
         self._round: list[ManagedLedger] = []
         """The open topics whose turn comes yet: where there are very many, each tick takes some."""
         self._schemas, self._beside = schemas, beside
@@ -447,7 +449,8 @@ class Tiering:
         manifest = TopicManifest(
             ledger.topic, self._clock.wall_ms(), form, states, cursors, policies, described.partitions
         )
-        attempt = f"{self._context.rng.getrandbits(128):032x}"
+        self._manifest_moment = max(self._manifest_moment + 1, manifest.made_ms)
+        attempt = manifest_attempt(self._manifest_moment, self._context.rng.getrandbits(64))
         await store.put(key(ObjectName(self.holder, ledger.topic, MANIFEST, version, attempt)), _one(manifest.encode()))
         status.states, status.manifest, status.manifest_at = states, essence, self._clock.monotonic()
 

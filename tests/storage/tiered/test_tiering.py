@@ -23,9 +23,11 @@ from heliograph.model.positions import AFTER_ALL
 from local_meta import keys
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.objects.object_format import Index
-from storage.tiered.objects.object_names import MANIFEST, parse
+from storage.tiered.objects.object_names import MANIFEST, ObjectName, parse
+from storage.tiered.objects.object_names import key as object_key
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored
 from storage.tiered.offload.topic_manifest import TopicManifest
+from storage.tiered.reading.topic_restore import manifests
 from tests.storage.managed_ledger.world import TOPIC, Region, names_of, read_all
 from tests.storage.tiered.world import (
     AT_ONCE,
@@ -496,6 +498,38 @@ def test_the_manifest_keeps_a_state_that_does_not_reach_beyond_what_is_stored() 
         manifest = TopicManifest.decode(store.objects[newest])
         covered = [state for state in manifest.states if state[0] <= manifest.end]
         assert covered and covered[-1][1].decode().split(",") == WANTED
+
+    simulated(work)
+
+
+def test_manifests_of_one_version_are_in_the_order_in_which_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements alone give the topic's metadata no other version."""
+
+    async def work(sim: Simulation, region: Region) -> None:
+        store = FakeStore({})
+        broker = TierBroker(region, store, AT_ONCE)
+        await broker.tiering.start()
+        ledger = await filled(broker)
+        cursor = await ledger.open_cursor("c", (-1, -1))
+        await settled(broker, ledger)
+        version, first = ledger.stored_form()[1], ledger.ledgers()[0].ledger
+        as_before = ObjectName(broker.tiering.holder, TOPIC, MANIFEST, version, "f" * 32)
+        store.objects[object_key(as_before)] = b"of a broker that gave random names"
+        clock, step = region.sim.clock(), 0
+        monkeypatch.setattr(broker.tiering, "_clock", clock)
+        monkeypatch.setattr(clock, "wall_ms", lambda: 1_000_000 - step * 1000)  # it is put back all the time
+        for step in range(9):
+            before = set(store.objects)
+            cursor.ack_cumulative((first, step))
+            await cursor.flushed()
+            await settled(broker, ledger)
+            (made,) = set(store.objects) - before
+            (rows,) = (await manifests(store)).values()
+            assert rows[-1][1] == made and rows[-1][0].number == version, f"{step}: another one counts as the newest"
+        assert broker.tiering.collector is not None
+        for _ in range(2):
+            await broker.tiering.collector.sweep()
+        assert [key for key in store.objects if "/manifest/" in key] == [key for _, key, _ in rows[-2:]]
 
     simulated(work)
 
