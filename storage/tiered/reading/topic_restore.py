@@ -11,7 +11,7 @@ Source: docs/protocols/tiered.md, "Restore".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,6 +34,8 @@ from storage.tiered.store import ObjectStore, Stores
 _READ_BYTES = 1 << 20
 _ENTRIES_A_READ = 4096
 _CURSORS_A_WRITE = 200
+_BYTES_A_WRITE = 2 << 20
+"""Of cursors and their keys: a transaction takes 4 MiB, and one cursor no more than 1 MiB."""
 
 
 class RestoredState(Protocol):
@@ -267,13 +269,26 @@ async def _raise_ids(meta: MetadataStore, manifest: TopicManifest, infos: list[L
     )
 
 
+def _writes(puts: list[Put]) -> Iterator[list[Op]]:
+    """All of them, in order, as many at once as a transaction takes."""
+    some, size = list[Op](), 0
+    for put in puts:
+        more = len(put.key.encode()) + len(put.value)
+        if some and (len(some) == _CURSORS_A_WRITE or size + more > _BYTES_A_WRITE):
+            yield some
+            some, size = [], 0
+        some.append(put)
+        size += more
+    if some:
+        yield some
+
+
 async def _write(
     meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], page_ledgers: int | None
 ) -> None:
     """The topic's own key comes last: without it, cursors and pages are nobody's. page_ledgers: None: in no page."""
-    puts: list[Op] = [Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]
-    for start in range(0, len(puts), _CURSORS_A_WRITE):
-        await meta.txn(puts[start : start + _CURSORS_A_WRITE])
+    for puts in _writes([Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]):
+        await meta.txn(puts)
     catalog = Catalog(form.ledgers, form.state_through)
     while page_ledgers is not None and catalog.seal(page_ledgers) and catalog.history is not None:
         for page, value in catalog.history.take_changed().items():

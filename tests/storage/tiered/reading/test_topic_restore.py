@@ -5,6 +5,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
-from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.topic_restore import Restored, restore_topic
@@ -24,6 +26,8 @@ from tests.storage.managed_ledger.world import TOPIC, Names, Region, names_of, r
 from tests.storage.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, filled, more, settled, simulated, until
 
 OTHER = "persistent://public/default/other"
+OF_NOBODY: dict[str, Any] = {"request_flush": None, "wait_flushed": None}
+"""What a cursor needs that is only encoded."""
 
 
 class NamesState:
@@ -213,6 +217,27 @@ def test_nothing_is_written_where_an_object_is_not_whole(what: str, entries: int
         assert await broker.meta.get(keys.managed_ledger(TOPIC)) is None
         store.objects[key] = whole
         await restored(broker)
+
+    simulated(work)
+
+
+def test_a_topic_comes_back_with_more_cursors_than_one_transaction_takes() -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        store, _ = await lost_region(sim, region)
+        key = max(key for key in store.objects if "/manifest/" in key)
+        manifest = TopicManifest.decode(store.objects[key])
+        blob = dict(manifest.cursors)["behind"]
+        cursor = Cursor("", Catalog([], (-1, -1)), (-1, -1), durable=True, properties={}, **OF_NOBODY)
+        cursor.restore(blob)
+        cursor.properties = {"of a large one": "x" * (900 << 10)}
+        many = [(f"large {number}", cursor.encode()) for number in range(6)]
+        many += [(f"small {number}", blob) for number in range(450)]
+        store.objects[key] = replace(manifest, cursors=tuple(many)).encode()
+        broker = await empty_region(sim, store)
+        told = await restored(broker)
+        assert set(told.cursors) == {name for name, _ in many}
+        found = (await broker.open(create=False)).cursors
+        assert set(found) == set(told.cursors) and found["large 5"].properties == cursor.properties
 
     simulated(work)
 
