@@ -246,6 +246,9 @@ class ColdReader:
                 hold_s = min(_HOLD_S * (2 << min(failures, 16)), self._settings.timeout_s)
                 self._silent[store.url] = failures + 1, asyncio.get_running_loop().time() + hold_s
             raise
+        except HeliographError:  # it has answered: the others may ask it
+            self._silent.pop(store.url, None)
+            raise
         self._silent.pop(store.url, None)
         return data
 

@@ -559,6 +559,35 @@ def test_a_store_that_does_not_answer_is_asked_seldom_and_comes_back_by_itself()
     simulated(work)
 
 
+@pytest.mark.parametrize(
+    ("what", "error"), [("missing", NoSuchObject), ("cut", CorruptData), ("refused", StoreRefused)]
+)
+def test_a_store_that_has_answered_is_silent_no_more_whatever_it_said(what: str, error: type[Exception]) -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        store = FakeStore({})
+        first = TierBroker(region, store, AT_ONCE)
+        await first.tiering.start()
+        await settled(first, await filled(first))
+        broker = TierBroker(region, store, OFF)
+        ledger = await broker.open()
+        bad, good = ((info.ledger, 0) for info in ledger.ledgers()[:2])
+        store.fail = StoreUnavailable("no answer")
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            await ledger.read(bad, 5, 1 << 20)
+        await asyncio.sleep(2)
+        key = ledger_objects(store.objects)[0]
+        store.fail = StoreRefused("not with these credentials") if what == "refused" else None
+        store.objects[key] = store.objects[key][:10]
+        if what == "missing":
+            del store.objects[key]
+        with pytest.raises(error):
+            await ledger.read(bad, 5, 1 << 20)
+        store.fail = None
+        assert await ledger.read(good, 5, 1 << 20), "another one's object is there"
+
+    simulated(work)
+
+
 def test_a_local_copy_whose_metadata_is_gone_already_is_no_hindrance() -> None:
     async def work(sim: Simulation, region: Region) -> None:
         store = FakeStore({})
