@@ -31,7 +31,7 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.recent_latencies import Recent
-from heliograph.runtime.task_set import cancel_all
+from heliograph.runtime.task_set import cancel_all, report_unexpected
 from heliograph.runtime.throttle import Throttle
 from local_meta.metadata_id import instance_of
 from storage.ledger.ledger_context import LedgerContext
@@ -80,6 +80,8 @@ class OffloadStatus:
     """How many of the `errors` were the store's, not the broker's."""
     offloaded_bytes: int = 0
     not_before: float = 0.0
+    unread: bool = False
+    """The last failure was that of a look at what is to be done, not of an attempt."""
     states: States | None = None
     """The states in the last manifest; None: not known yet."""
     manifest: tuple[object, ...] = ()
@@ -237,32 +239,45 @@ class Tiering:
         return opened
 
     def _look(self, ledger: ManagedLedger) -> None:
-        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        """Begins what the topic's policies ask for; what goes wrong with it is told, and keeps no other one waiting."""
+        status, now = self.status(ledger.topic), self._clock.monotonic()
         if (
             len(self._running) >= _QUEUE_MAX
             or ledger.topic in self._running
             or ledger.failed is not None
-            or self.status(ledger.topic).not_before > now
+            or status.not_before > now
         ):
             return
         try:
-            infos = ledger.unsettled()
+            due = self._is_due(ledger, now)
         except MetadataUnavailable:
-            return  # they are being read: the next look has them
+            return  # its ledgers are being read: the next look has them
+        except Exception as error:
+            status = self._status.setdefault(ledger.topic, status)
+            status.unread = True
+            self._failed(ledger.topic, status, error)
+            report_unexpected(error, f"the look at what is to be offloaded of {ledger.topic}")
+            return
+        if status.unread:
+            status.state, status.error, status.failures, status.unread = "NOT_RUN", "", 0, False
+        if due:
+            self._begin(ledger, None)
+
+    def _is_due(self, ledger: ManagedLedger, now: float) -> bool:
+        infos, now_ms = ledger.unsettled(), self._clock.wall_ms()
         beside = [] if self._beside is None else self._beside.ledgers(ledger.topic)
         if not any(info.closed_ms for info in infos) and not beside:
-            return
+            return False
         policy = self._policy(ledger.topic)
         if not policy.active and not ledger.settled and all(info.offload is None for info in (*infos, *beside)):
-            return
-        beside_due = to_offload(beside, policy, now_ms) or to_drop(beside, policy, now_ms)
-        if (
-            beside_due
+            return False
+        return bool(
+            to_offload(beside, policy, now_ms)
+            or to_drop(beside, policy, now_ms)
             or to_offload(infos, policy, now_ms)
             or to_drop(infos, policy, now_ms)
             or self._manifest_due(ledger, infos, now)
-        ):
-            self._begin(ledger, None)
+        )
 
     def due(self, topic: str, infos: list[LedgerInfo]) -> bool:
         """Whether the policies want any of its ledgers moved now."""
@@ -285,7 +300,7 @@ class Tiering:
 
     def _begin(self, ledger: ManagedLedger, before: Position | None, roll_over: bool = False) -> None:
         status = self._status.setdefault(ledger.topic, OffloadStatus())
-        status.state, status.error = "RUNNING", ""
+        status.state, status.error, status.unread = "RUNNING", "", False
         self._running[ledger.topic] = self._context.tasks.spawn(self._run(ledger, before, roll_over, status))
 
     # -- one topic ----------------------------------------------------------------------------------------------------
@@ -304,18 +319,17 @@ class Tiering:
                 await self._all_steps(ledger, before, status, early)
             status.state, status.failures = "SUCCESS", 0
         except HeliographError as error:
-            status.state, status.error = "ERROR", str(error)
-            status.failures += 1
-            status.errors += 1
-            status.store_errors += isinstance(error, StoreUnavailable | StoreRefused)
-            status.not_before = self._clock.monotonic() + self._settings.tick_s * (
-                1 << min(status.failures, _BACK_OFF_MAX)
-            )
-            log.warning(
-                "tier.offload_failed", extra={"topic": ledger.topic, "error": str(error), "failures": status.failures}
-            )
+            self._failed(ledger.topic, status, error)
         finally:
             self._running.pop(ledger.topic, None)
+
+    def _failed(self, topic: str, status: OffloadStatus, error: Exception) -> None:
+        status.state, status.error = "ERROR", str(error)
+        status.failures += 1
+        status.errors += 1
+        status.store_errors += isinstance(error, StoreUnavailable | StoreRefused)
+        status.not_before = self._clock.monotonic() + self._settings.tick_s * (1 << min(status.failures, _BACK_OFF_MAX))
+        log.warning("tier.offload_failed", extra={"topic": topic, "error": str(error), "failures": status.failures})
 
     async def _all_steps(
         self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None

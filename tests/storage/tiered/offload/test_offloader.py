@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from heliograph.model.errors import CorruptData
 from heliograph.runtime.recent_latencies import Recent
 from storage.tiered.offload.offloader import _TOPICS_A_TICK, OffloadStatus, Tiering
 from storage.tiered.tiered_settings import TieredSettings
@@ -20,7 +22,7 @@ def made(opened: list[Any]) -> Tiering:
         opened=lambda: opened,
         policy=nothing,
         describe=nothing,
-        collects=nothing,
+        collects=lambda: False,
         clock=FakeClock(),
         settings=TieredSettings(),
     )
@@ -36,6 +38,36 @@ def test_a_tick_costs_no_more_however_many_topics_are_open() -> None:
     tiering._next_topics()
     del opened[_TOPICS_A_TICK:]
     assert [len(tiering._next_topics()) for _ in range(2)] == [_TOPICS_A_TICK, _TOPICS_A_TICK], "all of them, each time"
+
+
+def test_a_topic_that_cannot_be_looked_at_is_told_of_and_the_others_have_their_turn() -> None:
+    asked: list[str] = []
+
+    class Ledger:
+        failed = None
+
+        def __init__(self, topic: str, error: Exception | None) -> None:
+            self.topic, self.error = topic, error
+
+        def unsettled(self) -> list[Any]:
+            asked.append(self.topic)
+            if self.error is not None:
+                raise self.error
+            return []
+
+    damaged, odd = Ledger("damaged", CorruptData("page 7 cannot be read")), Ledger("odd", ZeroDivisionError("by zero"))
+    opened: list[Any] = [damaged, odd, Ledger("whole", None)]
+    tiering = made(opened)
+    asyncio.run(tiering._tick_in_slices())
+    assert asked == ["damaged", "odd", "whole"]
+    assert tiering.failures() == {"damaged": 1, "odd": 1}
+    assert (tiering.status("damaged").state, tiering.status("damaged").error) == ("ERROR", "page 7 cannot be read")
+    tiering.tick()
+    assert asked[3:] == ["whole"], "the others a while later"
+    damaged.error = None
+    tiering.status("damaged").not_before = 0.0
+    tiering.tick()
+    assert tiering.failures() == {"odd": 1} and tiering.status("damaged").error == ""
 
 
 def test_nothing_is_kept_of_topics_that_are_other_brokers_by_now() -> None:
