@@ -51,6 +51,9 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
                                                              (region_node.security.read_permits)
     /seen-by/bookies/{id}  /seen-by/tiers/{holder}           the mark of who deletes by this metadata
                                                              (local_meta.metadata_age)
+    /tier-claims/{tenant}/{namespace}/{hash:08x}/{topic}     whether a topic is being restored from objects, or objects
+                                                             of it are being deleted, under a lease
+                                                             (storage.tiered.offload.object_claims)
     counters, apart from keys: ledger-ids
 """
 
@@ -94,6 +97,7 @@ MANAGED_LEDGERS = "/ml/"
 LEDGER_PAGES = "/ml-pages/"
 CURSORS = "/cursors/"
 TOPIC_POLICIES = "/topic-policies/"
+TIER_CLAIMS = "/tier-claims/"
 BROKER_POLICIES = "/broker-policies"
 READ_KEYS = "/security/reads"
 REVOKED = "/security/revocations/"
@@ -239,6 +243,10 @@ def managed_ledgers(namespace: str) -> str:
 def managed_ledgers_between(namespace: str, low: int, high: int) -> tuple[str, str]:
     """[start, end) of the managed ledgers of the topics whose hashes are in [low, high): those of a bundle."""
     return _between(managed_ledgers(namespace), low, high)
+
+
+def tier_claim(topic: str) -> str:
+    return TIER_CLAIMS + _topic(topic)
 
 
 def ledger_page(topic: str, first_ledger: int) -> str:

@@ -4,8 +4,8 @@ topics that were deleted.
 Is: the rule, and its sweep over one holder's folder. Isn't: what names an object (that is the topic's metadata).
 Invariants: objects are listed first, metadata is read after that: an object is uploaded only once the metadata names
 its attempt, and an attempt that was dropped never comes back; so what was listed, and is not named then, never will be.
-It goes only when two sweeps have found it so, under the same instance id of the metadata. No lock is needed, and
-several brokers may do it at once. Another holder's objects are never touched.
+It goes only when two sweeps have found it so, under the same instance id of the metadata. Several brokers may do it at
+once; a topic that is being restored is left alone (`object_claims`). Another holder's objects are never touched.
 Nothing goes by a metadata that went back, as one does whose disk or machine is put back to a snapshot, until an
 operator confirms: each sweep puts a mark there (`local_meta.metadata_age`), and its version into the store before it
 deletes; and an object of a ledger whose id is still to be given out, or was passed over (`local_meta.ledger_ids`) where
@@ -37,6 +37,7 @@ from storage.tiered.objects.object_names import (
     seen_key,
     seen_version,
 )
+from storage.tiered.offload.object_claims import COLLECT_MS, claim_to_collect, lease
 from storage.tiered.store import ObjectStore
 
 log = logging.getLogger("storage.tiered.collector")
@@ -94,12 +95,10 @@ class ObjectCollector:
             self._unnamed = {}
             return []
         noted, again = {key for key in unnamed if key in self._unnamed}, list[str]()
-        for topic in dict.fromkeys(name.topic for key in unnamed if key in noted and (name := parse(key))):
-            # the other topics took their time: this one may have been restored since
-            gone = [key for key in await self._doomed(topic, found[topic]) if key in noted]
-            for start in range(0, len(gone), _DELETES_AT_ONCE):
-                await self._store.delete(gone[start : start + _DELETES_AT_ONCE])
-            again += gone
+        if noted:
+            async with lease(self._meta, COLLECT_MS) as held:
+                for topic in dict.fromkeys(name.topic for key in unnamed if key in noted and (name := parse(key))):
+                    again += await self._delete(topic, found[topic], noted, held)
         self._unnamed = dict.fromkeys(unnamed)
         for key in again:
             del self._unnamed[key]
@@ -108,6 +107,20 @@ class ObjectCollector:
             if (name := parse(key)) is not None:
                 self.count(name.topic)
         return again
+
+    async def _delete(
+        self, topic: str, objects: Sequence[tuple[str, ObjectName]], noted: Collection[str], held: int
+    ) -> list[str]:
+        """What is still doomed of the noted ones; nothing while the topic is being restored. held: the lease."""
+        if not await claim_to_collect(self._meta, topic, held):
+            return []
+        # the other topics took their time: this one may have been restored since
+        gone = [key for key in await self._doomed(topic, objects) if key in noted]
+        for start in range(0, len(gone), _DELETES_AT_ONCE):
+            await self._meta.renew(held)
+            await self._store.delete(gone[start : start + _DELETES_AT_ONCE])
+        await self._meta.delete(keys.tier_claim(topic))
+        return gone
 
     async def _doomed(self, topic: str, objects: Sequence[tuple[str, ObjectName]]) -> list[str]:
         """Those that the topic, as the metadata has it now, does not name."""

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from heliograph.kv.metadata_store import MetadataStore, Op, Put
+from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Op, Put
 from heliograph.model.errors import AlreadyExists, CorruptData, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
@@ -26,6 +26,7 @@ from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.tiered.objects.object_names import MANIFEST, ObjectName, parse
 from storage.tiered.objects.object_names import key as key_of
 from storage.tiered.offload.ledger_upload import check
+from storage.tiered.offload.object_claims import RESTORE_MS, claim_to_restore, lease
 from storage.tiered.offload.offload_plan import stored_prefix
 from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.cold_reader import ColdReader
@@ -127,8 +128,8 @@ async def restore_topic(
     prepare: called once, when nothing stands in the way any more: makes what the topic needs around it, and returns
     notes.
 
-    Raises NotFound, AlreadyExists, NotAllowed (several holders), NoSuchObject and CorruptData (nothing was written),
-    and what store and metadata raise.
+    Raises NotFound, AlreadyExists, NotAllowed (several holders, or objects that are being deleted), NoSuchObject and
+    CorruptData (nothing was written), and what store and metadata raise.
     """
     if url == stores.own_url:
         url = ""
@@ -137,44 +138,46 @@ async def restore_topic(
         raise AlreadyExists(
             f"{topic} exists in this region: delete it first, if it is to be replaced by what the object store has"
         )
-    chosen = await _choose(store, topic, holder)
-    manifest, notes = await newest_manifest(store, chosen)
-    infos = [_local_gone(info, url) for info in stored_prefix(manifest.metadata.ledgers)]
-    if not infos:
-        raise NotFound(f"{store.url} holds a manifest of {topic}, but no ledger of it")
-    for info in infos:
-        assert info.offload is not None
-        await check(stores.get(info.offload.store), topic, info, info.offload)
-    left = manifest.metadata.ledgers[len(infos) :]
-    if left and (unstored := sum(info.entries for info in left)):
-        notes.append(
-            f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and "
-            "are not restored"
+    async with lease(meta, RESTORE_MS) as held:
+        claim = await claim_to_restore(meta, topic, held)
+        chosen = await _choose(store, topic, holder)
+        manifest, notes = await newest_manifest(store, chosen)
+        infos = [_local_gone(info, url) for info in stored_prefix(manifest.metadata.ledgers)]
+        if not infos:
+            raise NotFound(f"{store.url} holds a manifest of {topic}, but no ledger of it")
+        for info in infos:
+            assert info.offload is not None
+            await check(stores.get(info.offload.store), topic, info, info.offload)
+        left = manifest.metadata.ledgers[len(infos) :]
+        if left and (unstored := sum(info.entries for info in left)):
+            notes.append(
+                f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and "
+                "are not restored"
+            )
+        last = (infos[-1].ledger, infos[-1].entries - 1)
+        blob, next_index = await _state_at_end(reader, topic, infos, manifest, state, notes)
+        terminated = min(last, manifest.metadata.terminated_at) if manifest.metadata.terminated_at is not None else None
+        form = ManagedLedgerMetadata(tuple(infos), blob, last, terminated, manifest.metadata.properties, next_index, 0)
+        catalog = Catalog(infos, last)
+        cursors = {name: _clamped(name, cursor, catalog) for name, cursor in manifest.cursors if keep_cursor(name)}
+        notes += await prepare(manifest)
+        await _raise_ids(meta, manifest, infos)
+        await _write(meta, topic, form, cursors, page_ledgers if may_page else None, claim)
+        size = sum(info.size_bytes for info in infos)
+        entries = sum(info.entries for info in infos)
+        return Restored(
+            topic,
+            chosen[0][0].holder,
+            len(infos),
+            entries,
+            size,
+            last,
+            tuple(sorted(cursors)),
+            manifest.made_ms,
+            manifest.policies,
+            manifest.partitions,
+            tuple(notes),
         )
-    last = (infos[-1].ledger, infos[-1].entries - 1)
-    blob, next_index = await _state_at_end(reader, topic, infos, manifest, state, notes)
-    terminated = min(last, manifest.metadata.terminated_at) if manifest.metadata.terminated_at is not None else None
-    form = ManagedLedgerMetadata(tuple(infos), blob, last, terminated, manifest.metadata.properties, next_index, 0)
-    catalog = Catalog(infos, last)
-    cursors = {name: _clamped(name, cursor, catalog) for name, cursor in manifest.cursors if keep_cursor(name)}
-    notes += await prepare(manifest)
-    await _raise_ids(meta, manifest, infos)
-    await _write(meta, topic, form, cursors, page_ledgers if may_page else None)
-    size = sum(info.size_bytes for info in infos)
-    entries = sum(info.entries for info in infos)
-    return Restored(
-        topic,
-        chosen[0][0].holder,
-        len(infos),
-        entries,
-        size,
-        last,
-        tuple(sorted(cursors)),
-        manifest.made_ms,
-        manifest.policies,
-        manifest.partitions,
-        tuple(notes),
-    )
 
 
 async def _choose(store: ObjectStore, topic: str, holder: str) -> list[tuple[ObjectName, str, int]]:
@@ -284,9 +287,16 @@ def _writes(puts: list[Put]) -> Iterator[list[Op]]:
 
 
 async def _write(
-    meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], page_ledgers: int | None
+    meta: MetadataStore,
+    topic: str,
+    form: ManagedLedgerMetadata,
+    cursors: dict[str, bytes],
+    page_ledgers: int | None,
+    claim: Check,
 ) -> None:
-    """The topic's own key comes last: without it, cursors and pages are nobody's. page_ledgers: None: in no page."""
+    """The topic's own key comes last: without it, cursors and pages are nobody's. page_ledgers: None: in no page.
+    claim: without it objects may be gone that were looked at.
+    """
     for puts in _writes([Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]):
         await meta.txn(puts)
     catalog = Catalog(form.ledgers, form.state_through)
@@ -296,8 +306,13 @@ async def _write(
     pages, ledgers = catalog.forms(0)
     key, blob = keys.managed_ledger(topic), replace(form, ledgers=ledgers, pages=pages).encode()
     try:
-        await meta.put(key, blob, expected=-1)
+        await meta.txn([Put(key, blob, ABSENT), claim])
     except VersionConflict as error:
+        if await meta.get(key) is None:
+            raise NotAllowed(
+                f"another restore of {topic} has begun meanwhile, or this one took longer than a day: objects may have "
+                "been deleted that it has looked at; if there is no other one, try again"
+            ) from error
         raise AlreadyExists(f"{topic} was made by somebody else meanwhile") from error
     except OutcomeUnknown:
         found = await meta.get(key)

@@ -4,7 +4,8 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
+from storage.tiered.offload.object_claims import claim_to_restore
+from storage.tiered.offload.object_collector import ObjectCollector
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from storage.tiered.offload.topic_manifest import TopicManifest
 from storage.tiered.reading.topic_restore import Restored, restore_topic
@@ -238,6 +241,90 @@ def test_a_topic_comes_back_with_more_cursors_than_one_transaction_takes() -> No
         assert set(told.cursors) == {name for name, _ in many}
         found = (await broker.open(create=False)).cursors
         assert set(found) == set(told.cursors) and found["large 5"].properties == cursor.properties
+
+    simulated(work)
+
+
+async def deleted_topic(region: Region) -> tuple[TierBroker, list[tuple[int, int, str]], ObjectCollector]:
+    """A topic that was offloaded and deleted; (its broker, what objects hold of it, who has noted these by now)."""
+    broker = TierBroker(region, FakeStore({}), AT_ONCE)
+    await broker.tiering.start()
+    ledger = await filled(broker)
+    await settled(broker, ledger)
+    kept = [row for row in await read_all(ledger) if row[0] < ledger.ledgers()[-1].ledger]
+    broker.factory.abandon()
+    await broker.meta.delete(keys.managed_ledger(TOPIC))
+    collector = broker.tiering.collector
+    assert collector is not None and await collector.sweep() == []
+    again = TierBroker(region, broker.store, OFF)
+    await again.pool.ready()
+    return again, kept, collector
+
+
+def test_objects_of_a_topic_that_is_being_restored_stay() -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        broker, kept, collector = await deleted_topic(region)
+
+        async def sweep(_: TopicManifest) -> list[str]:
+            assert await collector.sweep() == []
+            return []
+
+        told = await restore_topic(broker.meta, broker.stores, broker.cold, TOPIC, NamesState(), sweep)
+        for _ in range(2):
+            await collector.sweep()
+        assert told.entries == len(kept) and await read_all(await broker.open(create=False)) == kept
+        assert await broker.meta.range(keys.TIER_CLAIMS, keys.TIER_CLAIMS + "~") == []
+
+    simulated(work)
+
+
+def test_no_restore_begins_while_objects_of_its_topic_are_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        broker, _, collector = await deleted_topic(region)
+        delete, refused = broker.store.delete, list[str]()
+
+        async def meanwhile(names: Sequence[str]) -> None:
+            if any("/ledger/" in name for name in names):
+                with pytest.raises(NotAllowed, match="being deleted just now"):
+                    await restored(broker)
+                refused.extend(names)
+            await delete(names)
+
+        monkeypatch.setattr(broker.store, "delete", meanwhile)
+        assert await collector.sweep() == refused != []
+        with pytest.raises(NotFound):
+            await restored(broker)
+
+    simulated(work)
+
+
+def test_a_restore_that_crashed_keeps_objects_no_longer_than_its_lease_and_is_begun_anew() -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        broker, kept, collector = await deleted_topic(region)
+        await claim_to_restore(broker.meta, TOPIC, await broker.meta.grant(60_000))
+        assert await collector.sweep() == []
+        assert (await restored(broker)).entries == len(kept)
+        await broker.meta.delete(keys.managed_ledger(TOPIC))
+        await claim_to_restore(broker.meta, TOPIC, await broker.meta.grant(60_000))
+        for _ in range(2):
+            assert await collector.sweep() == []
+        await asyncio.sleep(61)
+        assert await collector.sweep() != []
+
+    simulated(work)
+
+
+def test_a_restore_whose_claim_is_gone_writes_no_topic() -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        broker, _, _ = await deleted_topic(region)
+
+        async def overtaken(_: TopicManifest) -> list[str]:
+            await claim_to_restore(broker.meta, TOPIC, await broker.meta.grant(60_000))
+            return []
+
+        with pytest.raises(NotAllowed, match="another restore"):
+            await restore_topic(broker.meta, broker.stores, broker.cold, TOPIC, NamesState(), overtaken)
+        assert await broker.meta.get(keys.managed_ledger(TOPIC)) is None
 
     simulated(work)
 
