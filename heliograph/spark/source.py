@@ -362,7 +362,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Raises Trimmed where ledgers are gone that the subscription had not passed by this query: it was moved, or
         removed, by somebody or some policy.
 
-        Asked before the subscription is moved again, and only of topics that stand in a ledger that is gone; most of
+        Asked before the subscription is moved again, and only of topics that stand before all that is kept; most of
         these had been read.
         """
         if not self._options.subscription or self._options.gaps_allowed:
@@ -370,12 +370,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         doubtful: Positions = {}
         for topic, snapshot in snapshots.items():
             place, first = places.get(topic), begin(snapshot)
-            if (
-                place is None
-                or place.region not in ("", snapshot.region)
-                or not snapshot.trimmed
-                or place.at[0] >= first[0]
-            ):
+            if place is None or place.region not in ("", snapshot.region) or not snapshot.trimmed or place.at >= first:
                 continue
             if self._whole.get(topic) != (place.at, first):
                 doubtful[topic] = place.at

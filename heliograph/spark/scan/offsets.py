@@ -160,7 +160,8 @@ def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_los
     read, passes `may_lose`.
     """
     ranges: list[EntryRange] = []
-    oldest = min((ledger for ledger, _, _ in snapshot.ledgers), default=stop[0])
+    nothing = end(snapshot)[0] + 1 if snapshot.trimmed else stop[0]
+    oldest = min((ledger for ledger, _, _ in snapshot.ledgers), default=nothing)
     if start < stop and start[0] < oldest and snapshot.trimmed and not may_lose:
         raise Trimmed(
             f"{snapshot.topic}: the query stands at {start[0]}:{start[1]}, and everything before ledger {oldest} was "
@@ -281,6 +282,14 @@ def planned(topic: str, begin: TopicPlace | None, stop: TopicPlace) -> list[Entr
     ):
         parts = ((stop.at[0], begin.at[1], stop.at[1] - 1),)
     return sized([EntryRange(topic, *part, 1) for part in parts], stop.size_bytes)
+
+
+def covers(found: list[EntryRange], wanted: list[EntryRange]) -> bool:
+    """Whether all entries of `wanted` are among `found`, of one topic, with one range a ledger."""
+    there = {r.ledger: r for r in found}
+    return all(
+        r.ledger in there and there[r.ledger].first <= r.first and r.last <= there[r.ledger].last for r in wanted
+    )
 
 
 def sized(ranges: list[EntryRange], size_bytes: int) -> list[EntryRange]:

@@ -21,7 +21,7 @@ from heliograph.client.block_reader import CoordinatePlace, TopicSnapshot
 from heliograph.model.coordinates import Origin, format_coordinate
 from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.spark.scan.offsets import EntryRange, TopicPlace, Watermarks, begin, between, end
+from heliograph.spark.scan.offsets import EntryRange, TopicPlace, Watermarks, begin, between, covers, end, planned
 from heliograph.wire.run import Run
 
 
@@ -150,9 +150,11 @@ def plan(
         )
     if stop.region in here and (start is None or start.region in here):
         first = begin(snapshot) if start is None else start.at
-        return between(snapshot, first, stop.at, may_lose=may_lose), CoordinateRange(
-            stop.above if start is None else start.above
-        )
+        found = between(snapshot, first, stop.at, may_lose=may_lose)
+        # from a topic that was made anew under that name nothing was deleted yet: the batch has nothing of it
+        if snapshot.trimmed and not moved_may_lose:
+            _check_whole(snapshot.topic, found, planned(snapshot.topic, start, stop))
+        return found, CoordinateRange(stop.above if start is None else start.above)
     read = stop.above if start is None else start.vector
     if read is None or stop.vector is None:
         raise ConfigError(
@@ -164,6 +166,16 @@ def plan(
         return between(snapshot, first, stop.at, may_lose=True), CoordinateRange(read)
     last = _end_of(copy, snapshot, read, stop.vector, held, may_lose=moved_may_lose)
     return between(snapshot, first, last, may_lose=True), CoordinateRange(read, stop.vector)
+
+
+def _check_whole(topic: str, found: list[EntryRange], wanted: list[EntryRange]) -> None:
+    """Raises Trimmed where some of what the batch read when it was planned is gone."""
+    if not covers(found, wanted):
+        raise Trimmed(
+            f"{topic}: the query was in the middle of a batch from {wanted[0].ledger}:{wanted[0].first} to "
+            f"{wanted[-1].ledger}:{wanted[-1].last}, and entries of it were deleted meanwhile; see the topic's "
+            "retention, time to live, and quotas, or set fail_on_data_loss to false"
+        )
 
 
 def advanced(start: TopicPlace, region: str, at: Position, seen: Watermarks) -> TopicPlace:

@@ -20,6 +20,8 @@ from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import Trimmed
 from heliograph.model.positions import Position
+from heliograph.spark.scan.offsets import encode
+from heliograph.spark.scan.task_planning import Bundle
 from heliograph.spark.source import HeliographStreamReader
 
 OWN, TOPIC = (1, 1, 7), "persistent://a/b/t"
@@ -27,21 +29,21 @@ OWN, TOPIC = (1, 1, 7), "persistent://a/b/t"
 
 @dataclass
 class Copy:
-    """One topic: its ledgers and their entries, and where the subscription stands. `asked`: how often that was."""
+    """One topic: its ledgers and their entries, and where the subscription stands. `asked`: how often that was.
+    last: of a topic whose ledgers are all gone.
+    """
 
     ledgers: dict[int, int]
     standing: Position | None = None
     trimmed: bool = False
     asked: int = 0
     moves: list[Position] = field(default_factory=list)
+    last: Position = (-1, -1)
 
     def snapshots(self, topics: list[str]) -> dict[str, TopicSnapshot]:
         rows = tuple((ledger, count, 10 * count) for ledger, count in sorted(self.ledgers.items()) if count)
-        last = max(self.ledgers)
-        return {
-            topic: TopicSnapshot(topic, rows, (last, self.ledgers[last] - 1), OWN, {1: "us"}, (), self.trimmed)
-            for topic in topics
-        }
+        last = max(((ledger, count - 1) for ledger, count in self.ledgers.items()), default=self.last)
+        return {topic: TopicSnapshot(topic, rows, last, OWN, {1: "us"}, (), self.trimmed) for topic in topics}
 
     def partitions(self, topic: str) -> int:
         return 0
@@ -128,3 +130,46 @@ def test_a_commit_that_comes_late_hides_nothing() -> None:
     assert copy.moves[-1] == (1, 10) and copy.standing == (2, 5)
     with pytest.raises(Trimmed):
         on(made, read)
+
+
+def planned(made: HeliographStreamReader, start: dict[str, Any], stop: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """(ledger, first, last) of what the batch's tasks read."""
+    tasks = [task for task in made.partitions(start, stop) if isinstance(task, Bundle)]
+    return [(r.ledger, r.first, r.last) for task in tasks for r in task.ranges]
+
+
+@pytest.mark.parametrize(("subscription", "standing"), [("", None), ("s", (5, 100)), ("s", None), ("s", (5, 50))])
+def test_a_batch_that_runs_again_on_an_idle_topic_that_was_trimmed_is_not_empty(
+    subscription: str, standing: Position | None
+) -> None:
+    copy = Copy({5: 50})
+    made = query(copy, subscription=subscription)
+    start = on(made, made.initialOffset())
+    copy.ledgers = {5: 100}
+    stop = on(made, start)
+    assert (at(start), at(stop)) == ("5:50", "5:100")
+    assert planned(query(copy, subscription=subscription), start, stop) == [(5, 50, 74), (5, 75, 99)]
+    copy.ledgers, copy.trimmed, copy.standing, copy.last = {}, True, standing, (5, 99)
+    with pytest.raises(Trimmed, match="fail_on_data_loss"):
+        query(copy, subscription=subscription).partitions(start, stop)
+    assert planned(query(copy, subscription=subscription, fail_on_data_loss="false"), start, stop) == []
+    if standing != (5, 50):
+        with pytest.raises(Trimmed, match="fail_on_data_loss"):  # and where no batch was planned: as soon as it is gone
+            on(query(copy, subscription=subscription), start)
+    assert on(query(copy, subscription=subscription), stop) == stop, "all was read"
+
+
+@pytest.mark.parametrize("subscription", ["", "s"])
+def test_a_batch_that_runs_again_with_a_topic_that_came_in_it_has_all_that_it_had(subscription: str) -> None:
+    copy = Copy({5: 10, 6: 10})
+    start = json.loads(json.dumps(encode({})))
+    stop = on(query(copy, subscription=subscription), start)
+    halves = [(5, 0, 9), (6, 0, 9)]
+    assert planned(query(copy, subscription=subscription), start, stop) == halves
+    copy.ledgers, copy.trimmed = {6: 10, 7: 3}, True
+    with pytest.raises(Trimmed, match="batch from 5:0 to 6:9, and entries of it were deleted"):
+        query(copy, subscription=subscription).partitions(start, stop)
+    assert planned(query(copy, subscription=subscription, fail_on_data_loss="false"), start, stop) == [
+        (6, 0, 4),
+        (6, 5, 9),
+    ]
