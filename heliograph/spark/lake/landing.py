@@ -22,7 +22,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from heliograph.spark.stores.hive import kind_of
 from heliograph.spark.stores.parquet import locked
 from heliograph.spark.stores.rows import same_types, types_of
 
-STAGING, _COLUMNS, _NAMED = "_staging", "_columns.json", "_named.json"
+STAGING, _COLUMNS, _NAMED, _REPLACED = "_staging", "_columns.json", "_named.json", "_replaced"
 FORMATS = ("parquet", "delta", "iceberg", "hive")
 PARTITION = "batch"
 """What the folders of a table of parquet files are a column of, to whoever reads them as a table."""
@@ -112,9 +113,12 @@ class Landing:
 
     def staging(self, query: str, batch: int, table: str) -> Path:
         """Made where it is not there."""
-        folder = self._root / STAGING / query / str(batch) / table
+        folder = self._staged(query, batch, table)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _staged(self, query: str, batch: int, table: str) -> Path:
+        return self._root / STAGING / query / str(batch) / table
 
     def land(self, query: str, batch: int, staged: Sequence[Staged]) -> None:
         """Once, however often it is called for a batch. Raises ConfigError where a column would change its type."""
@@ -128,38 +132,53 @@ class Landing:
             )  # of two that differ the first one decides, and tasks park the other when the batch comes again
         schemas = {table: _merged(table, [each.schema for each in files]) for table, files in tables.items()}
         name = f"{batch:010d}-{query[:8]}"
+        if self._kind in ("delta", "iceberg"):
+            self._commit(query, batch, name, tables, schemas)
+            self._finish(query)
+            return
+        with self._alone(query):
+            gone = self._rename(query, batch, name, tables)
+            if self._kind == "hive":
+                self._note(name, schemas, gone)
+            self._finish(query)
+
+    def _finish(self, query: str) -> None:
+        if self._root.is_dir():  # else there has never been a row
+            sync(self._root)
+        shutil.rmtree(self._root / STAGING / query, ignore_errors=True)
+
+    def _commit(
+        self, query: str, batch: int, name: str, tables: Mapping[str, list[Staged]], schemas: Mapping[str, pa.Schema]
+    ) -> None:
+        self._check_staged(query, batch, tables)
+        lake = (
+            DeltaTables(self._root)
+            if self._kind == "delta"
+            else IcebergTables(self._root, self._database, self._catalog)
+        )
         for table, files in tables.items():
-            there = {path.name for path in self.staging(query, batch, table).iterdir()}
+            ready = self._staged(query, batch, table)
+            lake.append(
+                query,
+                batch,
+                table,
+                [Added(ready / each.name, each.rows) for each in files],
+                schemas[table],
+                f"batch-{name}",
+            )
+        lake.close()
+
+    def _check_staged(self, query: str, batch: int, tables: Mapping[str, list[Staged]]) -> None:
+        """Raises MetadataUnavailable where files of these tables are not there."""
+        for table, files in tables.items():
+            folder = self._staged(query, batch, table)
+            there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
             if missing := {each.name for each in files} - there:
                 raise MetadataUnavailable(
                     f"{len(missing)} files that tasks wrote for the table {table} are not in {self._root / STAGING}: "
                     "is `path` the same folder on driver and"
                     " workers, and does no other driver run this job?"
                 )
-        if self._kind in ("delta", "iceberg"):
-            lake = (
-                DeltaTables(self._root)
-                if self._kind == "delta"
-                else IcebergTables(self._root, self._database, self._catalog)
-            )
-            for table, files in tables.items():
-                ready = self.staging(query, batch, table)
-                lake.append(
-                    query,
-                    batch,
-                    table,
-                    [Added(ready / each.name, each.rows) for each in files],
-                    schemas[table],
-                    f"batch-{name}",
-                )
-            lake.close()
-        else:
-            gone = self._rename(query, batch, name, tables)
-            if self._kind == "hive":
-                self._note(name, schemas, gone)
-        if self._root.is_dir():  # else there has never been a row
-            sync(self._root)
-        shutil.rmtree(self._root / STAGING / query, ignore_errors=True)
 
     def note_parked(self, query: str, batch: int, rows: Mapping[tuple[str, str], int]) -> None:
         """rows: by topic and reason, what a batch has in the quarantine; the driver says it."""
@@ -175,34 +194,49 @@ class Landing:
 
     def retire(self) -> None:
         """The query of this label never comes again."""
-        for path in self._intent("").parent.glob(f"{self._label}-????????.json"):
-            path.unlink(missing_ok=True)
+        for kind in ("json", "lock"):
+            for path in self._intent("").parent.glob(f"{self._label}-????????.{kind}"):
+                path.unlink(missing_ok=True)
 
     def _rename(self, query: str, batch: int, name: str, tables: Mapping[str, list[Staged]]) -> list[str]:
         """Returns the tables that an earlier attempt had rows for, and this one has not."""
+        self._check_staged(query, batch, tables)
         name, gone = f"{PARTITION}={name}", self._intended(query, batch, list(tables))
         for table in gone:
             shutil.rmtree(self._root / table / name, ignore_errors=True)
+        befores = self._root / STAGING / _REPLACED / name  # where no other driver's end removes it
         for table, files in tables.items():
-            ready, target = self.staging(query, batch, table), self._root / table / name
+            self._check_staged(query, batch, {table: files})  # another driver may have landed it, if no lock holds here
+            ready, target, before = self._staged(query, batch, table), self._root / table / name, befores / table
             wanted = {each.name for each in files}
             for path in ready.iterdir():
                 if path.name not in wanted:  # of an attempt that failed
                     path.unlink()
-            if target.exists():
-                before = self._root / STAGING / query / f"{batch}-{table}-before"
+            replaces = target.exists()
+            if replaces:
                 shutil.rmtree(before, ignore_errors=True)  # of an attempt that ended right here
+                befores.mkdir(parents=True, exist_ok=True)
                 target.rename(before)
-            ready.rename(target)
+            try:
+                ready.rename(target)
+            except OSError:
+                if replaces:
+                    before.rename(target)
+                raise
+        shutil.rmtree(befores, ignore_errors=True)
         return gone
 
     def _intended(self, query: str, batch: int, tables: list[str]) -> list[str]:
         """Tables into which an earlier attempt of this batch may have landed, and which it has no rows for now. Writes
-        down what will be.
+        down what will be. Raises MetadataUnavailable where that is a later batch already.
         """
-        path = self._intent(f"{self._label}-{query[:8]}" if self._label else query)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._intent(self._labelled(query))
         earlier = json.loads(path.read_text()) if path.is_file() else {}
+        if earlier.get("batch", batch) > batch:
+            raise MetadataUnavailable(
+                f"micro-batch {batch} comes when {earlier['batch']} has come already: another driver runs this job, so "
+                f"stop one; or, if an older copy of its checkpoint was put back, remove {path}"
+            )
         gone = (
             [table for table in earlier.get("tables", []) if table not in tables]
             if earlier.get("batch") == batch
@@ -210,6 +244,17 @@ class Landing:
         )
         _write(path, {"batch": batch, "tables": sorted({*tables, *gone})})
         return gone
+
+    @contextmanager
+    def _alone(self, query: str) -> Iterator[None]:
+        """No other driver lands what this query has meanwhile, as far as locks of the folder hold."""
+        folder = self._intent("").parent
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, f"{self._labelled(query)}.lock"):
+            yield
+
+    def _labelled(self, query: str) -> str:
+        return f"{self._label}-{query[:8]}" if self._label else query
 
     def _intent(self, query: str) -> Path:
         return self._root / STAGING / "_intended" / f"{query}.json"

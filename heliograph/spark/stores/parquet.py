@@ -102,9 +102,9 @@ def _read(path: Path) -> tuple[pa.Table | None, dict[bytes, bytes]]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """By its file `.lock`: writers of several queries read and replace the same files."""
-    with (folder / ".lock").open("a") as file:
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """By its file of that name: writers of several queries read and replace the same files."""
+    with (folder / name).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

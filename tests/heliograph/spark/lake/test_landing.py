@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -110,6 +112,78 @@ def test_a_batch_may_die_at_its_second_rename_as_often_as_it_likes(
         (tmp_path / "a" / "batch=0000000005-01234567" / "x.parquet").write_bytes(b"")
     landing.land(QUERY, 5, [stage(landing, 5, "a", "last", n=[1])])
     assert rows(tmp_path, "a", "n", "parquet") == [1]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "hive"])
+def test_a_driver_that_stood_still_takes_nothing_of_what_its_successor_landed(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a file system without locks: it goes on between the tables, of which the other one has landed all."""
+    landing, rename = Landing(tmp_path, kind), Path.rename
+    monkeypatch.setattr(landing_module, "locked", lambda *folder: contextlib.nullcontext())
+    staged = [stage(landing, 5, "a", "x", n=[1]), stage(landing, 5, "b", "x", n=[2])]
+
+    def stands_still(path: Path, target: Path) -> Path:
+        made = rename(path, target)
+        monkeypatch.setattr(Path, "rename", rename)
+        again = [stage(landing, 5, "a", "y", n=[1]), stage(landing, 5, "b", "y", n=[2])]
+        Landing(tmp_path, kind).land(QUERY, 5, again)
+        return made
+
+    monkeypatch.setattr(Path, "rename", stands_still)
+    with pytest.raises(MetadataUnavailable, match="does no other driver run this job"):
+        landing.land(QUERY, 5, staged)
+    assert rows(tmp_path, "a", "n", "parquet") == [1] and rows(tmp_path, "b", "n", "parquet") == [2]
+
+
+def test_one_driver_at_a_time_lands_what_a_query_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, rename, seen = Landing(tmp_path), Path.rename, []
+
+    def held(*given: Any, **more: Any) -> None:
+        (path,) = tmp_path.glob("_staging/_intended/*.lock")
+        with path.open("a") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        seen.append(given[0])
+
+    def renamed(path: Path, target: Path) -> Path:
+        held(path)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(landing_module, "sync", held)
+    monkeypatch.setattr(landing_module.shutil, "rmtree", held)
+    landing.land(QUERY, 5, [stage(landing, 5, "a", "x", n=[1])])
+    assert tmp_path / "_staging" / QUERY / "5" / "a" in seen and seen[-1] == tmp_path / "_staging" / QUERY
+
+
+def test_a_batch_that_comes_behind_a_later_one_lands_nothing(tmp_path: Path) -> None:
+    landing = Landing(tmp_path)
+    for batch in (5, 6):
+        landing.land(QUERY, batch, [stage(landing, batch, "a", "x", n=[batch])])
+    for staged in ([stage(landing, 5, "a", "y", n=[7])], []):
+        with pytest.raises(MetadataUnavailable, match=r"another driver runs this job.* remove .*_intended"):
+            landing.land(QUERY, 5, staged)
+    assert rows(tmp_path, "a", "n", "parquet") == [5, 6]
+
+
+def test_what_was_there_stays_where_what_replaces_it_does_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing, rename = Landing(tmp_path), Path.rename
+    landing.land(QUERY, 5, [stage(landing, 5, "a", "x", n=[1])])
+
+    def fails(path: Path, target: Path) -> Path:
+        if path == tmp_path / "_staging" / QUERY / "5" / "a":
+            raise FileNotFoundError(path)
+        return rename(path, target)
+
+    staged = [stage(landing, 5, "a", "again", n=[1])]
+    with monkeypatch.context() as patched, pytest.raises(FileNotFoundError):
+        patched.setattr(Path, "rename", fails)
+        landing.land(QUERY, 5, staged)
+    assert rows(tmp_path, "a", "n", "parquet") == [1]
+    landing.land(QUERY, 5, staged)
+    assert rows(tmp_path, "a", "n", "parquet") == [1] and not list(tmp_path.glob("_staging/_replaced/*"))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
