@@ -173,7 +173,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         snapshots = asked(reader, options, options.topics(reader))
         told = options.told
         if told is not None and told.places is not None:
-            taken = {topic: place for topic, place in told.places.items() if topic in snapshots}
+            taken = dict(told.places)  # also of topics that have not arrived in this region yet
             new = _firsts(
                 reader,
                 snapshots,

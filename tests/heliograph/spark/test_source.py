@@ -19,8 +19,9 @@ from heliograph.client.block_reader import CoordinatePlace, TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from heliograph.model.positions import Position
-from heliograph.spark.scan.offsets import TopicPlace, encode
+from heliograph.spark.scan.offsets import TopicPlace, decode, encode
 from heliograph.spark.scan.task_planning import Bundle
+from heliograph.spark.scan.topic_groups import TopicSelection
 from heliograph.spark.source import HeliographDataSource, HeliographStreamReader
 from tests.heliograph.client.serving import Handler, Servers
 from tests.heliograph.spark.scan import moving_regions as moves
@@ -288,6 +289,30 @@ def test_a_topic_that_the_next_region_lacks_as_a_whole_is_no_gap(region: Region)
     region.gone |= set(TOPICS)
     with pytest.raises(MetadataUnavailable, match="which has not arrived"):
         query(region).partitions(start, stop)
+
+
+def test_a_topic_that_a_group_took_over_and_that_has_not_arrived_keeps_its_place(
+    region: Region, tmp_path: Path
+) -> None:
+    """Topics moved between groups while the job moved to another region: that one is read there from its place on."""
+    places = {topic: TopicPlace("us", (2, 4), {(1, 1, 7): (2, 3)}) for topic in TOPICS[2:]}
+    told = tmp_path / "group.json"
+    TopicSelection(None, frozenset(TOPICS[:2]), places).write(told)
+    region.gone.add(TOPICS[3])
+    made = query(region, group_file=str(told))
+    start = json.loads(json.dumps(made.initialOffset()))
+    assert decode(start) == places
+    stop = json.loads(json.dumps(made.latestOffset(start, ReadMaxBytes(1 << 30))))
+    assert decode(stop)[TOPICS[3]] == places[TOPICS[3]] and decode(stop)[TOPICS[2]].at == (2, 10)
+    assert {r.topic for task in made.partitions(start, stop) if isinstance(task, Bundle) for r in task.ranges} == {
+        TOPICS[2]
+    }
+    region.gone.clear()
+    made = query(region, group_file=str(told))
+    arrived = made.latestOffset(stop, ReadMaxBytes(1 << 30))
+    ranges = [r for task in made.partitions(stop, arrived) if isinstance(task, Bundle) for r in task.ranges]
+    assert {r.topic for r in ranges} == {TOPICS[3]}
+    assert sorted(entry for r in ranges for entry in range(r.first, r.last + 1)) == [4, 5, 6, 7, 8, 9]
 
 
 def test_what_makes_no_sense_is_refused(region: Region) -> None:
