@@ -3,9 +3,9 @@ commit, which names (query, batch).
 
 Is: for the ETL, appends of files that are there. Isn't: merges by key (`heliograph.spark.stores`), compaction, vacuum,
 expiry: those are the tables' owner's.
-Invariants: a commit that names a batch is not made twice; files get their final names, made of the batch, before it,
-and one that an attempt moved and did not commit is replaced. Delta: the transaction of the application QUERY. Iceberg:
-the table's property `heliograph.batch.QUERY`, in the same change of the catalogue.
+Invariants: a commit that names a batch is not made twice, nor behind one of a later batch; files get their final names,
+made of the batch, before it, and one that an attempt moved and did not commit is replaced. Delta: the transaction of
+the application QUERY. Iceberg: the table's property `heliograph.batch.QUERY`, in the same change of the catalogue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from heliograph.spark.stores.iceberg import catalog_of, trying
-from heliograph.spark.stores.rows import same_types, types_of
+from heliograph.spark.stores.rows import is_in, same_types, types_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Added:
 
 
 class Lake(Protocol):
-    """Raises ConfigError where a column would change its type."""
+    """Raises ConfigError where a column would change its type, or the table has a later batch of the query."""
 
     def append(
         self, query: str, batch: int, table: str, files: Sequence[Added], schema: pa.Schema, stem: str
@@ -66,8 +66,7 @@ class DeltaTables:
         found = (
             DeltaTable(str(folder)) if DeltaTable.is_deltatable(str(folder)) else DeltaTable.create(str(folder), schema)
         )
-        done = found.transaction_version(query)
-        if done is not None and done >= batch:
+        if is_in(table, found.transaction_version(query), batch):
             return
         known, given = found.schema().fields, Schema.from_arrow(schema).fields
         same_types(table, *({field.name: str(field.type) for field in fields} for fields in (known, given)))
@@ -99,7 +98,7 @@ class IcebergTables:
         self._catalog.create_namespace_if_not_exists(self._database)
         found = self._catalog.create_table_if_not_exists((self._database, table), schema)
         mark = f"heliograph.batch.{query}"
-        if _has(found, mark, batch):
+        if is_in(table, int(found.properties.get(mark, -1)), batch):
             return
         same_types(table, _plain(types_of(found.schema().as_arrow())), _plain(types_of(schema)))
         paths = _moved(files, self._root / table / "data", stem)
@@ -110,7 +109,7 @@ class IcebergTables:
 
     def _commit(self, table: str, mark: str, batch: int, paths: Sequence[Path], schema: pa.Schema) -> None:
         found = self._catalog.load_table((self._database, table))
-        if _has(found, mark, batch):
+        if is_in(table, int(found.properties.get(mark, -1)), batch):
             return
         with found.transaction() as change:
             if set(schema.names) - set(found.schema().column_names):
@@ -118,10 +117,6 @@ class IcebergTables:
                     wider.union_by_name(schema)
             change.add_files([f"file://{path}" for path in paths], check_duplicate_files=False)
             change.set_properties({mark: str(batch)})
-
-
-def _has(table: Any, mark: str, batch: int) -> bool:
-    return int(table.properties.get(mark, -1)) >= batch
 
 
 def _plain(types: Mapping[str, str]) -> dict[str, str]:

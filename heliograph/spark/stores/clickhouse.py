@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.stores.rows import Upsert, same_keys, same_types
+from heliograph.spark.stores.rows import Upsert, is_in, same_keys, same_types
 
 _ROWS, _TRIES = 10_000, 5
 _MONTHS = 100
@@ -122,7 +122,7 @@ class ClickHouseStore:
         _check_times(given)
         self._prepared(given)
         done, newest = self._marks(given)
-        if given.batch is not None and done is not None and done >= given.batch:
+        if is_in(given.table, done, given.batch):
             return
         version = newest + 1
         names = [*given.rows.column_names, "_writer", "_version"]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import KEYS, Upsert, keys_of, same_keys, same_types
+from heliograph.spark.stores.rows import KEYS, Upsert, is_in, keys_of, same_keys, same_types
 
 _TRIES = 10
 
@@ -58,8 +58,7 @@ class DeltaStore:
             ),
             given.keys,
         )
-        done = table.transaction_version(given.query)
-        if given.batch is not None and done is not None and done >= given.batch:
+        if is_in(given.table, table.transaction_version(given.query), given.batch):
             return
         table = _widened(table, given, Schema.from_arrow(given.rows.schema).fields)
         marks = [Transaction(given.query, given.batch)] if given.batch is not None else []

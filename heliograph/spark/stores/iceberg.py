@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, keys_of, merged, plain, same_keys
+from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, is_in, keys_of, merged, plain, same_keys
 
 _TRIES = 10
 _SAME = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.int8(): pa.int32(), pa.int16(): pa.int32()}
@@ -50,7 +50,7 @@ class IcebergStore:
         )
         same_keys(given.table, keys_of(table.properties.get(KEYS), table.schema().column_names, given.keys), given.keys)
         mark = f"heliograph.batch.{given.query}"
-        if given.batch is not None and int(table.properties.get(mark, -1)) >= given.batch:
+        if is_in(given.table, int(table.properties.get(mark, -1)), given.batch):
             return
         periods = [at.isoformat() for at in pc.unique(given.rows[PERIOD]).to_pylist()]
         touched = f"{PERIOD} IN ('" + "', '".join(periods) + "')"

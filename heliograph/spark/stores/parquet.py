@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, keys_of, merged, same_keys
+from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, is_in, keys_of, merged, same_keys
 
 BUCKET = "bucket"
 _BATCHES, _KEYS = b"heliograph.batches", KEYS.encode()
@@ -59,7 +59,7 @@ class ParquetStore:
         batches: dict[str, int] = json.loads(marks.get(_BATCHES, b"{}"))
         if known is not None:
             same_keys(given.table, keys_of(marks.get(_KEYS, b"").decode(), known.schema.names, given.keys), given.keys)
-        if given.batch is not None and batches.get(given.query, -1) >= given.batch:
+        if is_in(given.table, batches.get(given.query), given.batch):
             return
         if given.batch is not None:
             batches[given.query] = given.batch

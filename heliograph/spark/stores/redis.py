@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.stores.rows import Upsert
+from heliograph.spark.stores.rows import Upsert, is_in
 
 _ROWS = 1000
 
@@ -40,7 +40,7 @@ class RedisStore:
         marks = f"{self._prefix}{given.table}:_batches"
         try:
             done = self._client.hget(marks, given.query)
-            if given.batch is not None and done is not None and int(done) >= given.batch:
+            if is_in(given.table, None if done is None else int(done), given.batch):
                 return
             for chunk in given.rows.to_batches(_ROWS):
                 self._write(given, chunk.to_pylist())

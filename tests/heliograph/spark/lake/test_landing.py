@@ -70,6 +70,19 @@ def test_a_batch_that_runs_again_is_there_once(tmp_path: Path, kind: str) -> Non
     assert not (tmp_path / "_staging" / QUERY).exists(), "nothing is left behind"
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_batch_below_one_that_is_there_is_refused(tmp_path: Path, kind: str) -> None:
+    """Which a checkpoint that was restored from a backup brings, with other rows than were in the one before."""
+    landing = Landing(tmp_path, kind)
+    for batch in (0, 20):
+        landing.land(QUERY, batch, [stage(landing, batch, "a", "one", n=[batch])])
+    with pytest.raises(ConfigError, match=r"older than table a: that has micro-batch 20 of the query, and this is 11"):
+        landing.land(QUERY, 11, [stage(landing, 11, "a", "one", n=[11, 12])])
+    landing.land(QUERY, 21, [stage(landing, 21, "b", "one", n=[21])])
+    landing.land(QUERY, 22, [stage(landing, 22, "a", "one", n=[22])])
+    assert rows(tmp_path, "a", "n", kind) == [0, 20, 22]
+
+
 def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

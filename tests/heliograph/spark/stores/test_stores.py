@@ -14,6 +14,7 @@ import pytest
 from heliograph.model.errors import ConfigError
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.clickhouse import ClickHouseStore
+from heliograph.spark.stores.redis import RedisStore
 from heliograph.spark.stores.rows import RowStore, Upsert, merged
 from tests.heliograph.spark.stores.support import NOON, ONE, Died, dying, given
 
@@ -70,10 +71,50 @@ def test_each_writer_has_its_own_columns_of_a_key(kind: str, tmp_path: Path) -> 
 
 def test_a_batch_that_comes_again_changes_nothing(kind: str, tmp_path: Path) -> None:
     store = opened(kind, tmp_path)
-    for batch, clicks in ((0, 1), (1, 2), (1, 666), (0, 777)):  # other values, so that an application shows
+    for batch, clicks in ((0, 1), (1, 2), (1, 666)):  # other values, so that an application shows
         store.upsert(given(batch, [(NOON, "ann", clicks)]))
     store.upsert(given(0, [(NOON, "bob", 5)], query="another"))  # of a new checkpoint, which counts from 0 again
     assert [(row["user"], row["clicks"]) for row in read(kind, tmp_path)] == [("ann", 2), ("bob", 5)]
+
+
+def test_a_batch_below_one_that_is_there_is_refused(kind: str, tmp_path: Path) -> None:
+    """As a checkpoint that was restored from a backup brings it: it has other rows than the batch that had the number
+    before, and whoever passed it over would lose them.
+    """
+    store = opened(kind, tmp_path)
+    for batch in (0, 20):
+        store.upsert(given(batch, [(NOON, "ann", batch)]))
+    with pytest.raises(ConfigError, match=r"older than table t: that has micro-batch 20 of the query, and this is 11"):
+        store.upsert(given(11, [(NOON, "ann", 11), (NOON, "bob", 11)]))
+    store.upsert(given(21, [(NOON, "eve", 21)]))
+    assert [(row["user"], row["clicks"]) for row in read(kind, tmp_path)] == [("ann", 20), ("eve", 21)]
+
+
+def test_redis_and_clickhouse_refuse_a_batch_below_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of those whose tables lie with a server, up to what they have heard from it."""
+
+    class Client:
+        def hget(self, name: str, query: str) -> str:
+            assert (name, query) == ("p:t:_batches", "q1")
+            return "20"
+
+    class Engine:
+        def run(self, sql: str, data: bytes = b"") -> bytes:
+            return b"20\n"
+
+        def release(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    redis = object.__new__(RedisStore)
+    redis._client, redis._errors, redis._prefix, redis._expire_s = Client(), (), "p:", 0
+    clickhouse = ClickHouseStore(Engine())
+    monkeypatch.setattr(clickhouse, "_prepared", lambda given: None)
+    stores: list[RowStore] = [redis, clickhouse]
+    for store in stores:
+        store.upsert(given(20, [(NOON, "ann", 1)]))  # it has come again
+        with pytest.raises(ConfigError, match=r"micro-batch 20 of the query, and this is 11"):
+            store.upsert(given(11, [(NOON, "ann", 1)]))
 
 
 def test_a_column_keeps_its_type(kind: str, tmp_path: Path) -> None:
