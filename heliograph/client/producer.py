@@ -91,10 +91,19 @@ class TopicProducer:
     """
 
     def __init__(
-        self, brokers: Brokers, topic: str, name: str, *, patience_s: float = 60.0, compress: Compress | None = None
+        self,
+        brokers: Brokers,
+        topic: str,
+        name: str,
+        *,
+        patience_s: float = 60.0,
+        compress: Compress | None = None,
+        ids_end: int | None = None,
     ) -> None:
-        """name: of the producer; deduplication goes by it."""
-        self.topic, self.name = str(TopicName.parse(topic)), name
+        """name: of the producer; deduplication goes by it. ids_end: from there on sequence ids are of later writers
+        under that name: where such are stored, whoever writes has gone back, and nothing is taken for what is there.
+        """
+        self.topic, self.name, self._ids_end = str(TopicName.parse(topic)), name, ids_end
         self.skipped = 0
         """Messages that the broker had already."""
         self._brokers, self._patience_s, self._compress = brokers, patience_s, compress
@@ -250,6 +259,12 @@ class TopicProducer:
             raise NotAllowed(
                 f"{self.topic} refused a message, and its broker, of an earlier version, has stored later ones: "
                 "upgrade brokers before Spark"
+            )
+        if self._ids_end is not None and self._stored >= self._ids_end:
+            raise NotAllowed(
+                f"the checkpoint is older than {self.topic}: that has later rows of the query, under the name "
+                f"{self.name}, and would take these, which are others, for some that it has: put the newer checkpoint "
+                "back, or start with a new checkpoint folder; and see that no other driver runs the query"
             )
         waiting, self._waiting = self._waiting, deque()
         self._count(-self._waiting_bytes)

@@ -5,8 +5,9 @@ Is: the writers of `df.write` and `df.writeStream`, and how rows and columns bec
 Exactly once: the producer's name is the query and the partition, a message's sequence id is (micro-batch, row of the
 partition in its topic); the topic's deduplication drops what it has. So a micro-batch that runs again must cut its rows
 into the same partitions in the same order: Spark's own sources and this one's do, as long as their options stay the
-same. With a column `coordinate` a row's place in its partition is by that (`portable`); behind a shuffle, whose blocks
-come from other machines in any order, by what the row holds (`order`).
+same. One below a micro-batch that is stored is refused: it has that one's ids, and other rows. With a column
+`coordinate` a row's place in its partition is by that (`portable`); behind a shuffle, whose blocks come from other
+machines in any order, by what the row holds (`order`).
 Invariants: `write` returns once every row is stored by a quorum; a poisoned row (no value, no topic) ends the task with
 its place.
 Options: docs/spark.md.
@@ -412,7 +413,11 @@ async def _write(
         producer = producers.get(topic)
         if producer is None:
             producer = producers[topic] = TopicProducer(
-                brokers, topic, name + routes.suffix(topic), compress=options.compress
+                brokers,
+                topic,
+                name + routes.suffix(topic),
+                compress=options.compress,
+                ids_end=first + (1 << _BATCH_ROWS_BITS),
             )
             if options.rate:
                 await producer.ready()

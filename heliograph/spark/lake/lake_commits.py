@@ -21,7 +21,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from heliograph.spark.stores.iceberg import catalog_of, trying
-from heliograph.spark.stores.rows import is_in, same_types, types_of
+from heliograph.spark.stores.micro_batches import is_in
+from heliograph.spark.stores.rows import same_types, types_of
 
 
 @dataclass(frozen=True, slots=True)

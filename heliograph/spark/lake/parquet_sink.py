@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.stores.micro_batches import older
 from heliograph.spark.stores.sql_names import identifier
 
 FORMAT = "table"
 OPTIONS = ("path", "hive")
 BATCH = "batch"
+_PATTERN = re.compile(r"([\\*?\[\]{}])")
+"""What Hadoop takes for a pattern in a path."""
 _HIVE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 
 
@@ -36,6 +39,8 @@ class Folders:
                 + (f", not {unknown[0]}" if unknown else "")
             )
         self._path, self._hive = options["path"].rstrip("/"), options.get("hive", "")
+        self._newest: int | None = None
+        """The last micro-batch that is there, once that was looked for."""
         if self._hive and not _HIVE.fullmatch(self._hive):
             raise ConfigError(
                 f"the sink {sink}: hive is {self._hive!r}; it is database.table, of letters, digits, and _"
@@ -57,6 +62,7 @@ class Folders:
         ready, target = f"{self._path}/_staging/{name}", f"{self._path}/batch={name}"
         path = spark._jvm.org.apache.hadoop.fs.Path
         files = path(self._path).getFileSystem(spark._jsc.hadoopConfiguration())
+        self._refuse_older(files, path, batch, query[:8])
         if self._hive:
             _table(spark, self._hive, files.makeQualified(path(self._path)).toString(), rows.schema)
         if not files.exists(path(target)):
@@ -67,6 +73,17 @@ class Folders:
         _sync(files.makeQualified(path(self._path)).toString())  # Spark writes behind this that the micro-batch is done
         if self._hive:
             spark.sql(f"ALTER TABLE {_quoted(self._hive)} ADD IF NOT EXISTS PARTITION (`batch`='{name}')")
+
+    def _refuse_older(self, files: Any, path: Any, batch: int, query: str) -> None:
+        """Raises ConfigError where a later micro-batch of the query is there. Looks once, as only a start goes back."""
+        if self._newest is None:
+            folder = _PATTERN.sub(r"\\\1", self._path)
+            found = files.globStatus(path(f"{folder}/batch=*-{query}"))
+            newest = found[len(found) - 1].getPath().getName() if found else ""  # they are sorted
+            self._newest = int(newest[len("batch=") :].partition("-")[0]) if newest else -1
+        if self._newest > batch:
+            raise ConfigError(older(f"the table at {self._path}", batch, self._newest))
+        self._newest = batch
 
 
 def _sync(url: str) -> None:

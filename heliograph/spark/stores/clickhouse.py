@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.stores.rows import Upsert, is_in, same_keys, same_types
+from heliograph.spark.stores.micro_batches import is_in
+from heliograph.spark.stores.rows import Upsert, same_keys, same_types
 
 _ROWS, _TRIES = 10_000, 5
 _MONTHS = 100

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import KEYS, Upsert, is_in, keys_of, same_keys, same_types
+from heliograph.spark.stores.micro_batches import is_in
+from heliograph.spark.stores.rows import KEYS, Upsert, keys_of, same_keys, same_types
 
 _TRIES = 10
 

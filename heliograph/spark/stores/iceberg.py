@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, is_in, keys_of, merged, plain, same_keys
+from heliograph.spark.stores.micro_batches import is_in
+from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, keys_of, merged, plain, same_keys
 
 _TRIES = 10
 _SAME = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.int8(): pa.int32(), pa.int16(): pa.int32()}

@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, is_in, keys_of, merged, same_keys
+from heliograph.spark.stores.micro_batches import is_in
+from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, keys_of, merged, same_keys
 
 BUCKET = "bucket"
 _BATCHES, _KEYS = b"heliograph.batches", KEYS.encode()

@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.stores.rows import Upsert, is_in
+from heliograph.spark.stores.micro_batches import is_in
+from heliograph.spark.stores.rows import Upsert
 
 _ROWS = 1000
 

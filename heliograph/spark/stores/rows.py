@@ -114,26 +114,6 @@ def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = Non
     return (of or {}).get(kind, kind)
 
 
-def is_in(table: str, done: int | None, batch: int | None) -> bool:
-    """Whether a table whose last batch of the query is `done` has this one. Raises ConfigError where it has a later
-    one: a query comes again with its last batch alone, and another batch of that number reads other rows.
-    """
-    if done is None or batch is None or done < batch:
-        return False
-    if done > batch:
-        raise ConfigError(older(f"table {table}", batch, done))
-    return True
-
-
-def older(what: str, batch: int, done: int) -> str:
-    """What to do where a query comes with a micro-batch below one that is there."""
-    return (
-        f"the checkpoint is older than {what}: that has micro-batch {done} of the query, and this is {batch}, whose "
-        "rows are in part there already: put the newer checkpoint back, or what the query writes to as it was then, or "
-        "start with a new checkpoint folder and write elsewhere; and see that no other driver runs the query"
-    )
-
-
 def same_keys(table: str, known: Sequence[str], given: Sequence[str]) -> None:
     """Raises ConfigError where rows would be known by other columns than those that are there: those of another writer,
     or of an earlier file.

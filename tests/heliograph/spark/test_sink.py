@@ -309,6 +309,25 @@ def test_what_was_stored_in_other_entries_is_not_sent_again(broker: Broker) -> N
     assert broker.messages == [(n, b"%d" % n) for n in range(6, 12)] and producer.skipped == 6
 
 
+def test_rows_of_a_micro_batch_below_one_that_is_stored_are_not_taken_for_what_is_there(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that was restored from a backup counts on from an old number: its rows are others."""
+    topic = "persistent://a/b/t"
+    monkeypatch.setattr(sink_module, "deduplicates", lambda http, topic: True)
+    monkeypatch.setattr(SinkOptions, "places", lambda self, topic, reader: [topic])
+    given = options("value string", topic=topic)
+
+    def write(batch: int) -> int:
+        return write_rows(given, "query", batch, iter([pa.record_batch({"value": ["x", "y", "z"]})])).skipped
+
+    assert [write(batch) for batch in (10, 20, 20)] == [0, 0, 3]
+    for batch in (11, 19):
+        with pytest.raises(NotAllowed, match=f"the checkpoint is older than {topic}"):
+            write(batch)
+    assert write(21) == 0 and [each >> 36 for each, _ in broker.messages] == [10] * 3 + [20] * 3 + [21] * 3
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_what_a_topic_refuses_is_sent_in_smaller_entries_and_hides_nothing(broker: Broker, later: bool) -> None:
     """The last entry is small enough, and on its way behind those that are not."""

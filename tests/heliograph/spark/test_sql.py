@@ -277,6 +277,11 @@ class Table:
     def exists(self, path: FilePath) -> bool:
         return Path(path.text).exists()
 
+    def globStatus(self, path: FilePath) -> list[Any]:
+        """As Hadoop's: sorted, with \\ before what is no pattern."""
+        folder, _, pattern = path.text.rpartition("/")
+        return [Found(each) for each in sorted(Path(folder.replace("\\", "")).glob(pattern))]
+
     def mode(self, mode: str) -> Table:
         return self
 
@@ -288,6 +293,17 @@ class Table:
         Path(source.text).rename(target.text)
         self.steps.append("rename")
         return True
+
+
+class Found:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def getPath(self) -> Found:
+        return self
+
+    def getName(self) -> str:
+        return self.path.name
 
 
 class FilePath:
@@ -315,6 +331,29 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name_and_again_before_spark_h
     )
     made.deliver(rows, 3)
     assert rows.steps[4:] == [f"sync {tmp_path}"], "who died behind the rename had not synced it"
+
+
+def test_a_folder_comes_behind_no_later_one_of_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that was restored from a backup counts on from an old number, and what has that number now is other
+    rows.
+    """
+    pytest.importorskip("pyarrow")
+    rows, place = Table("id"), tmp_path / "all {of} it"
+    monkeypatch.setattr("heliograph.spark.lake.landing.sync", lambda folder: None)
+    (place / "batch=0000000030-99999999").mkdir(parents=True)  # another query's
+    made = Folders(rows, {"path": str(place)}, "out")
+    for batch in (9, 10, 20, 20):
+        made.deliver(rows, batch)
+    for asked in (made, Folders(rows, {"path": str(place)}, "out")):
+        with pytest.raises(ConfigError, match=r"the checkpoint is older than .*micro-batch 20 of the query, .* is 11"):
+            asked.deliver(rows, 11)
+        with pytest.raises(ConfigError, match=r"micro-batch 20 of the query, .* is 10"):
+            asked.deliver(rows, 10)
+    Folders(rows, {"path": str(place)}, "out").deliver(rows, 20)
+    Folders(rows, {"path": str(place)}, "out").deliver(rows, 21)
+    assert sorted(each.name[:16] for each in place.glob("batch=*-5f3a9c1e")) == [
+        f"batch={batch:010d}" for batch in (9, 10, 20, 21)
+    ]
 
 
 def test_a_table_of_folders_has_no_column_of_their_name(tmp_path: Path) -> None:
