@@ -33,6 +33,7 @@ import pyarrow as pa
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.lake.lake_commits import Added, DeltaTables, IcebergTables
 from heliograph.spark.stores.hive import kind_of
+from heliograph.spark.stores.micro_batches import older
 from heliograph.spark.stores.parquet import locked
 from heliograph.spark.stores.rows import same_types, types_of
 
@@ -151,6 +152,7 @@ class Landing:
         self, query: str, batch: int, name: str, tables: Mapping[str, list[Staged]], schemas: Mapping[str, pa.Schema]
     ) -> None:
         self._check_staged(query, batch, tables)
+        self._intended(query, batch, list(tables))
         lake = (
             DeltaTables(self._root)
             if self._kind == "delta"
@@ -228,15 +230,13 @@ class Landing:
 
     def _intended(self, query: str, batch: int, tables: list[str]) -> list[str]:
         """Tables into which an earlier attempt of this batch may have landed, and which it has no rows for now. Writes
-        down what will be. Raises MetadataUnavailable where that is a later batch already.
+        down what will be. Raises ConfigError where that is a later batch of the query already.
         """
         path = self._intent(self._labelled(query))
+        path.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(path.read_text()) if path.is_file() else {}
         if earlier.get("batch", batch) > batch:
-            raise MetadataUnavailable(
-                f"micro-batch {batch} comes when {earlier['batch']} has come already: another driver runs this job, so "
-                f"stop one; or, if an older copy of its checkpoint was put back, remove {path}"
-            )
+            raise ConfigError(older(f"the tables at {self._root}", batch, earlier["batch"]))
         gone = (
             [table for table in earlier.get("tables", []) if table not in tables]
             if earlier.get("batch") == batch
