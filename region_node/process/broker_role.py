@@ -376,7 +376,7 @@ class BrokerRole(BrokerParts):
 
         masters = MasterSettings(self.settings.broker.encryption)
         self.sealing = Sealing(self.config, self.settings.region, masters, self.runtime.clock, self.runtime.rng)
-        self.stops.append(closing(self.sealing.close))
+        self.stops.append(self.sealing.close)
         await self.sealing.start()
 
     def _build_tracing(self) -> None:

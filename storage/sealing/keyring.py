@@ -23,6 +23,7 @@ from heliograph.model.errors import ConfigError, CorruptData, HeliographError, N
 from heliograph.model.topic_names import check_name
 
 FORMAT = 1
+REMOVED_KEPT = 1000
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 
@@ -39,9 +40,12 @@ class DataKey:
 
 @dataclass(frozen=True, slots=True)
 class TenantKeys:
-    """The data keys of one tenant in one region, the oldest first; the last one seals."""
+    """The data keys of one tenant in one region, the oldest first; the last one seals. removed: numbers of those that
+    were removed, so that a list that went back is told from one that was shortened; None: nobody has said.
+    """
 
     keys: tuple[DataKey, ...] = ()
+    removed: tuple[int, ...] | None = None
 
     def encode(self) -> bytes:
         rows = [
@@ -53,7 +57,8 @@ class TenantKeys:
             }
             for key in self.keys
         ]
-        return json.dumps({"format": FORMAT, "keys": rows}).encode()
+        removed = {} if self.removed is None else {"removed": [f"{number:016x}" for number in self.removed]}
+        return json.dumps({"format": FORMAT, "keys": rows, **removed}).encode()
 
     @classmethod
     def decode(cls, blob: bytes) -> TenantKeys:
@@ -66,7 +71,8 @@ class TenantKeys:
                 tuple(
                     DataKey(int(row["number"], 16), row["master"], base64.b64decode(row["wrapped"]), row["created_ms"])
                     for row in fields["keys"]
-                )
+                ),
+                tuple(int(number, 16) for number in fields["removed"]) if "removed" in fields else None,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"data keys: {error!r}") from error
@@ -162,26 +168,32 @@ def _bound(region: str, tenant: str, number: int) -> bytes:
 
 
 class Keyring:
-    """The data keys of one region that this process can use. `refused`: tenant -> why its keys cannot be used."""
+    """The data keys of one region that this process can use. `refused`: tenant -> why its keys cannot be used. `lost`:
+    the tenants of whose keys the configuration lacks some that are known here.
+    """
 
     def __init__(self, region: str, masters: MasterKeys | None) -> None:
         self.region, self.masters = region, masters
         self.stored: dict[str, TenantKeys] = {}
         self.refused: dict[str, str] = {}
+        self.lost: set[str] = set()
         self._secrets: dict[int, bytes] = {}
         self._current: dict[str, tuple[int, bytes]] = {}
 
     def heard(self, tenant: str, blob: bytes | None) -> list[int]:
-        """What is stored for a tenant now. Returns the numbers of keys that were removed; a key that was opened once
-        stays open while it is stored.
+        """What the configuration has for a tenant now. Returns the numbers of keys that were removed; what it lost
+        otherwise stays `stored` here. A key that was opened once stays open until it is removed.
         """
-        before = {key.number for key in self.stored.get(tenant, TenantKeys()).keys}
+        known = self.stored.get(tenant, TenantKeys())
+        before = {key.number for key in known.keys}
         self.refused.pop(tenant, None)
         try:
-            keys = TenantKeys() if blob is None else TenantKeys.decode(blob)
+            heard = TenantKeys() if blob is None else TenantKeys.decode(blob)
         except CorruptData as error:
             self.refused[tenant] = str(error)
             return []
+        keys = completed(known, heard)
+        (self.lost.discard if keys is heard else self.lost.add)(tenant)
         if keys.keys:
             self.stored[tenant] = keys
         else:
@@ -245,11 +257,27 @@ class Keyring:
                 if key.master == self.masters.current
                 else self.masters.wrap(self.region, tenant, secret, key.created_ms)
             )
-        return TenantKeys(tuple(out))
+        return replace(stored, keys=tuple(out))
 
 
 def without(keys: TenantKeys, number: int) -> TenantKeys:
-    return replace(keys, keys=tuple(key for key in keys.keys if key.number != number))
+    removed = (*(keys.removed or ()), number)[-REMOVED_KEPT:]
+    return TenantKeys(tuple(key for key in keys.keys if key.number != number), removed)
+
+
+def completed(known: TenantKeys, heard: TenantKeys) -> TenantKeys:
+    """`heard`, with the keys of `known` that it lacks though nobody removed them: it comes from an older copy then."""
+    there = {key.number for key in heard.keys}
+    left = known.keys
+    if heard.removed is None:  # that version removed a key only while a later one was there
+        left = left[max((at + 1 for at, key in enumerate(left) if key.number in there), default=0) :]
+    lost = [key for key in left if key.number not in there and key.number not in (heard.removed or ())]
+    if not lost:
+        return heard
+    keys = sorted((*heard.keys, *lost), key=lambda key: (key.created_ms, key.number))
+    numbers = {key.number for key in keys}
+    removed = dict.fromkeys((*(known.removed or ()), *(heard.removed or ())))
+    return TenantKeys(tuple(keys), tuple(number for number in removed if number not in numbers)[-REMOVED_KEPT:])
 
 
 def refusal(refused: Iterable[str], source: str) -> ConfigError:

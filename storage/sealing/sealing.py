@@ -4,7 +4,8 @@ Is: the data keys of the region's tenants as the global configuration has them, 
 seals, and opening. Isn't: ciphers (`cipher`), wrapping (`keyring`), or a policy: `wanted` says which topics are sealed.
 Invariants: a topic whose policy wants it is never written in the clear: without a usable data key no ledger is made for
 it. A key seals only once it is in the configuration durably, so that whoever reads what it sealed finds it there.
-Nothing is removed but by `remove`.
+Nothing is removed but by `remove`: what the configuration lacks otherwise, since an older copy of it was restored, is
+put back there by every broker that has it, and no ledger is made for that tenant before.
 Why the global configuration: the keys outlive the region's own metadata, which may be restored from an older backup,
 and lost keys are lost data. They lie there wrapped by the region's master key, which other regions do not have.
 Source: docs/operating/keys.md; docs/decisions/0114-runs-are-sealed-by-the-broker.md.
@@ -12,21 +13,26 @@ Source: docs/operating/keys.md; docs/decisions/0114-runs-are-sealed-by-the-broke
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from global_config import keys
 from global_config.write_retries import Tries, busy
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, rows_under
-from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import HeliographError, KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
 from storage.sealing.cipher import Ciphers, RunSealer
 from storage.sealing.keyring import DataKey, Keyring, MasterKeys, TenantKeys, new_secret, refusal, without
 
 log = logging.getLogger("storage.sealing.sealing")
+
+RETRY_S = 5.0
 
 
 class MasterSource(Protocol):
@@ -52,6 +58,7 @@ class Sealing:
         self._ciphers = Ciphers(self._secret)
         self._prefix = keys.data_keys(region)
         self._stop: Callable[[], None] | None = None
+        self._tasks, self._mended = TaskSet("data keys are not put back any more"), set[str]()
 
     async def start(self) -> None:
         """Returns once the region's keys are known. Raises ConfigError where one of them cannot be opened."""
@@ -60,9 +67,10 @@ class Sealing:
         if self._ring.refused:
             raise refusal(self._ring.refused.values(), self._source.named)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._stop is not None:
             self._stop()
+        await self._tasks.close()
 
     # -- the way of runs ----------------------------------------------------------------------------------------------
 
@@ -70,7 +78,12 @@ class Sealing:
         """Makes the tenant's first key, where the topic is to be sealed. Raises KeyMissing, NotAllowed; what the
         configuration raises.
         """
-        if self.wanted(topic) and self._ring.current(tenant := TopicName.parse(topic).tenant) is None:
+        if not self.wanted(topic):
+            return
+        tenant = TopicName.parse(topic).tenant
+        if tenant in self._ring.lost:
+            await self._put_back(tenant)
+        if self._ring.current(tenant) is None:
             await self._add(tenant, first=True)
 
     def sealer(self, topic: str, ledger: int) -> RunSealer | None:
@@ -148,14 +161,11 @@ class Sealing:
         changed = 0
         for tenant in sorted(self._ring.stored):
             async for _ in Tries(self._rng):
-                found = await self._config.get(keys.data_key(self._region, tenant))
-                if found is None:
-                    break
-                self._take(tenant, found[0])
-                wanted = self._ring.rewrapped(tenant)
+                stored, version = await self._read(tenant)
+                wanted = self._ring.rewrapped(tenant) or (stored if tenant in self._ring.lost else None)
                 if wanted is None:
                     break
-                if await self._put(tenant, wanted, found[1]):
+                if await self._put(tenant, wanted, version):
                     changed += 1
                     break
             else:  # who believes that it was rewrapped removes the older master key
@@ -165,13 +175,12 @@ class Sealing:
     async def remove(self, tenant: str, number: int) -> None:
         """What it sealed cannot be read by anybody any more. Raises NotFound; NotAllowed for the one that seals."""
         async for _ in Tries(self._rng):
-            found = await self._config.get(keys.data_key(self._region, tenant))
-            stored = TenantKeys() if found is None else TenantKeys.decode(found[0])
-            if found is None or number not in [key.number for key in stored.keys]:
+            stored, version = await self._read(tenant)
+            if number not in [key.number for key in stored.keys]:
                 raise NotFound(f"tenant {tenant} has no data key {number:016x} in region {self._region}")
             if stored.keys[-1].number == number:
                 raise NotAllowed(f"data key {number:016x} is the one with which tenant {tenant} seals: rotate first")
-            if await self._put(tenant, without(stored, number), found[1]):
+            if await self._put(tenant, without(stored, number), version):
                 return
         raise busy()
 
@@ -181,23 +190,40 @@ class Sealing:
         if self.permit is not None:
             await self.permit()
         async for _ in Tries(self._rng):
-            found = await self._config.get(keys.data_key(self._region, tenant))
-            stored = TenantKeys() if found is None else TenantKeys.decode(found[0])
-            if found is not None:
-                self._take(tenant, found[0])
+            stored, version = await self._read(tenant)
             if stored.keys and self._ring.current(tenant) is None:
                 raise KeyMissing(self._ring.refused.get(tenant, f"the data key of tenant {tenant} cannot be opened"))
             if first and stored.keys:
+                if tenant in self._ring.lost and not await self._put(tenant, stored, version):
+                    continue
                 return stored.keys[-1]
             key = masters.wrap(self._region, tenant, new_secret(), self._clock.wall_ms())
-            if await self._put(tenant, TenantKeys((*stored.keys, key)), ABSENT if found is None else found[1]):
+            if await self._put(tenant, replace(stored, keys=(*stored.keys, key)), version):
                 log.info("keys.made", extra={"tenant": tenant, "key": f"{key.number:016x}", "master": key.master})
                 return key
         raise busy()
 
+    async def _put_back(self, tenant: str) -> None:
+        """What the configuration lost of the tenant's keys. Raises what the configuration raises."""
+        async for _ in Tries(self._rng):
+            stored, version = await self._read(tenant)
+            if tenant not in self._ring.lost or await self._put(tenant, stored, version):
+                return
+        raise busy()
+
+    async def _read(self, tenant: str) -> tuple[TenantKeys, int]:
+        """The tenant's keys, with those that the configuration lost, and the version that stands there. Raises
+        CorruptData: what is damaged is not written over.
+        """
+        found = await self._config.get(keys.data_key(self._region, tenant))
+        if found is not None:
+            TenantKeys.decode(found[0])
+        self._take(tenant, None if found is None else found[0])
+        return self._ring.stored.get(tenant, TenantKeys(removed=())), ABSENT if found is None else found[1]
+
     async def _put(self, tenant: str, wanted: TenantKeys, expected: int) -> bool:
         """Whether it landed; what is there then is known here at once."""
-        key, blob = keys.data_key(self._region, tenant), wanted.encode()
+        key, blob, lost = keys.data_key(self._region, tenant), wanted.encode(), tenant in self._ring.lost
         try:
             await self._config.put(key, blob, expected=expected)
         except (VersionConflict, OutcomeUnknown):
@@ -205,6 +231,8 @@ class Sealing:
             if found is None or found[0] != blob:
                 return False
         self._take(tenant, blob)
+        if lost:
+            log.warning("keys.put_back", extra={"tenant": tenant, "keys": len(wanted.keys)})
         return True
 
     def _masters(self) -> MasterKeys:
@@ -239,6 +267,20 @@ class Sealing:
         self._take(tenant, value)
         if tenant in self._ring.refused:
             log.error("keys.refused", extra={"tenant": tenant, "error": self._ring.refused[tenant]})
+        if tenant in self._ring.lost and tenant not in self._mended:
+            self._mended.add(tenant)
+            self._tasks.spawn(self._mend(tenant))
+
+    async def _mend(self, tenant: str) -> None:
+        try:
+            while tenant in self._ring.lost:
+                try:
+                    await self._put_back(tenant)
+                except HeliographError as error:  # it is away, or others are faster
+                    log.warning("keys.not_put_back", extra={"tenant": tenant, "error": str(error)})
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._mended.discard(tenant)
 
     def _take(self, tenant: str, blob: bytes | None) -> None:
         self._ring.masters = self._source.read()

@@ -7,7 +7,16 @@ import base64
 import pytest
 
 from heliograph.model.errors import ConfigError, CorruptData
-from storage.sealing.keyring import Keyring, MasterKeys, TenantKeys, new_master_line, new_secret, number_of, without
+from storage.sealing.keyring import (
+    DataKey,
+    Keyring,
+    MasterKeys,
+    TenantKeys,
+    new_master_line,
+    new_secret,
+    number_of,
+    without,
+)
 
 ONE, TWO = (
     f"{name} {base64.b64encode(32 * name[:1].encode()).decode()}\n" for name in ("one", "two")
@@ -95,8 +104,35 @@ def test_the_newest_key_seals_and_one_that_was_opened_stays_open_while_it_is_sto
     assert ring.current("shop") is not None and not ring.refused
     assert ring.heard("shop", without(TenantKeys((a, b, foreign)), a.number).encode()) == [a.number]
     assert ring.secret(a.number) is None and ring.current("shop") is not None
-    ring.heard("shop", None)
-    assert ring.current("shop") is None and not ring.stored
+    assert not ring.lost and ring.heard("shop", None) == [] and ring.lost == {"shop"}
+    assert ring.current("shop") is not None and ring.stored["shop"].keys == (b, foreign)
+
+
+def test_a_key_that_nobody_removed_stays_whatever_the_configuration_went_back_to() -> None:
+    one = masters(ONE)
+    a, b, c, d = (one.wrap("eu", "shop", new_secret(), at) for at in (1, 2, 3, 4))
+    cases: list[tuple[tuple[DataKey, ...], TenantKeys, tuple[DataKey, ...]]] = [
+        ((a, b, c), TenantKeys((b, c)), (b, c)),  # removed, by a version that did not say so
+        ((a, b), TenantKeys((c,), (a.number, b.number)), (c,)),  # removed, and more was heard at once
+        ((a, b), TenantKeys((b, c)), (b, c)),
+        ((a, b), TenantKeys(), (a, b)),
+        ((a, b, c), TenantKeys((a,)), (a, b, c)),
+        ((b, c), TenantKeys((a, b)), (a, b, c)),  # before `a` was removed
+        ((b, c), TenantKeys((a,)), (a, b, c)),
+        ((a, b), TenantKeys((d,), ()), (a, b, d)),  # somebody made a first key meanwhile
+        ((a, b, c), TenantKeys((a, d), ()), (a, b, c, d)),
+    ]
+    for known, heard, wanted in cases:
+        ring = Keyring("eu", one)
+        ring.heard("shop", TenantKeys(known).encode())
+        for _ in range(2):
+            ring.heard("shop", heard.encode())
+        assert ring.stored["shop"].keys == wanted
+        assert ring.lost == ({"shop"} if len(wanted) > len(heard.keys) else set())
+        assert ring.current("shop") == (wanted[-1].number, ring.secret(wanted[-1].number))
+        assert not ring.heard("shop", ring.stored["shop"].encode()) and not ring.lost
+    shorter = without(TenantKeys((a, b)), a.number)
+    assert TenantKeys.decode(shorter.encode()) == shorter == TenantKeys((b,), (a.number,))
 
 
 def test_rewrapping_changes_the_master_and_nothing_else() -> None:

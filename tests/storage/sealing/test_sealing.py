@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from global_config import keys
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
@@ -18,6 +19,7 @@ from heliograph.wire.run import Run
 from region_node.faces.admin.tenancy.data_keys import may_hold
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.sealing.keyring import DataKey, TenantKeys
 from storage.sealing.sealing import Sealing
 from tests.storage.managed_ledger.world import Broker, Region, names_of, read_all, run_of
 from tests.storage.sealing.world import ONE, TWO, Config, Masters, leaks
@@ -44,6 +46,11 @@ def keys_used(region: Region) -> set[int]:
         for _, block in held.blocks.values()
     ]
     return {run.seal.key if run.seal else 0 for _, _, run in map(decode_block, blocks)}
+
+
+def stored(config: Config, place: str) -> tuple[DataKey, ...]:
+    found = config.machine.get(place)
+    return () if found is None else TenantKeys.decode(found[0]).keys
 
 
 def run(work: Callable[[Region, Config], Awaitable[None]], *, seed: int = 1) -> None:
@@ -313,7 +320,7 @@ def test_two_brokers_that_make_the_first_key_at_once_make_one() -> None:
 def test_what_another_broker_has_just_sealed_is_read_before_the_watch_tells_of_the_key() -> None:
     async def work(region: Region, config: Config) -> None:
         ahead, behind = await config.sealing(region), await config.sealing(region)
-        behind.close()  # its watch tells nothing any more
+        await behind.close()  # its watch tells nothing any more
         await ahead.ensure("persistent://shop/a/t")
         sealer = ahead.sealer("persistent://shop/a/t", 3)
         assert sealer is not None
@@ -386,5 +393,63 @@ def test_no_key_is_made_while_a_process_would_not_understand_what_it_seals() -> 
         with pytest.raises(HeliographError, match="older version"):
             await sealing.ensure("persistent://shop/a/t")
         assert not sealing.listing()
+
+    run(work)
+
+
+def test_a_configuration_that_went_back_gets_its_keys_from_brokers_that_run() -> None:
+    """Before the first key, or before a rotation; whoever comes new meanwhile adds one of its own."""
+
+    async def work(region: Region, config: Config) -> None:
+        brokers = [await config.sealing(region) for _ in range(3)]
+        broker = Broker(region, settings=ROLLING, sealing=brokers[0])
+        ledger = await broker.open()
+        await publish(broker, ledger, "one")
+        tenant = next(iter(brokers[0].listing()))
+        place, first = keys.data_key("us", tenant), brokers[0].listing()[tenant]
+        await config.store().delete(place)
+        await until(lambda: stored(config, place) == first)
+        older = TenantKeys(first).encode()
+        second = await brokers[1].rotate(tenant)
+        await publish(broker, ledger, "two")
+        await config.store().put(place, older)
+        await until(lambda: stored(config, place) == (*first, second))
+        foreign = Config()
+        third = await (await foreign.sealing(region)).rotate(tenant)
+        await config.store().put(place, TenantKeys((third,), ()).encode())
+        await until(lambda: all(len(sealing.listing()[tenant]) == 3 for sealing in brokers))
+        assert stored(config, place) == (*first, second, third)
+        broker.factory.abandon()
+        again = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        assert await names(await again.open()) == ["one", "two"]
+        await brokers[0].remove(tenant, first[0].number)
+        await until(lambda: all(len(sealing.listing()[tenant]) == 2 for sealing in brokers))
+        for sealing in brokers:
+            await sealing.close()
+        assert stored(config, place) == (second, third)
+
+    run(work)
+
+
+def test_no_ledger_is_made_before_lost_keys_are_put_back() -> None:
+    async def work(region: Region, config: Config) -> None:
+        store, topic, place = config.store(), "persistent://shop/a/t", keys.data_key("us", "shop")
+        sealing = Sealing(store, "us", Masters(), region.sim.clock(), region.rng)
+        sealing.wanted = lambda topic: True
+        await sealing.start()
+        await sealing.ensure(topic)
+        made = stored(config, place)
+        store.unavailable = "nobody answers"
+        await config.store().delete(place)
+        await asyncio.sleep(1.0)
+        assert sealing.listing()["shop"] == made and stored(config, place) == ()
+        with pytest.raises(MetadataUnavailable):
+            await sealing.ensure(topic)
+        store.unavailable = None
+        await sealing.ensure(topic)
+        assert stored(config, place) == made
+        await config.store().delete(place)
+        assert (*made, await sealing.rotate("shop")) == stored(config, place)
+        await sealing.close()
 
     run(work)
