@@ -98,13 +98,13 @@ def _merge(
 def taken(fields: Fields, conflict: Conflict) -> dict[str, Any]:
     """With what the region wanted, whatever stands there."""
     out: dict[str, Any] = dict(fields)
-    if len(conflict.path) == 1:
-        _set(out, conflict.path[0], list(conflict.mine))
-        return out
-    name, entry = conflict.path
-    inner = dict(out.get(name) or {})
-    _set(inner, entry, list(conflict.mine))
-    out[name] = inner
+    *maps, last = conflict.path
+    inner = out
+    for name in maps:
+        there = inner.get(name)
+        inner[name] = dict(there) if isinstance(there, dict) else {}
+        inner = inner[name]
+    _set(inner, last, list(conflict.mine))
     return out
 
 
