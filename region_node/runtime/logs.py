@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}… ({len(text)} characters)"
+    return redaction.cut(text, _TEXT_MAX)
 
 
 def _shown(fields: dict[str, Any]) -> dict[str, Any]:

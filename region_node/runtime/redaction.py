@@ -12,7 +12,7 @@ looked at from its beginning only, once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -54,6 +54,19 @@ _ASSIGNED = re.compile(
     rf"""(?:(?P<quote>\\?["'])(?:(?!(?P=quote)).)*(?P=quote)?|[^\s,;&}})\]"'\\]+)""",
     re.IGNORECASE,
 )
+_CUT_FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=\-]*\Z", re.IGNORECASE), rf"\g<1> {HIDDEN}"),
+    (re.compile(r"eyJ[\w\-.]*\Z"), HIDDEN),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{0,16}\Z"), HIDDEN),
+    (re.compile(r"(\w://[^\s/:@]*):[^\s/@]*\Z"), rf"\g<1>:{HIDDEN}"),
+)
+"""The same where a text was cut within one, so that too little of it is left for its form."""
+_SHORTEST = 7
+"""No shorter text has a form: `token=x`."""
+MORE = "…"
+LEVELS_MAX = 32
+_SIGNS = 4
+"""Characters of JSON around a value: quotes, a comma, a blank."""
 
 
 def is_secret(name: str) -> bool:
@@ -66,6 +79,8 @@ def is_secret(name: str) -> bool:
 
 def text(value: str) -> str:
     """The same without what looks like a secret."""
+    if len(value) < _SHORTEST:
+        return value
     for form, instead in _FORMS:
         value = form.sub(instead, value)
     return _ASSIGNED.sub(_hide_assigned, value)
@@ -78,9 +93,19 @@ def _hide_assigned(found: re.Match[str]) -> str:
     return f"{found['name']}{found['sign']}{quote}{HIDDEN}{quote}"
 
 
+def cut(value: str, chars: int) -> str:
+    """The beginning of a longer text, and how long it was; the same without a secret that is known by its end alone."""
+    if len(value) <= chars:
+        return value
+    shown = value[:chars]
+    for form, instead in _CUT_FORMS:
+        shown = form.sub(instead, shown)
+    return f"{shown}… ({len(value)} characters)"
+
+
 def without_secrets(value: Any, name: str = "", *, hidden: bool = False) -> Any:
     """A JSON value without secrets. name: the field's; hidden: it lies within one whose name speaks of a secret."""
-    hidden = hidden or (is_secret(name) and name not in _LISTS)
+    hidden = hidden or _hides(name)
     if isinstance(value, Mapping):
         return {key: without_secrets(item, str(key), hidden=hidden) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -90,3 +115,63 @@ def without_secrets(value: Any, name: str = "", *, hidden: bool = False) -> Any:
     if hidden:
         return HIDDEN
     return text(value) if isinstance(value, str) else value
+
+
+def _hides(name: str) -> bool:
+    return is_secret(name) and name not in _LISTS
+
+
+class Beginning:
+    """The beginning of any value, as JSON, without secrets: of about `chars` characters and LEVELS_MAX levels. Nothing
+    behind it is looked at. `is_cut`: there was more; "…" stands in its place.
+    """
+
+    def __init__(self, value: Any, chars: int) -> None:
+        self.is_cut, self._left = False, chars
+        self.value = self._of(value, "", LEVELS_MAX, hidden=False)
+
+    def _of(self, value: Any, name: str, levels: int, *, hidden: bool) -> Any:
+        hidden = hidden or _hides(name)
+        self._left -= _SIGNS
+        if isinstance(value, Mapping):
+            return self._fields(value, levels - 1, hidden=hidden)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._items(value, "" if name in _LISTS else name, levels - 1, hidden=hidden)
+        if value is None or isinstance(value, bool) or value == "":
+            return value
+        if hidden:
+            self._left -= len(HIDDEN)
+            return HIDDEN
+        if isinstance(value, int | float) and abs(value) < 1 << 64:
+            self._left -= _SIGNS
+            return value
+        if isinstance(value, bytes | bytearray):
+            value = bytes(value[: max(self._left, 0) + 1])
+        return self._text(value if isinstance(value, str) else str(value))
+
+    def _fields(self, value: Mapping[Any, Any], levels: int, *, hidden: bool) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, item in value.items():
+            field = str(key)
+            self._left -= len(field) + _SIGNS
+            if self._left <= 0 or not levels:
+                self.is_cut, out[MORE] = True, MORE
+                break
+            out[field] = self._of(item, field, levels, hidden=hidden)
+        return out
+
+    def _items(self, value: Iterable[Any], name: str, levels: int, *, hidden: bool) -> list[Any]:
+        out: list[Any] = []
+        for item in value:
+            if self._left <= 0 or not levels:
+                self.is_cut = True
+                out.append(MORE)
+                break
+            out.append(self._of(item, name, levels, hidden=hidden))
+        return out
+
+    def _text(self, value: str) -> str:
+        room = max(self._left, 0)
+        self._left -= len(value)
+        self.is_cut = self.is_cut or len(value) > room
+        return text(cut(value, room))

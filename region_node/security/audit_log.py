@@ -1,11 +1,12 @@
 """AuditLog: every change that somebody made, or tried to make, through any face of this broker.
 
 Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them
-(`Admin.changed`), else what was given, the beginning of it where it is long, and never a message that is published.
-Each goes to the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay here to be
-asked for. Isn't: a log of reads.
+(`Admin.changed`), else, or where these are too long to be shown whole, what was given; and never a message that is
+published. Each goes to the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay
+here to be asked for, fewer where they are large. Isn't: a log of reads.
 Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its
-owner is recorded there; secrets (tokens, credentials, passwords) never get in.
+owner is recorded there; secrets (tokens, credentials, passwords) never get in. Whatever a client says, its record is
+made: of each value the beginning alone is looked at, in bounded time, and what cannot be read is `unreadable`.
 """
 
 from __future__ import annotations
@@ -17,25 +18,30 @@ from typing import Any
 
 from heliograph.runtime.clock import Clock
 from region_node.runtime.rate_meter import iso_time
-from region_node.runtime.redaction import without_secrets
+from region_node.runtime.redaction import Beginning
 from region_node.runtime.request_ids import current
 
 log = logging.getLogger("region_node.audit")
 
 KEPT = 1000
-_GIVEN_CHARS_MAX = 2000
+_VALUE_CHARS = 2000
+"""Of each value: a line of the log has room for all of them."""
+_KEPT_CHARS = 8 << 20
+_UNREADABLE = "unreadable"
 
 
 class AuditLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._newest: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._newest: deque[str] = deque()
+        """As JSON: so their size is known."""
+        self._chars = 0
 
     def change(
         self, *, role: str, address: str, method: str, path: str, status: int, given: Any = None, **more: Any
     ) -> None:
-        """Records one that was answered with `status`. given: what the client said; None: what it said is in `more`, as
-        values before and after, or is not for a log.
+        """Records one that was answered with `status`. given: what the client said, recorded where `more` does not have
+        the values before and after whole; None: it is not for a log.
         """
         entry: dict[str, Any] = {
             "time": iso_time(self._clock.wall_ms()),
@@ -46,23 +52,36 @@ class AuditLog:
             "status": status,
             "request": current(),
         }
-        if given is not None:
-            entry["given"] = _short(without_secrets(given))
-        entry.update((name, without_secrets(value)) for name, value in more.items())
-        self._newest.append(entry)
-        log.info("admin.change", extra={"change": json.dumps(entry, default=str)})
+        is_cut = not more.keys() & {"before", "after"}
+        for name, value in more.items():
+            entry[name], cut = _shown(value)
+            is_cut = is_cut or cut
+        if given is not None and is_cut:
+            entry["given"], _ = _shown(given)
+        log.info("admin.change", extra={"change": self._keep(entry)})
 
     def note(self, event: dict[str, Any]) -> None:
         """Records what nobody did through a face: a promise that was broken, or is kept again."""
         who = {"time": iso_time(self._clock.wall_ms()), "role": "broker", "address": ""}
-        self._newest.append({**who, "method": "EVENT", "path": event["event"], "status": 0, "after": event})
+        self._keep({**who, "method": "EVENT", "path": event["event"], "status": 0, "after": _shown(event)[0]})
 
     def newest(self, count: int) -> list[dict[str, Any]]:
         """Returns the last `count` records, at most KEPT, the newest last."""
-        return list(self._newest)[-count:] if count > 0 else []
+        return [json.loads(kept) for kept in list(self._newest)[-count:]] if count > 0 else []
+
+    def _keep(self, entry: dict[str, Any]) -> str:
+        kept = json.dumps(entry, default=str)
+        self._newest.append(kept)
+        self._chars += len(kept)
+        while len(self._newest) > KEPT or (self._chars > _KEPT_CHARS and len(self._newest) > 1):
+            self._chars -= len(self._newest.popleft())
+        return kept
 
 
-def _short(given: Any) -> Any:
-    """As it is, or the beginning of it as a text."""
-    text = json.dumps(given, default=str)
-    return given if len(text) <= _GIVEN_CHARS_MAX else f"{text[:_GIVEN_CHARS_MAX]}… ({len(text)} characters)"
+def _shown(value: Any) -> tuple[Any, bool]:
+    """(what is recorded of a value, whether that is a part of it only)."""
+    try:
+        shown = Beginning(value, _VALUE_CHARS)
+    except Exception:  # whatever it is that cannot be read: that somebody changed something is recorded
+        return _UNREADABLE, True
+    return shown.value, shown.is_cut

@@ -457,6 +457,8 @@ async def body(request: web.Request) -> Any:
         return None
     try:
         request["given"] = given = json.loads(text)
+    except RecursionError as error:
+        raise MalformedRequest("the body is nested too deep; give lists and objects of fewer levels") from error
     except ValueError as error:
         raise MalformedRequest(f"the body is no JSON: {error}") from error
     return given

@@ -247,7 +247,7 @@ class AdminServer:
         more: dict[str, Any] = {"reason": reason} if reason else {}
         if "change" in request:
             more["before"], more["after"] = request["change"]
-        elif "given" in request and not request.path.startswith(_MESSAGES):
+        if "given" in request and not request.path.startswith(_MESSAGES):
             more["given"] = request["given"]
         self._admin.audit.change(
             role=getattr(request.get("principal"), "role", ""),

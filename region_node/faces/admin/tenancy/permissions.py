@@ -116,8 +116,13 @@ async def _change(admin: Admin, request: web.Request, change: Any) -> None:
     namespace = admin.namespace(request)
     before = admin.policies(namespace)
     after = await admin.config.update_namespace(namespace, change)
-    tables = [name for name in _TABLES if getattr(before, name) != getattr(after, name)]
-    admin.changed(request, *({name: getattr(policies, name) for name in tables} for policies in (before, after)))
+    for name in _TABLES:
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+            admin.changed_also(
+                request, name, *({key: table[key] for key in changed if key in table} for table in (was, now))
+            )
     await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)
 
 
