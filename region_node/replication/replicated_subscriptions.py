@@ -20,17 +20,17 @@ from replicator.subscriptions.subscription_sync import SubscriptionSync
 def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> None:
     """From now on what is acknowledged anywhere counts everywhere, or this region takes no part in that any more.
 
-    Idempotent; readers, and topics that are not stored, are left alone.
+    Idempotent; readers, topics that are not stored, and names that are not replicated are left alone.
     """
     sync: SubscriptionSync | None = getattr(topic.log, "subscriptions", None)
     if sync is None or not subscription.durable:
         return
-    subscription.replicated = on
     topic.touch()
     if on:
         sync.enable(subscription.name)
     else:
         sync.disable(subscription.name)
+    subscription.replicated = sync.enabled(subscription.name)
 
 
 def replicate_by_policy(topic: Topic) -> None:

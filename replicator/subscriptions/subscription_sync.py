@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from heliograph.model.errors import CorruptData, HeliographError, PeerError
+from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.log.coordinate_lookup import vector_at
 from replicator.subscriptions.ack_claims import COUNTS_MAX, USUAL, Claims, ClaimSettings
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 INTERNAL = ("pulsar.", "__")
-"""Cursors of these prefixes are links', and others' that are no subscriptions."""
+"""Cursors of these prefixes are links', and others' that are no subscriptions, and of one region each. A client may
+give its subscription such a name too, as `__x`: it is not replicated.
+"""
 Send = Callable[[str, Claims], bool]
 """Tells another region; False: not now."""
 
@@ -103,7 +105,7 @@ class SubscriptionSync:
         self._heard_at: Position | None = None
         for name, cursor in log.ledger.cursors.items():
             text = cursor.properties.get(PROPERTY)
-            if text is not None and text != OFF:
+            if text is not None and text != OFF and not name.startswith(INTERNAL):
                 try:
                     self._subscriptions[name] = self._new(
                         name, SubscriptionState.load(log.state.origin[0], text, self._settings)
@@ -124,7 +126,11 @@ class SubscriptionSync:
         return name in self._subscriptions
 
     def enable(self, name: str) -> None:
-        """From now on its acknowledgements are those of all regions. Idempotent; the cursor must be there."""
+        """From now on its acknowledgements are those of all regions. Idempotent; the cursor must be there. One of
+        another region would refuse a name of `INTERNAL`: it stays here.
+        """
+        if name.startswith(INTERNAL):
+            return
         self._gone.pop(name, None)
         cursor, found = self._cursor(name), self._subscriptions.get(name)
         if cursor is None:
@@ -152,12 +158,7 @@ class SubscriptionSync:
     def enable_all(self) -> None:
         """By policy. One that was switched off by hand stays off."""
         for name, cursor in list(self._log.ledger.cursors.items()):
-            if (
-                not name.startswith(INTERNAL)
-                and name not in self._subscriptions
-                and PROPERTY not in cursor.properties
-                and cursor.durable
-            ):
+            if name not in self._subscriptions and PROPERTY not in cursor.properties and cursor.durable:
                 self.enable(name)
 
     def disable(self, name: str) -> None:
@@ -214,11 +215,15 @@ class SubscriptionSync:
             found.told.pop(region, None)
 
     def heard(self, region: str, name: str, claims: Claims) -> None:
-        """What `region` says; it counts from the next round on. Raises PeerError where it speaks of a cursor that is no
-        subscription.
+        """What `region` says; it counts from the next round on. Nothing does that it says of a cursor that is no
+        subscription: a client may have given its own such a name there, and the links of others go on.
         """
         if name.startswith(INTERNAL):
-            raise PeerError(f"link: {name!r:.100} is no subscription's name")
+            events.info(
+                "subscription.not_replicated",
+                extra={"topic": self._log.topic, "subscription": name[:100], "region": region},
+            )
+            return
         if name in self._gone:
             return
         found = self._subscriptions.get(name)

@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
 from replicator.subscriptions import subscription_cursor
 from replicator.subscriptions.ack_claims import RANGES_MAX, Claims, ClaimSettings
 from replicator.subscriptions.subscription_cursor import SyncedCursor
-from replicator.subscriptions.subscription_state import BEGAN, began
+from replicator.subscriptions.subscription_state import BEGAN, PROPERTY, SubscriptionState, began
 from replicator.subscriptions.subscription_sync import SubscriptionSync
 from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.cursors.cursor import Cursor
@@ -572,19 +571,47 @@ def test_what_never_reached_a_region_is_not_acknowledged_by_it() -> None:
 
 
 def test_cursors_that_are_no_subscriptions_are_out_of_reach() -> None:
-    """A link's cursor would be a silent loss in somebody else's hands; a reader's is its own."""
+    """A link's cursor would be a silent loss in somebody else's hands; a reader's is its own. Who speaks of one is not
+    cut off: that connection is everybody's.
+    """
 
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us = consumers["us"]
         us.region.publish(5)
         await asyncio.sleep(1)
-        with pytest.raises(PeerError):
-            us.sync.heard("eu", "pulsar.repl.ap", Claims((9, 2), {}))
+        for name in ("pulsar.repl.ap", "__x"):
+            us.sync.heard("eu", name, Claims((9, 2), {}))
+            us.sync.enable(name)
+            assert not us.sync.enabled(name)
         await us.subscribe()
         us.cursor.durable = False
         us.sync.disable(SUBSCRIPTION)
         us.sync.enable(SUBSCRIPTION)
         assert not us.sync.enabled(SUBSCRIPTION)
+
+    play(scenario)
+
+
+def test_a_subscription_of_an_internal_name_closes_no_link() -> None:
+    """Also one that an earlier version has stored as replicated, or that it speaks of."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        stored = SubscriptionState(1, start=BEFORE_ALL).stored()
+        for name, properties in (("__x", {}), ("__y", {PROPERTY: stored})):
+            await us.region.log.ledger.open_cursor(name, BEFORE_ALL, properties=properties)
+        us.sync.enable("__x")
+        us.sync.enable_all()
+        await us.region.move(0)
+        eu.sync.heard("us", "__z", Claims((0, 0), {}))
+        await us.subscribe()
+        us.region.publish(3)
+        await asyncio.sleep(3)
+        assert [us.sync.enabled(name) for name in (SUBSCRIPTION, "__x", "__y")] == [True, False, False]
+        assert [name for name in eu.region.store.cursors if name.startswith("__")] == []
+        us.consume(random.Random(1), 3)
+        await asyncio.sleep(2)
+        assert eu.done() == acked
 
     play(scenario)
 

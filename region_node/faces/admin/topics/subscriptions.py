@@ -25,6 +25,7 @@ from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
+from replicator.subscriptions.subscription_sync import INTERNAL
 from storage.managed_ledger.cursors.cursor import check_properties
 
 OnTopic = Callable[..., Awaitable[Any]]
@@ -78,6 +79,8 @@ class StartPosition(Given, rename="camel"):
 async def create(admin: Admin, request: web.Request, name: TopicName, given: StartPosition | None) -> None:
     """At the position in the body; nothing given: behind the last message. The topic is made where it is not there."""
     topic, subscription = await admin.here(name), _subscription(request)
+    if flag(request, "replicated"):
+        _check_replicable(subscription)
     await admin.topics.get(topic, create=True)
     properties = None if given is None else given.properties
     at = AFTER_ALL if given is None or given.ledger_id is None else _before((given.ledger_id, given.entry_id))
@@ -217,9 +220,18 @@ async def get_replicated(admin: Admin, request: web.Request) -> dict[str, Any]:
 async def set_replicated(admin: Admin, request: web.Request, name: TopicName, given: bool) -> None:
     """As a consumer that asks for it does."""
     topic, found = await _existing(admin, request, name)
+    if given:
+        _check_replicable(found.name)
     admin.changed(request, found.replicated, given)
     replicate(topic, found, on=given)
     await found.cursor.flushed()
+
+
+def _check_replicable(name: str) -> None:
+    if name.startswith(INTERNAL):
+        raise NotAllowed(
+            f"subscription {name!r} is not replicated, as names that begin with __ are not: take another name"
+        )
 
 
 def _before(position: Position) -> Position:
