@@ -8,11 +8,12 @@ Source: docs/protocols/pulsar.md, "SUBSCRIBE", "Acks and redelivery".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.model.errors import ConsumerBusy, NotAllowed
+from heliograph.model.errors import ConsumerBusy, CorruptData, NotAllowed
 from heliograph.model.positions import Position
 from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort
 from region_node.runtime.rate_meter import Meter, iso_time
@@ -29,11 +30,18 @@ from region_node.subscriptions.sticky_keys import Sticky
 from region_node.subscriptions.transactional_acks import DeliveryCursor, SubscriptionTransactions
 from region_node.transactions.participants.pending_acks import PROPERTY as TRANSACTIONS
 from region_node.transactions.participants.pending_acks import PendingAcks
-from replicator.subscriptions.subscription_state import BEGAN, PROPERTY
-from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP
 
-_INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS, GIVEN_UP)
-"""Properties of a cursor that are no client's."""
+log = logging.getLogger("region_node.subscriptions")
+
+_INTERNAL = "heliograph."
+"""Properties of a cursor that begin so are no client's."""
+
+
+def check_given(properties: Mapping[str, str] | None) -> None:
+    """Raises NotAllowed where a client's properties have one that is not its own."""
+    for key in properties or ():
+        if key.startswith(_INTERNAL):
+            raise NotAllowed(f"property {key!r:.100}: names that begin with {_INTERNAL} are the broker's, take another")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +96,7 @@ class Subscription:
         self.dropped = 0
         self._wheel = wheel
         self.name, self.ledger, self.cursor, self.durable = name, ledger, cursor, durable
-        self.properties = {key: value for key, value in (properties or {}).items() if key not in _INTERNAL}
+        self.properties = _given(properties or {})
         self.delivering: CursorPort = cursor
         """The cursor as dispatchers see it: without what open transactions have acknowledged."""
         self._transactions: SubscriptionTransactions | None = None
@@ -118,7 +126,10 @@ class Subscription:
         """When its mark-delete position was last seen to have moved: looked at on the tick."""
         self._marked = cursor.mark_delete
         if properties is not None and TRANSACTIONS in properties:
-            self._take_part(PendingAcks.decode(properties[TRANSACTIONS]))
+            try:
+                self._take_part(PendingAcks.decode(properties[TRANSACTIONS]))
+            except CorruptData as error:  # what open transactions held goes out again; nothing is left out
+                log.error("subscription.transactions_bad", extra={"subscription": name, "error": str(error)})
 
     @property
     def shared(self) -> bool:
@@ -229,9 +240,9 @@ class Subscription:
 
     def set_properties(self, properties: dict[str, str]) -> None:
         """They are durable when the cursor is flushed."""
-        self.properties = properties
-        kept = {key: value for key, value in self.cursor.properties.items() if key in _INTERNAL}
-        self.cursor.set_properties({**properties, **kept})
+        self.properties = _given(properties)
+        kept = {key: value for key, value in self.cursor.properties.items() if key.startswith(_INTERNAL)}
+        self.cursor.set_properties({**self.properties, **kept})
 
     def passed(self) -> None:
         """The cursor was moved on from here: what consumers hold of that is not waited for any more."""
@@ -466,6 +477,10 @@ class Subscription:
                 for c in consumers
             ],
         }
+
+
+def _given(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in properties.items() if not key.startswith(_INTERNAL)}
 
 
 _DRAINING_SHOWN = 100

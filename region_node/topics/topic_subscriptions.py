@@ -28,7 +28,7 @@ from region_node.subscriptions.consumer import Traced
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import Chosen
 from region_node.subscriptions.rate_limits import NO_LIMIT
-from region_node.subscriptions.subscription import Rules, Subscription
+from region_node.subscriptions.subscription import Rules, Subscription, check_given
 from region_node.topics.limits.topic_limits import SubscribeRate, check_new_subscription
 from region_node.topics.limits.topic_rates import TopicRates
 from region_node.topics.positions import before_publish_time
@@ -170,7 +170,8 @@ class SubscribingTopic(ABC):
     ) -> Subscription:
         """The subscription of that name, made where it is not there. `initial`: its mark-delete position then.
 
-        Raises NotFound (not there and not `create`), NotAllowed (a name that is not available), TopicClosed.
+        Raises NotFound (not there and not `create`), NotAllowed (a name or a property that is not to be had),
+        TopicClosed.
         """
         if not name or is_internal(name) or "/" in name:
             raise NotAllowed(f"subscription name {name!r} is not available")
@@ -184,6 +185,7 @@ class SubscribingTopic(ABC):
             raise TopicClosed(f"{self.text} is being unloaded")
         if not create:
             raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
+        check_given(properties)
         check_new_subscription(self.policies, self.text, name, len(self.subscriptions))
         if initial == AFTER_ALL:
             initial = self.ledger.last_confirmed

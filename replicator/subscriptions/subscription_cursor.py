@@ -25,7 +25,7 @@ from replicator.log.replicated_entries import addressed_to
 from replicator.subscriptions.ack_claims import Base, Claims, Epoch, insert, subtract
 from replicator.subscriptions.redelivery_counts import Redeliveries
 from replicator.subscriptions.subscription_state import HERE, PROPERTY, SubscriptionState, Todo
-from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP, read_given_up
+from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP, given_up_of
 
 if TYPE_CHECKING:
     from replicator.log.replicated_log import ReplicatedLog
@@ -189,7 +189,7 @@ class SyncedCursor:
             cursor.mark_delete,
             _ranges(cursor),
             dict(cursor.partly_acked),
-            read_given_up(cursor.properties),
+            given_up_of(cursor),
         )
         claims, translated = Claims(epoch, {}), list(self.translated)
         fresh = subtract([(BEFORE_ALL, mark), *ranges], translated)

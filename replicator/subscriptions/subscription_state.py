@@ -33,6 +33,8 @@ BEGAN = "heliograph.began"
 known apart from what lies before it.
 """
 OFF = "off"
+_BELOW = 1 << 63
+"""All numbers of a state are."""
 HERE = ""
 """The claimer of what this region itself says, and of what lies before the beginning: meant for it, whoever else it was
 meant for.
@@ -115,14 +117,12 @@ class SubscriptionState:
                 )
             base = None if found["base"] is None else {(r, e, i): (a, b) for r, e, i, a, b in found["base"]}
             start = found.get("start")
-            return cls(
-                number,
-                (int(found["epoch"][0]), int(found["epoch"][1])),
-                base,
-                None if start is None else (int(start[0]), int(start[1])),
-                settings,
-            )
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+            epoch = (int(found["epoch"][0]), int(found["epoch"][1]))
+            named = [number for origin, at in (base or {}).items() for number in (*origin, *at)]
+            if min(epoch) < 0 or not all(isinstance(one, int) and -1 <= one < _BELOW for one in (*epoch, *named)):
+                raise CorruptData("replicated subscription: an epoch or a beginning that no region can say")
+            return cls(number, epoch, base, None if start is None else (int(start[0]), int(start[1])), settings)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptData(f"replicated subscription: {error}") from error
 
     # -- what happens --------------------------------------------------------------------------------------------------

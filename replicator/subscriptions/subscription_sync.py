@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.task_set import report_error
 from replicator.log.coordinate_lookup import vector_at
 from replicator.subscriptions.ack_claims import COUNTS_MAX, USUAL, Claims, ClaimSettings
 from replicator.subscriptions.subscription_cursor import SyncCursor, SyncedCursor
@@ -277,17 +278,24 @@ class SubscriptionSync:
         try:
             for found in list(self._subscriptions.values()):
                 try:
-                    if await self._step(found):
-                        found.synced_ms = now_ms
-                except HeliographError as error:
+                    await self._bring_in_step(found, now_ms)
+                except Exception as error:  # the others of the topic go on
                     found.unfinished = True
-                    events.info(
-                        "subscription.sync_failed",
-                        extra={"topic": self._log.topic, "subscription": found.name, "error": str(error)},
-                    )
-                self._tell(found)
+                    report_error(error, f"subscription {found.name} of {self._log.topic} is not brought in step")
         finally:
             self._running = False
+
+    async def _bring_in_step(self, found: SyncedCursor, now_ms: int) -> None:
+        try:
+            if await self._step(found):
+                found.synced_ms = now_ms
+        except HeliographError as error:
+            found.unfinished = True
+            events.info(
+                "subscription.sync_failed",
+                extra={"topic": self._log.topic, "subscription": found.name, "error": str(error)},
+            )
+        self._tell(found)
 
     async def _step(self, found: SyncedCursor) -> bool:
         """Returns whether nothing is left to do here. Raises what storage raises."""

@@ -39,6 +39,8 @@ _TRANSACTION_BYTES = 16
 _WHOLE_BYTES = 12
 _PART_BYTES = 20
 """Each takes so many, beside the bits."""
+_READ_MAX = 10 * POSITIONS_MAX
+"""More entries than that were never stored."""
 ENDED_MAX = 1000
 Part = tuple[Position, int, int]
 """(a batch, bits of the messages that are acknowledged, messages in it)."""
@@ -296,6 +298,9 @@ class PendingAcks:
                     f"pending acknowledgements: format {version} is not known here (this version reads format "
                     f"{VERSION})"
                 )
+            entries = sum(r[i + 1] - r[i] for *_, ranges, _ in held for r in ranges for i in range(1, len(r), 2))
+            if entries > _READ_MAX:
+                raise CorruptData(f"pending acknowledgements: {entries} entries")
             for coordinator, number, cumulative, ranges, partly in held:
                 txn = (int(coordinator), int(number))
                 whole = [(r[0], entry) for r in ranges for i in range(1, len(r), 2) for entry in range(r[i], r[i + 1])]
@@ -305,7 +310,15 @@ class PendingAcks:
                 if cumulative is not None:
                     made._hold_through(txn, (int(cumulative[0]), int(cumulative[1])))
             made._low = {int(tc): int(number) for tc, number in low}
-        except (ValueError, TypeError, IndexError, KeyError, binascii.Error, msgpack.UnpackException) as error:
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            OverflowError,
+            binascii.Error,
+            msgpack.UnpackException,
+        ) as error:
             raise CorruptData(f"pending acknowledgements: {error}") from error
         return made
 

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from heliograph.model.errors import CorruptData, NotFound
 from heliograph.model.ledger_metadata import LedgerInfo
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from storage.managed_ledger.cursors.cursor import Cursor
 
@@ -34,6 +34,13 @@ GIVEN_UP_MAX = 32
 """Beyond it the two oldest become one: it names too much, never too little."""
 _HOLES_MAX = 10_000
 """With more of them everything behind the mark-delete position is named: nobody waits for a walk over millions."""
+
+
+class GivesUp(Protocol):
+    """The cursor, as far as `given_up_of` asks."""
+
+    mark_delete: Position
+    properties: dict[str, str]
 
 
 class ExpiryLog(Protocol):
@@ -120,16 +127,29 @@ def read_given_up(properties: Mapping[str, str]) -> list[tuple[Position, Positio
     CorruptData.
     """
     try:
-        return [((a, b), (c, d)) for a, b, c, d in json.loads(properties.get(GIVEN_UP, "[]"))]
-    except (ValueError, TypeError) as error:
+        found = [((a, b), (c, d)) for a, b, c, d in json.loads(properties.get(GIVEN_UP, "[]"))]
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptData(f"what a cursor gave up: {error}") from error
+    if not all(isinstance(number, int) for pair in found for at in pair for number in at):
+        raise CorruptData("what a cursor gave up: no positions")
+    return found
+
+
+def given_up_of(cursor: GivesUp) -> list[tuple[Position, Position]]:
+    """The same, of a cursor. Where that cannot be read it is everything up to its mark-delete position: too much, never
+    too little.
+    """
+    try:
+        return read_given_up(cursor.properties)
+    except CorruptData:
+        return [(BEFORE_ALL, cursor.mark_delete)]
 
 
 def _noted(log: ExpiryLog, cursor: Cursor, upto: Position) -> list[tuple[int, int, int, int]]:
     """What was given up before, and what is not acknowledged behind the mark-delete position."""
     at, end = cursor.mark_delete, (upto[0], upto[1] + 1)
     ranges = deque(
-        (after, min(through, at)) for after, through in read_given_up(cursor.properties) if after < at
+        (after, min(through, at)) for after, through in given_up_of(cursor) if after < at
     )  # it may have been moved back since
     acked = cursor.acked_ranges if cursor.holes <= _HOLES_MAX else []
     for ledger, first, last in [*(one for one in acked if one[:2] <= end), (*end, end[1])]:

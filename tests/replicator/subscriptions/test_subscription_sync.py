@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
-from replicator.subscriptions import subscription_cursor
+from replicator.subscriptions import subscription_cursor, subscription_sync
 from replicator.subscriptions.ack_claims import RANGES_MAX, Claims, ClaimSettings
 from replicator.subscriptions.subscription_cursor import SyncedCursor
 from replicator.subscriptions.subscription_state import BEGAN, PROPERTY, SubscriptionState, began
@@ -275,7 +276,7 @@ def test_what_expires_in_one_region_is_still_to_be_had_in_the_others(seed: int) 
 
 
 def test_mutant_what_expires_counts_as_acknowledged(broken: BrokenRules) -> None:
-    broken.setattr(subscription_cursor, "read_given_up", lambda _: [])
+    broken.setattr(subscription_cursor, "given_up_of", lambda _: [])
     with broken.found(match="no consumer ever saw them"):
         for seed in range(4):
             play(lambda *given, seed=seed: expiry_and_consumers(seed, *given), seed=seed, brokers=2)
@@ -614,6 +615,44 @@ def test_a_subscription_of_an_internal_name_closes_no_link() -> None:
         assert eu.done() == acked
 
     play(scenario)
+
+
+def test_one_subscription_that_cannot_be_told_of_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Exception] = []
+    monkeypatch.setattr(subscription_sync, "report_error", lambda error, _: reported.append(error), raising=False)
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us = consumers["us"]
+        for name in ("a", "b"):
+            await us.region.log.ledger.open_cursor(name, BEFORE_ALL)
+            us.sync.enable(name)
+        told: list[str] = []
+
+        def send(name: str, claims: Claims) -> bool:
+            if name == "a":
+                raise OverflowError("too large")
+            told.append(name)
+            return True
+
+        us.sync.channel("mars", send)
+        await us.sync.round(0)
+        assert told == ["b"] and [type(error) for error in reported] == [OverflowError]
+        us.sync.disable("a")
+
+    play(scenario)
+
+
+_STATE = '{"version":1,"epoch":[%s,1],"base":[[1,1,1,%s,0]],"start":[1,1]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 60_000, "[]", "7", _STATE % (0, -5), _STATE % (-1, 1), _STATE % (1 << 64, 1), _STATE % (0, 0.5)],
+    ids=["nested", "list", "number", "below", "negative", "large", "broken"],
+)
+def test_a_state_that_nobody_stored_is_refused(text: str) -> None:
+    with pytest.raises(CorruptData):
+        SubscriptionState.load(1, text)
 
 
 def test_batches_acknowledged_in_part() -> None:

@@ -23,7 +23,7 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import at_owners, partitions, subscription_of
 from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
-from region_node.subscriptions.subscription import Subscription
+from region_node.subscriptions.subscription import Subscription, check_given
 from region_node.topics.topic import Topic
 from replicator.subscriptions.subscription_sync import INTERNAL
 from storage.managed_ledger.cursors.cursor import check_properties
@@ -81,8 +81,9 @@ async def create(admin: Admin, request: web.Request, name: TopicName, given: Sta
     topic, subscription = await admin.here(name), _subscription(request)
     if flag(request, "replicated"):
         _check_replicable(subscription)
-    await admin.topics.get(topic, create=True)
     properties = None if given is None else given.properties
+    check_given(properties)
+    await admin.topics.get(topic, create=True)
     at = AFTER_ALL if given is None or given.ledger_id is None else _before((given.ledger_id, given.entry_id))
     await admin.topics.create_subscription(topic, subscription, at=at, properties=properties)
     loaded = await admin.loaded(name)
@@ -206,6 +207,7 @@ async def set_properties(admin: Admin, request: web.Request, name: TopicName, gi
     properties = mapped(text)("properties", given or {})
     if not found.durable:
         raise NotAllowed(f"subscription {found.name} is a reader's: it has no properties that last")
+    check_given(properties)
     check_properties(properties)
     admin.changed(request, found.properties, properties)
     found.set_properties(properties)

@@ -258,6 +258,15 @@ def test_truncation_of_an_empty_or_idle_topic_and_without_bookies() -> None:
         simulate(main(), sim)
 
 
+@pytest.mark.parametrize("stored", ["x", "[" * 60_000, '[["a", 0, 0, 0]]', "[[1]]", "7"])
+def test_what_was_given_up_and_cannot_be_read_is_everything(stored: str) -> None:
+    log: Any = SimpleNamespace(entries_between=lambda after, through: max(0, through[1] - after[1]))
+    cursor: Any = SimpleNamespace(
+        mark_delete=(1, 4), holes=0, acked_ranges=[], properties={cursor_expiry.GIVEN_UP: stored}
+    )
+    assert cursor_expiry._noted(log, cursor, (1, 9)) == [(-1, -1, 1, 9)], "too much, never too little"
+
+
 @pytest.mark.parametrize("holes", (0, 1, 40, cursor_expiry._HOLES_MAX + 1))
 def test_what_nobody_acknowledged_is_noted_in_a_bounded_number_of_ranges(holes: int) -> None:
     """Each second entry is acknowledged."""
