@@ -29,6 +29,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
+from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR, Compacted, CompactedView, properties_of, read_properties
 from region_node.compaction.compacted_writer import CompactedWriter, delete_ledgers
 from region_node.compaction.compaction_state import CompactedTopic, TopicCompaction
@@ -37,6 +38,7 @@ from region_node.compaction.latest_keys import LatestKeys
 from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.cursor_ports import LedgerPort, Piece, visible
 from storage.ledger.ledger_context import LedgerContext
+from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.log_reader import ColdReads
 
 log = logging.getLogger("region_node.compaction")
@@ -101,17 +103,19 @@ class Compactor:
         if CURSOR not in topic.ledger.cursors:
             await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
 
-    async def forget(self, topic: CompactedTopic) -> None:
-        """Deletes what was compacted, before the topic itself goes: a crash between leaves a topic with its log
-        only.
+    async def stored(self, topic: str) -> tuple[Compacted | None, list[int]]:
+        """(what is compacted, every ledger of it), of a topic that is being deleted, as it is stored: it need not be
+        loaded.
         """
-        cursor = topic.ledger.cursors.get(CURSOR)
-        if cursor is not None:
-            compacted, garbage = read_properties(cursor.properties)
-            await self._delete(
-                [*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])]
-            )
-            await self._forget_object(topic, compacted)
+        found = await self._meta.get(keys.cursor(topic, CURSOR))
+        if found is None:
+            return None, []
+        try:
+            compacted, garbage = read_properties(Cursor.properties_in(found[0]))
+        except CorruptData as error:  # the topic goes all the same
+            log.error("compaction.unreadable", extra={"topic": topic, "error": str(error)})
+            return None, []
+        return compacted, [*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])]
 
     async def set_offload(self, topic: CompactedTopic, ledger: int, record: OffloadRecord) -> bool:
         """As `storage.tiered.offload.side_ledgers` has it. Nothing is changed while the topic is being compacted: what
@@ -146,7 +150,7 @@ class Compactor:
             await cursor.flushed()
             state.view.compacted = None
             await self._sweep(topic, state, garbage)
-            await self._forget_object(topic, compacted)
+            await self.forget_object(topic.text, compacted)
 
     # -- one compaction -----------------------------------------------------------------------------------------------
 
@@ -201,7 +205,7 @@ class Compactor:
             extra={"topic": topic.text, "entries": after.entries, "removed": state.removed, "readings": work.passes},
         )
         await self._sweep(topic, state, garbage)
-        await self._forget_object(topic, before)
+        await self.forget_object(topic.text, before)
 
     async def _sweep(self, topic: CompactedTopic, state: TopicCompaction, garbage: list[int]) -> None:
         await self._delete(garbage)
@@ -218,15 +222,14 @@ class Compactor:
         except HeliographError as error:  # the next owner does
             log.warning("compaction.leftover", extra={"topic": topic.text, "ledger": ledger, "error": str(error)})
 
-    async def _forget_object(self, topic: CompactedTopic, gone: Compacted | None) -> None:
+    async def forget_object(self, topic: str, gone: Compacted | None) -> None:
+        """Deletes the object of a compacted ledger that nobody names any more."""
         if gone is None or gone.offload is None or self.delete_object is None:
             return
         try:
-            await self.delete_object(topic.text, gone.ledger, gone.offload)
+            await self.delete_object(topic, gone.ledger, gone.offload)
         except HeliographError as error:
-            log.warning(
-                "compaction.object_left", extra={"topic": topic.text, "ledger": gone.ledger, "error": str(error)}
-            )
+            log.warning("compaction.object_left", extra={"topic": topic, "ledger": gone.ledger, "error": str(error)})
 
     def _view(self, topic: CompactedTopic, compacted: Compacted | None) -> CompactedView:
         return CompactedView(lambda: topic.readable, self._context, compacted, topic.text, self._cold())

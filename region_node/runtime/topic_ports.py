@@ -4,7 +4,7 @@ provide it; tests give small fakes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from heliograph.model.configuration.configuration_records import (
@@ -39,6 +39,11 @@ class CursorOfLedger(CursorPort, Protocol):
 
 
 class ManagedLedgerPort(LedgerPort, Protocol):
+    @property
+    def owner(self) -> int:
+        """Of this opening; every other one of the topic, wherever, has another."""
+        ...
+
     @property
     def cursors(self) -> Mapping[str, CursorOfLedger]: ...
 
@@ -225,7 +230,13 @@ class PassagePort(Protocol):
 class FactoryPort(Protocol):
     """`storage.managed_ledger.ManagedLedgerFactory`, as the service uses it."""
 
-    async def delete(self, topic: str) -> None: ...
+    async def delete(
+        self,
+        topic: str,
+        claimed: Callable[[], Awaitable[Sequence[int]]] | None = None,
+        *,
+        owner: int | None = None,
+    ) -> None: ...
 
     async def exists(self, topic: str) -> bool: ...
 

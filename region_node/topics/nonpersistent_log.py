@@ -70,6 +70,7 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self.cursors: dict[str, MemoryCursor] = {}
+        self.owner = 0
         self.last_confirmed: Position = (0, -1)
         self.open_bytes = self.size_bytes = self.entries = self.next_index = self.confirmed_index = self.created_ms = (
             self.published_ms

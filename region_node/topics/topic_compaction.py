@@ -59,11 +59,6 @@ class CompactingTopic(SubscribingTopic):
         if state.status != "RUNNING" and self.ledger.bytes_between(horizon, self.ledger.last_confirmed) > threshold:
             self.compact()
 
-    async def forget_compacted(self) -> None:
-        """The topic is being deleted."""
-        if self._compaction is not None and self._compactor is not None:
-            await self._compactor.forget(self)
-
     async def truncate(self) -> None:
         """Nothing that was published so far is there any more."""
         if self._compaction is not None and self._compactor is not None:

@@ -34,6 +34,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.recent_latencies import Recent
+from region_node.compaction.compacted_view import Compacted
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.logged_tasks import logged_tasks
@@ -446,8 +447,10 @@ class TopicService(NamedTopics):
         return self.loaded.between(namespace, *table.range(bundle)) if bundle in table.ids else []
 
     def _coming(self, namespace: str) -> list[str]:
-        """Full names of what is on its way."""
-        return [name for name in self._loading if TopicName.parse(name).namespace == namespace]
+        """Full names of what is on its way, in or out: what is deleted here is out before another broker may have
+        it.
+        """
+        return [name for name in (*self._loading, *self._unloading) if TopicName.parse(name).namespace == namespace]
 
     async def close(self) -> None:
         """Unloads every topic and ends the tick, the watches, and all tasks; a second call does nothing."""
@@ -474,8 +477,8 @@ class TopicService(NamedTopics):
         await self.get(text, create=True)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Raises NotFound, NotOwner; ProducerBusy or ConsumerBusy while producers or consumers are connected, unless
-        `force`.
+        """Raises NotFound, NotOwner, LedgerFenced (it was opened again meanwhile); ProducerBusy or ConsumerBusy while
+        producers or consumers are connected, unless `force`.
         """
         loaded = await self.get(topic, create=False)
         if not force:
@@ -484,31 +487,50 @@ class TopicService(NamedTopics):
             consumers = sum(len(subscription.consumers) for subscription in loaded.subscriptions.values())
             if consumers:
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
-        subscriptions = list(loaded.subscriptions.values())
+        subscriptions, owner = list(loaded.subscriptions.values()), loaded.ledger.owner
         async with self._kept_out(loaded.text):
             if self.forget_grants is not None:
                 await self.forget_grants(loaded.name)
             if not loaded.volatile:
-                await self._leave(loaded.name)
-                if isinstance(loaded.log, ReplicatedLog):
-                    await remember(loaded.log, self._meta)
-                await loaded.forget_compacted()
-                await self._factory.delete(loaded.text)
+                await self._delete_data(loaded, owner)
             for subscription in subscriptions:
                 if subscription.rules.leadership is not None:
                     subscription.rules.leadership.deleted()
             await self._forget(loaded.name)
 
+    async def _delete_data(self, judged: Topic, owner: int) -> None:
+        """judged: nothing of the topic goes where it was opened again since, here or by another broker. Raises
+        LedgerFenced then.
+        """
+        compacted: Compacted | None = None
+
+        async def claimed() -> Sequence[int]:
+            nonlocal compacted
+            await self._leave(judged.name)
+            if isinstance(judged.log, ReplicatedLog):
+                await remember(judged.log, self._meta)
+            if self.compactor is None:
+                return ()
+            compacted, ledgers = await self.compactor.stored(judged.text)
+            return ledgers
+
+        await self._factory.delete(judged.text, claimed, owner=owner)
+        if self.compactor is not None:
+            await self.compactor.forget_object(judged.text, compacted)
+
     @asynccontextmanager
     async def _kept_out(self, text: str) -> AsyncIterator[None]:
         """Unloads it; who asks for it waits until this is over. A topic that was loaded again while it is deleted would
-        be left with a log that has failed.
+        be left with a log that has failed. Raises NotOwner: once its bundle is on its way to another broker, that one
+        deletes it.
         """
         await self.unload(text)
         while (
             text in self.loaded or text in self._loading or text in self._unloading
         ):  # another has unloaded it, and somebody was quicker
             await self.unload(text)
+        if not self._owns(text):
+            raise NotOwner(f"this broker does not own {text} any more")
         over = self._unloading[text] = self._loop.create_future()
         try:
             yield

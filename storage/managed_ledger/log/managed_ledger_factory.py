@@ -5,15 +5,15 @@ topic, or the replay of what its stored state lacks (`storage.managed_ledger.log
 Invariants: the claim (a compare-and-set that changes the metadata's owner, and marks the last ledger where its writer
 left it open) comes first, then that ledger is fenced and recovered, then the cursors are read: an earlier owner can add
 no ledger after the first, confirm nothing after the second, and store no cursor that is not seen. A deletion takes
-cursors before the topic, and a topic that is made begins without those that another one of its name has left: of a
-restore, or a deletion, that was cut off.
+cursors before the topic, and nothing where another opening has it than the one that was judged; a topic that is made
+begins without those that another one of its name has left: of a restore, or a deletion, that was cut off.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -261,14 +261,27 @@ class ManagedLedgerFactory:
         """
         return await self._meta.count(keys.managed_ledgers(namespace))
 
-    async def delete(self, topic: str) -> None:
+    async def delete(
+        self,
+        topic: str,
+        claimed: Callable[[], Awaitable[Sequence[int]]] | None = None,
+        *,
+        owner: int | None = None,
+    ) -> None:
         """Deletes the topic's cursors, it, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it
-        at the same time.
+        at the same time, and what `claimed` raises.
+
+        claimed: called before anything goes; returns ledgers that are the topic's, though its metadata does not name
+        them. owner: of the opening that was found fit to be deleted: LedgerFenced where another one has the topic by
+        now, and nothing is touched.
         """
         former = self._open.get(topic)
         if former is not None:
+            if owner not in (None, former.owner):
+                raise LedgerFenced(_opened_again(topic))
             former.abandon(NotFound(f"{topic} was deleted"))
-        loading = await self._claim(topic, None)
+        loading = await self._claim(topic, None, owner)
+        beside = await _drop_beside(self.context, topic, loading, await claimed()) if claimed is not None else []
         history = History(loading.metadata.pages)
         await read_pages(self._meta, topic, loading.metadata.owner, history.pages)
         infos = [*history.infos(), *await self._recovered(loading)]
@@ -288,7 +301,7 @@ class ManagedLedgerFactory:
             raise LedgerFenced(f"{topic} was taken over while it was being deleted") from error
         for start in range(_DELETES_A_WRITE, len(rest), _DELETES_A_WRITE):
             await self._meta.txn(rest[start : start + _DELETES_A_WRITE])
-        self.context.tasks.spawn(self._delete_ledgers(ledgers))
+        self.context.tasks.spawn(self._delete_ledgers([*ledgers, *beside]))
 
     async def damaged(self, topic: str, ledger: int, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
         """As `ManagedLedger.damaged`, also of a topic that is not open here. Raises NotFound, NoSuchLedger."""
@@ -337,11 +350,11 @@ class ManagedLedgerFactory:
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    async def _claim(self, topic: str, new: LogState | None) -> _Loading:
+    async def _claim(self, topic: str, new: LogState | None, former: int | None = None) -> _Loading:
         """Writes our own name into the metadata. From then on the former owner can change nothing there.
 
         new: makes the topic where there is none, with the first snapshot of this state in it. Raises NotFound without
-        it.
+        it. former: LedgerFenced where another one than this has it.
         """
         key = keys.managed_ledger(topic)
         owner, making = self._rng.getrandbits(62) + 1, False
@@ -359,6 +372,8 @@ class ManagedLedgerFactory:
                 stored, expected = ManagedLedgerMetadata.decode(found[0]), found[1]
                 if stored.owner == owner:  # an attempt whose outcome was not known
                     return _Loading(stored, expected, making)
+                if former not in (None, stored.owner):
+                    raise LedgerFenced(_opened_again(topic))
                 making = False
                 properties = {**stored.properties, CREATED_MS: str(created_ms(stored, self._clock.wall_ms()))}
                 claimed, marked = replace(stored, owner=owner, properties=properties), await self._left_open(stored)
@@ -467,10 +482,35 @@ async def _cursors(meta: MetadataStore, topic: str, loading: _Loading) -> dict[s
 
 
 async def _drop_cursors(meta: MetadataStore, topic: str, loading: _Loading) -> None:
-    held = Check(keys.managed_ledger(topic), loading.version)
     prefix = keys.cursors(topic)
     while page := await meta.range(prefix, prefix_end(prefix), limit=_DELETES_A_WRITE):
-        try:
-            await meta.txn([held, *(Delete(key) for key, _, _ in page)])
-        except VersionConflict as error:
-            raise LedgerFenced(f"{topic} was taken over meanwhile") from error
+        await _delete_held(meta, topic, loading, [key for key, _, _ in page])
+
+
+async def _drop_beside(
+    context: LedgerContext, topic: str, loading: _Loading, numbers: Sequence[int]
+) -> list[LedgerMetadata]:
+    """Deletes the records of ledgers that the topic's metadata does not name. One that names a topic is a log's,
+    whoever says otherwise.
+    """
+    found: list[LedgerMetadata] = []
+    for number in numbers:
+        with suppress(NoSuchLedger):
+            found.append(await ledger_metadata(context, number))
+    found = [one for one in found if not one.topic]
+    for start in range(0, len(found), _DELETES_A_WRITE):
+        part = found[start : start + _DELETES_A_WRITE]
+        await _delete_held(context.meta, topic, loading, [keys.ledger(one.ledger) for one in part])
+    return found
+
+
+async def _delete_held(meta: MetadataStore, topic: str, loading: _Loading, gone: list[str]) -> None:
+    """Deletes keys while the topic is ours."""
+    try:
+        await meta.txn([Check(keys.managed_ledger(topic), loading.version), *(Delete(key) for key in gone)])
+    except VersionConflict as error:
+        raise LedgerFenced(f"{topic} was taken over meanwhile") from error
+
+
+def _opened_again(topic: str) -> str:
+    return f"{topic} was opened again since it was to be deleted, and may be in use: nothing was deleted; try again"

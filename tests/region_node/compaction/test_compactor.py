@@ -17,6 +17,7 @@ from heliograph.model.errors import OutcomeUnknown
 from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
 from region_node.compaction.compacted_view import CURSOR, read_properties
+from region_node.compaction.compacted_writer import delete_ledgers
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
 from tests.region_node.compaction.world import Owner, Row, latest, ledgers_without_topic, made_up, rows_of, settled
 from tests.region_node.faces.pulsar.codec import entry
@@ -121,7 +122,11 @@ def test_a_compacted_ledger_that_is_lost_leaves_the_log() -> None:
         topic = await owner.open()
         await owner.publish([("a", "1"), ("a", "2"), ("b", "3")])
         assert await owner.compact() == "SUCCESS"
-        await topic.forget_compacted()  # as a restored region, whose metadata names what is gone
+        compacted = topic.compaction().view.compacted
+        assert compacted is not None
+        await delete_ledgers(
+            owner.broker.factory.context, owner.broker.meta, [compacted.ledger]
+        )  # as a restored region, whose metadata names what is gone
         topic.compaction().view._metadata = None
         assert [row[2] for row in await rows_of(topic.compaction().view)] == ["1", "2", "3"]
 

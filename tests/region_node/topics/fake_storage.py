@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,14 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
-from heliograph.model.errors import EntriesLost, HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import (
+    EntriesLost,
+    HeliographError,
+    LedgerFenced,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+)
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import topic_hash
@@ -58,6 +65,7 @@ class FakeLedger(MemoryLog):
         self.named: dict[str, MemoryCursor] = {}
         self.runs: list[Piece] = []
         self.cache = True
+        self.owner = 0
         self.hold = self.unread = False
         self.fail_with: HeliographError | None = None
         self.refusal: HeliographError | None = None
@@ -296,6 +304,8 @@ class FakeFactory:
 
     def __init__(self) -> None:
         self.ledgers: dict[str, FakeLedger] = {}
+        self.owners: dict[str, int] = {}
+        """Of the last opening of each, by whichever broker."""
         self.opened = 0
         self.context = SimpleNamespace(losses=KnownLosses())
         self.open_error: HeliographError | None = None
@@ -312,12 +322,24 @@ class FakeFactory:
             if not create:
                 raise NotFound(f"topic {topic} does not exist")
             self.ledgers[topic] = self.made(topic)
+        self.ledgers[topic].owner = self.owners[topic] = self.opened
         return self.ledgers[topic].load(state)
 
-    async def delete(self, topic: str) -> None:
-        """Raises NotFound where it does not exist."""
-        if self.ledgers.pop(topic, None) is None:
+    async def delete(
+        self,
+        topic: str,
+        claimed: Callable[[], Awaitable[Sequence[int]]] | None = None,
+        *,
+        owner: int | None = None,
+    ) -> None:
+        """Raises NotFound where it does not exist; LedgerFenced where another opening has it."""
+        if topic not in self.ledgers:
             raise NotFound(f"topic {topic} does not exist")
+        if owner not in (None, self.owners[topic]):
+            raise LedgerFenced(f"{topic} was opened again")
+        if claimed is not None:
+            await claimed()
+        del self.ledgers[topic]
 
     async def exists(self, topic: str) -> bool:
         return topic in self.ledgers

@@ -148,6 +148,58 @@ def test_grants_go_before_data_and_stay_with_a_topic_that_is_used() -> None:
     with_broker(test)
 
 
+def test_a_topic_that_another_broker_has_opened_since_is_not_deleted() -> None:
+    """This one stood still for longer than its lease, and has not heard that it is gone."""
+
+    async def test(broker: Broker) -> None:
+        await broker.topics.get(TOPIC, create=True)
+        broker.factory.owners[TOPIC] = 99
+        left: list[TopicName] = []
+
+        async def leave(name: TopicName) -> None:
+            left.append(name)
+
+        broker.topics.on_deleting = leave
+        with pytest.raises(LedgerFenced):
+            await broker.topics.delete_topic(TOPIC, force=True)
+        assert await broker.factory.exists(TOPIC) and not left
+
+    with_broker(test)
+
+
+def test_a_topic_is_not_deleted_once_its_bundle_is_on_its_way_to_another_broker() -> None:
+    async def test(broker: Broker) -> None:
+        await broker.topics.get(TOPIC, create=True)
+        broker.owned = lambda topic: False
+        with pytest.raises(NotOwner):
+            await broker.topics.delete_topic(TOPIC)
+        assert await broker.factory.exists(TOPIC)
+
+    with_broker(test)
+
+
+def test_a_bundle_is_handed_over_once_what_is_deleted_of_it_is_gone() -> None:
+    async def test(broker: Broker) -> None:
+        await broker.topics.get(TOPIC, create=True)
+        go_on = asyncio.Event()
+
+        async def slow(_: TopicName) -> None:
+            await go_on.wait()
+
+        broker.topics.on_deleting = slow
+        deleting = asyncio.ensure_future(broker.topics.delete_topic(TOPIC))
+        await settle()
+        others = [asyncio.ensure_future(broker.topics.unload_bundle(NAMESPACE, bundle)) for bundle in range(4)]
+        await settle()
+        assert [other.done() for other in others] == [bundle != bundle_of(TOPIC, 4) for bundle in range(4)]
+        go_on.set()
+        await asyncio.gather(*others)
+        assert not await broker.factory.exists(TOPIC)
+        await deleting
+
+    with_broker(test)
+
+
 def test_unloading_a_bundle_takes_only_its_topics() -> None:
     async def test(broker: Broker) -> None:
         names = [f"persistent://{NAMESPACE}/t{i}" for i in range(20)]

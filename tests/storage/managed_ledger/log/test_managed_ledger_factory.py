@@ -9,6 +9,7 @@ import pytest
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put
 from heliograph.model.errors import LedgerFenced, MetadataUnavailable, OutcomeUnknown
+from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, scenario, until
@@ -146,5 +147,60 @@ def test_a_deletion_that_another_broker_overtakes_deletes_no_cursor_of_its() -> 
         with pytest.raises(LedgerFenced):
             await Broker(region, Overtaken(region.machine)).factory.delete(TOPIC)
         assert cursors_left(region) == 4
+
+    scenario(work)
+
+
+def test_who_judged_an_earlier_opening_deletes_nothing() -> None:
+    """A broker that stood still while another one opened the topic, and gave receipts."""
+
+    async def work(region: Region) -> None:
+        late, owner = Broker(region), Broker(region)
+        judged = await late.open()
+        ledger = await owner.open()
+        owner.append(ledger, "a")
+        await until(lambda: len(owner.done) == 1)
+        asked: list[str] = []
+
+        async def claimed() -> list[int]:
+            asked.append("claimed")
+            return []
+
+        with pytest.raises(LedgerFenced):
+            await late.factory.delete(TOPIC, claimed, owner=judged.owner)
+        assert not asked
+        owner.append(ledger, "b")
+        await until(lambda: len(owner.done) == 2)
+        again = await owner.open()
+        with pytest.raises(LedgerFenced):
+            await owner.factory.delete(TOPIC, owner=ledger.owner)
+        assert again.failed is None, "what is open here since is left in peace"
+        await owner.factory.delete(TOPIC, claimed, owner=again.owner)
+        assert asked and not await owner.factory.exists(TOPIC)
+
+    scenario(work)
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_ledgers_that_the_metadata_does_not_name_go_while_the_topic_is_held(overtaken: bool) -> None:
+    async def work(region: Region) -> None:
+        broker, other = Broker(region), Broker(region)
+        await broker.open()
+        for number, topic in ((100, ""), (101, "persistent://public/default/another")):
+            made = LedgerMetadata(number, 2, 2, ((0, ("b1", "b2")),), topic=topic)
+            await broker.meta.put(keys.ledger(number), made.encode())
+
+        async def claimed() -> list[int]:
+            if overtaken:
+                await other.open()
+            return [100, 101, 102]
+
+        if overtaken:
+            with pytest.raises(LedgerFenced):
+                await broker.factory.delete(TOPIC, claimed)
+        else:
+            await broker.factory.delete(TOPIC, claimed)
+        left = [await broker.meta.get(keys.ledger(number)) is not None for number in (100, 101)]
+        assert left == [overtaken, True], "one that names a topic is not this one's"
 
     scenario(work)
