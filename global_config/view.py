@@ -10,7 +10,7 @@ ACLs without a last good one are not taken for none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -235,7 +235,7 @@ class ConfigView:
             self._pending[key] = edits
         else:
             self._pending.pop(key, None)
-        self._tell(key)
+        _tell(self._listeners, key)
 
     # -- the watch ----------------------------------------------------------------------------------------------------
 
@@ -289,14 +289,7 @@ class ConfigView:
                 self._unread_acls[tenant] = None
             counts = "those read last" if tenant in self._acls else "everything is refused, but to admins"
             log.error("config.acls_unreadable", extra={"error": unreadable(tenant, str(error)), "until_then": counts})
-        self._tell(key)
-
-    def _tell(self, key: str) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(key)
-            except Exception as error:  # policies, links, and gates all wait for this: the others hear of it
-                report_error(error, "who waits for the configuration failed")
+        _tell(self._listeners, key)
 
     def _number_given(self, key: str, value: bytes | None) -> None:
         """Nobody takes a number away: where it is gone, the configuration went back, and its region may live."""
@@ -338,3 +331,11 @@ def _set(table: dict[str, V], name: str, kind: type[V], value: bytes | None) -> 
         table.pop(name, None)
     else:
         table[name] = kind.decode(value)
+
+
+def _tell(listeners: Sequence[Callable[[str], None]], key: str) -> None:
+    for listener in tuple(listeners):
+        try:
+            listener(key)
+        except Exception as error:  # policies, links, and gates all wait for this: the others hear of it
+            report_error(error, "who waits for the configuration failed")

@@ -41,7 +41,7 @@ class CursorOfLedger(CursorPort, Protocol):
 class ManagedLedgerPort(LedgerPort, Protocol):
     @property
     def owner(self) -> int:
-        """Of this opening; every other one of the topic, wherever, has another."""
+        """This opening's number; every other one of the topic, wherever, has another."""
         ...
 
     @property

@@ -113,7 +113,7 @@ class ManagedLedger(LogRepair):
         self.on_failed: Callable[[HeliographError], None] | None = None
         """Called once, after all that waited has failed: the topic must be unloaded."""
         self.owner = stored.owner
-        """Of this opening; every other one of the topic, wherever, has another."""
+        """This opening's number; every other one of the topic, wherever, has another."""
         self.terminated_at: Position | None = stored.terminated_at
         self.properties = dated(stored.properties, 0)
         self.retention: Retention | None = None

@@ -36,7 +36,7 @@ _READ_BYTES = 1 << 20
 _ENTRIES_A_READ = 4096
 _CURSORS_A_WRITE = 200
 _BYTES_A_WRITE = 2 << 20
-"""Of cursors and their keys: a transaction takes 4 MiB, and one cursor no more than 1 MiB."""
+"""Cursors and their keys in one transaction, which takes 4 MiB, and one cursor no more than 1 MiB."""
 
 
 class RestoredState(Protocol):
