@@ -99,8 +99,9 @@ def test_redis_has_each_writers_columns_once(redis_url: str) -> None:
                 assert hashes() == expected
     assert commands[0] >= 16
     store.upsert(given(1, [(NOON, "ann:1", 666, 666)], "clicks views"))
-    store.upsert(given(0, [(NOON, "ann:1", 777, 777)], "clicks views"))
-    assert hashes() == expected, "a batch that came again"
+    with pytest.raises(ConfigError, match="the checkpoint is older than"):
+        store.upsert(given(0, [(NOON, "ann:1", 777, 777)], "clicks views"))
+    assert hashes() == expected, "a batch that came again, and one that is older than the table"
     store_of({**options, "expire_s": 100}, "here", None).upsert(given(2, [(ONE, "bob", 9, 9)], "clicks views"))
     assert 0 < client.ttl("ab:t:2026-01-31T13%3A00%3A00+00%3A00:bob") <= 100
     store.close()
@@ -125,7 +126,8 @@ def test_clickhouse_has_each_writers_columns_once(engine: tuple[dict[str, str], 
     store.upsert(given(1, [(NOON, "ann", None, 8), (ONE, "ann", 4, 9)], "clicks views"))
     store.upsert(given(None, [(NOON, "ann", 51)], "price", "offline", "q2"))
     store.upsert(given(1, [(NOON, "ann", 666, 666)], "clicks views"))
-    store.upsert(given(0, [(ONE, "ann", 777, 777)], "clicks views"))
+    with pytest.raises(ConfigError, match="the checkpoint is older than"):
+        store.upsert(given(0, [(ONE, "ann", 777, 777)], "clicks views"))
     noon, one, null = "2026-01-31 12:00:00", "2026-01-31 13:00:00", "\\N"
     expected = [
         [noon, "ann", null, "8", "51"],
