@@ -18,9 +18,11 @@ from storage.managed_ledger.metadata.ledger_catalog import Catalog
 class LogExtent(ABC):
     """What `ManagedLedger` says of itself."""
 
-    __slots__ = ("_catalog", "_record", "topic")
+    __slots__ = ("_catalog", "_record", "owner", "topic")
 
     topic: str
+    owner: int
+    """This opening's number; every other one of the topic, wherever, has another."""
     _catalog: Catalog
     _record: TopicRecord
 

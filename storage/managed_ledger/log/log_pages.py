@@ -75,7 +75,7 @@ class LogPages(LogExtent):
 
     async def _read_pages(self, pages: Sequence[Page]) -> None:
         try:
-            await read_pages(self._parts.context.meta, self.topic, self._record.owner, pages)
+            await read_pages(self._parts.context.meta, self.topic, self.owner, pages)
         except LedgerFenced as error:
             self._fail(error)
             raise

@@ -89,7 +89,6 @@ class ManagedLedger(LogRepair):
         "_woken",
         "affinity",
         "on_failed",
-        "owner",
         "properties",
         "retention",
         "terminated_at",
@@ -113,7 +112,6 @@ class ManagedLedger(LogRepair):
         self.on_failed: Callable[[HeliographError], None] | None = None
         """Called once, after all that waited has failed: the topic must be unloaded."""
         self.owner = stored.owner
-        """This opening's number; every other one of the topic, wherever, has another."""
         self.terminated_at: Position | None = stored.terminated_at
         self.properties = dated(stored.properties, 0)
         self.retention: Retention | None = None
@@ -146,7 +144,7 @@ class ManagedLedger(LogRepair):
                 self._catalog,
                 self,
                 self._index,
-                self._record.owner,
+                self.owner,
                 counts,
             )
             if self._refusal is not None:
@@ -440,7 +438,7 @@ class ManagedLedger(LogRepair):
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """What is to be stored, as of the last confirmed entry, without the first `trimmed` ledgers."""
         pages, infos = self._catalog.forms(trimmed)
-        index, owner = self.confirmed_index, self._record.owner
+        index, owner = self.confirmed_index, self.owner
         properties = self._record.dated(self._properties_without(trimmed), index)
         return ManagedLedgerMetadata(
             infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, properties, index, owner, pages

@@ -269,9 +269,7 @@ class ShadowLedger(ManagedLedger):
 
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """No ledger is its own: whoever deletes or collects what it names touches nothing of the source."""
-        return ManagedLedgerMetadata(
-            properties=dated(self.properties, self._record.created_ms), owner=self._record.owner
-        )
+        return ManagedLedgerMetadata(properties=dated(self.properties, self._record.created_ms), owner=self.owner)
 
     def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
         return {}, []

@@ -36,8 +36,6 @@ this.
 _DELAY_MAX_S = 1.0
 _NO_CURSORS: dict[str, Cursor] = {}
 _NO_NAMES: dict[str, None] = {}
-_NOBODY: list[asyncio.Future[None]] = []
-"""Stands for the waiters of every topic that has nothing to write; never changed."""
 
 
 class Stored:
@@ -71,21 +69,29 @@ class Stored:
         self.waiters: list[asyncio.Future[None]] = []
 
 
-class Earlier:
-    """Those who waited when a write left something over. due: names of cursors that it left, or whose deletion; with
-    the write that takes the last of them they have what they wait for, whatever has changed since.
+class WriteWaiters:
+    """Who waits for a write. earlier: those who waited when one left something over; due: names of cursors that it
+    left, or whose deletion. With the write that takes the last of them they have what they wait for, whatever has
+    changed since.
     """
 
-    __slots__ = ("due", "waiters")
+    __slots__ = ("due", "earlier", "waiting")
 
-    def __init__(self, waiters: list[asyncio.Future[None]], due: set[str]) -> None:
-        self.waiters, self.due = waiters, due
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+        self.earlier: list[asyncio.Future[None]] = []
+        self.due: set[str] = set()
+
+
+_NOBODY = WriteWaiters()
+"""Stands for the waiters of every topic that has nothing to write; never changed."""
 
 
 class RecordHost(Protocol):
     """The managed ledger, as its record sees it."""
 
     topic: str
+    owner: int
     failed: HeliographError | None
     cursors: dict[str, Cursor]
 
@@ -133,7 +139,6 @@ class TopicRecord:
         "_cursors",
         "_deleted",
         "_dirty",
-        "_earlier",
         "_entries",
         "_garbage",
         "_host",
@@ -143,14 +148,13 @@ class TopicRecord:
         "_waiters",
         "_write",
         "created_ms",
-        "owner",
         "published_ms",
         "through",
         "version",
     )
 
     def __init__(self, stored: ManagedLedgerMetadata, version: int, host: RecordHost, parts: SharedParts) -> None:
-        self.version, self.owner, self.through = version, stored.owner, stored.state_through
+        self.version, self.through = version, stored.state_through
         self.created_ms, self.published_ms = created_ms(stored), published_ms(stored)
         self._host, self._parts = host, parts
         self._dirty = False
@@ -158,7 +162,6 @@ class TopicRecord:
         self._garbage: tuple[LedgerMetadata, ...] = ()
         self._write: Stored | None = None
         self._waiters = _NOBODY
-        self._earlier: Earlier | None = None
         self._entries = self._bytes = 0  # since the last checkpoint
         self._checkpoint_at = 0.0
         self._made_key = ""
@@ -260,11 +263,14 @@ class TopicRecord:
             raise self._host.failed
 
     def _waiter(self) -> asyncio.Future[None]:
-        if self._waiters is _NOBODY:
-            self._waiters = []
         waiter: asyncio.Future[None] = self._parts.loop.create_future()
-        self._waiters.append(waiter)
+        self._own_waiters().waiting.append(waiter)
         return waiter
+
+    def _own_waiters(self) -> WriteWaiters:
+        if self._waiters is _NOBODY:
+            self._waiters = WriteWaiters()
+        return self._waiters
 
     async def flush(self, last: Position, timeout_s: float) -> None:
         """The last write of an owner that goes, if anything is left to say; never raises."""
@@ -309,18 +315,19 @@ class TopicRecord:
 
     def _take_waiters(self, write: Stored) -> None:
         """Those for whom this is the last write; a topic of which something is always left over has some, too."""
-        left, earlier = {*self._cursors, *self._deleted}, self._earlier
-        if earlier is not None:
-            earlier.due.difference_update((cursor.name for cursor, _ in write.cursors), write.deleted)
-            earlier.due &= left  # a cursor that was deleted is not waited for
-            if not earlier.due:
-                write.waiters, self._earlier = earlier.waiters, None
-        if not self._waiters:
+        waiters = self._waiters
+        if waiters is _NOBODY:
             return
+        left = {*self._cursors, *self._deleted}
+        waiters.due.difference_update((cursor.name for cursor, _ in write.cursors), write.deleted)
+        waiters.due &= left  # a cursor that was deleted is not waited for
+        if not waiters.due:
+            write.waiters = waiters.earlier
+            waiters.earlier, waiters.waiting, waiters.due = waiters.waiting, [], left
         if not left:
-            write.waiters, self._waiters = write.waiters + self._waiters, _NOBODY
-        elif self._earlier is None:
-            self._earlier, self._waiters = Earlier(self._waiters, left), _NOBODY
+            write.waiters = write.waiters + waiters.earlier
+        if not left or not waiters.earlier:
+            self._waiters = _NOBODY
 
     def _encoded(self, write: Stored) -> list[Op]:
         """Changed cursors, as many as one write takes; at least one, where there are any."""
@@ -390,9 +397,11 @@ class TopicRecord:
         for name in write.deleted:
             if name not in self._host.cursors:
                 self._delete_later(name)
-        self._waiters = write.waiters + self._waiters
-        if self._earlier is not None:
-            self._earlier.due.update((cursor.name for cursor, _ in write.cursors), write.deleted)
+        if write.waiters:
+            waiters = self._own_waiters()
+            waiters.waiting = write.waiters + waiters.waiting
+        if self._waiters.earlier:
+            self._waiters.due.update((cursor.name for cursor, _ in write.cursors), write.deleted)
         if write.trimming:
             self._host.on_trim_put_off()
 
@@ -416,7 +425,7 @@ class TopicRecord:
                 await asyncio.sleep(self._parts.context.pause_s(attempt))
                 continue
             stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
-            if found is None or stored is None or stored.owner != self.owner:
+            if found is None or stored is None or stored.owner != self._host.owner:
                 self._host.on_record_lost(
                     LedgerFenced(
                         f"{self._host.topic} was taken over by another owner"
@@ -436,10 +445,9 @@ class TopicRecord:
         return False
 
     def _resolve_all(self) -> None:
-        self._resolve(self._waiters)
-        if self._earlier is not None:
-            self._resolve(self._earlier.waiters)
-            self._earlier = None
+        waiters, self._waiters = self._waiters, _NOBODY
+        self._resolve(waiters.earlier)
+        self._resolve(waiters.waiting)
 
     @staticmethod
     def _resolve(waiters: list[asyncio.Future[None]]) -> None:

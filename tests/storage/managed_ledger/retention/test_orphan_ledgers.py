@@ -54,7 +54,7 @@ def test_a_ledger_made_and_never_named_goes_after_the_grace_on_bookies_too() -> 
         log = await broker.open()
         broker.append(log, "a")
         await until(lambda: len(broker.done) == 1)
-        crashed, _ = await create_ledger(broker.factory.context, 2, 2, 2, topic=TOPIC, owner=log._record.owner)
+        crashed, _ = await create_ledger(broker.factory.context, 2, 2, 2, topic=TOPIC, owner=log.owner)
         collector = OrphanCollector(next_one.factory.context, 60.0)
         assert await collector.sweep(0.0) == [] == await collector.sweep(100.0), "its maker has the topic"
         again = await next_one.open()

@@ -5,6 +5,7 @@ sequences; and nothing that is used by Kafka's clients goes because nobody is co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +87,8 @@ def test_what_speaks_of_records_goes_before_they_do() -> None:
         client = Client(face.listener)
         before = await filled(face, client)
 
-        async def dies(topic: str) -> None:
+        async def dies(topic: str, claimed: Callable[[], Awaitable[object]], *, owner: int) -> None:
+            await claimed()
             raise StorageError("the broker is gone")
 
         face.factory.delete = dies  # type: ignore[method-assign]
