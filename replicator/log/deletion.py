@@ -69,9 +69,10 @@ def note_removed(state: TopicState, first: Position, last: Position) -> None:
     if removed:
         first = max(first, (removed[-1][1][0], removed[-1][1][1] + 1))
     if first <= last:
-        state.removed = [*removed, (first, last)]
-    if len(state.removed) > REMOVED_MAX:
-        state.removed[:2] = [(state.removed[0][0], state.removed[1][1])]
+        removed = (*removed, (first, last))
+    if len(removed) > REMOVED_MAX:
+        removed = ((removed[0][0], removed[1][1]), *removed[2:])
+    state.removed = removed
 
 
 def past_removed(state: TopicState, read_at: Position) -> tuple[Position, SkipReason] | None:
@@ -143,10 +144,10 @@ async def recall(log: ReplicatedLog, meta: MetadataStore) -> None:
         if found is None:
             return
         try:
-            dead = [
+            dead = tuple(
                 ((region, epoch, incarnation), (a, b))
                 for region, epoch, incarnation, a, b in unpack("end of a deleted topic", found[0])
-            ]
+            )
         except (CorruptData, TypeError, ValueError) as error:
             events.error("topic.end_unreadable", extra={"topic": log.topic, "error": str(error)})
             return

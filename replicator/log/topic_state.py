@@ -106,11 +106,11 @@ class TopicState:
         self.host: TransactionHost | None = None
         self.affected: AffectedList | None = None
         """What was confirmed with fewer regions than asked for; None: the topic was never degraded."""
-        self.removed: list[tuple[Position, Position]] = []
+        self.removed: tuple[tuple[Position, Position], ...] = ()
         """First and last local positions of what an admin has given up before every link had it
         (`replicator.log.deletion`).
         """
-        self.dead: list[tuple[Origin, Position]] = []
+        self.dead: tuple[tuple[Origin, Position], ...] = ()
         """Incarnations of this topic that were deleted here, each with its last position."""
         self.reasons = Reasons()
 
@@ -150,8 +150,8 @@ class TopicState:
             self.late.load(fields[11])
         if len(fields) > 12:
             removed, dead, reasons = fields[12][:3]
-            self.removed = [((a, b), (c, d)) for a, b, c, d in removed]
-            self.dead = [(_origin(row), (row[3], row[4])) for row in dead]
+            self.removed = tuple(((a, b), (c, d)) for a, b, c, d in removed)
+            self.dead = tuple((_origin(row), (row[3], row[4])) for row in dead)
             self.reasons.load(reasons)
         if self.transactions is not None:  # a version that did not know what follows from that SKIP may have stored it
             for over in self._over():

@@ -208,7 +208,7 @@ def test_what_was_deleted_with_its_topic_is_named_once_that_is_made_again() -> N
         us.publish(6)
         await asyncio.sleep(1)
         log = await made_again(us, meta)
-        assert log.origin != dead and log.state.dead == [(dead, (ledger, 9))] and not meta.held
+        assert log.origin != dead and log.state.dead == ((dead, (ledger, 9)),) and not meta.held
         us.publish(2)
         await us.move(1)
         instance.sim.network.heal("us", "eu")
@@ -281,7 +281,7 @@ def test_a_record_of_a_deletion_that_was_not_carried_out_does_not_stay() -> None
         await us.brokers[0].machine.ask(remember, us.log, meta)
         assert not meta.held, "eu has everything by now"
         log = await made_again(us, meta)
-        log.state.dead = [((1, 1, 7), (3, 4))]
+        log.state.dead = (((1, 1, 7), (3, 4)),)
         meta.held = {
             f"/deleted-topics/t/n/{TOPIC}": pack([[1, 1, 7, 3, 4]])
         }  # who took it over died before it could take it away

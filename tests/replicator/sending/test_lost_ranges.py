@@ -74,7 +74,7 @@ def test_of_each_origin_of_this_region_the_range_is_named_by_itself() -> None:
 
 def test_incarnations_that_were_deleted_are_named_once_to_a_target_that_is_there() -> None:
     topic = published()
-    topic.state.dead = [(DEAD, (7, 3))]
+    topic.state.dead = ((DEAD, (7, 3)),)
     link = LinkSender("eu", topic.state, BEFORE_ALL, SenderSettings(), "us")
     assert link.of_the_dead() == [], "without a connection"
     link.opened(topic.vector(), WINDOW_BYTES)
