@@ -41,6 +41,8 @@ FORMAT = 1
 _ROOT = "heliograph-support"
 _LINE_MAX = 16 * 1024
 """Longer lines of a log are cut."""
+_PIECE_CHARS = 64 << 20
+"""Of what one address answers."""
 _STATUS_TIMEOUT_S = 30.0
 _ASKED = {
     "health": "/heliograph/v1/health",
@@ -149,8 +151,10 @@ class _Archive:
         except (ConfigError, OSError, ValueError) as error:
             self.missing[name] = self._hide(redaction.text(str(error)))
             return None
-        clean = value if isinstance(value, str) else json.dumps(redaction.without_secrets(value), indent=1, default=str)
-        self._write(name, _clean_lines(clean) if isinstance(value, str) else clean)
+        if isinstance(value, str):
+            self._write(name, _clean_lines(value))
+        else:
+            self._write(name, json.dumps(redaction.Beginning(value, _PIECE_CHARS).value, indent=1))
         return value
 
     def _write(self, name: str, text: str) -> None:

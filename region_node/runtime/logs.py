@@ -31,7 +31,7 @@ _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "t
 _EVENT = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\Z")
 _ALWAYS = ("admin.change", "process.", LEFT_OUT)
 _TEXT_MAX = 8192
-"""Characters of one value: a client's words may be as long as a message."""
+"""Characters of one field: a client's words may be as long as a message, and nested as deep."""
 _NAMES_MAX = 1000
 """Event names that are counted apart; those of libraries are bounded by nothing else."""
 
@@ -78,27 +78,14 @@ def _named(region: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _plain(value: Any) -> Any:
-    """For JSON: numbers, texts, lists, and objects; NaN and what is of a class of its own become texts."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    if isinstance(value, str):
-        return _cut(value)
-    if value is None or isinstance(value, int | float | bool):
-        return value
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return _cut(str(value))
-
-
 def _cut(text: str) -> str:
     return redaction.cut(text, _TEXT_MAX)
 
 
 def _shown(fields: dict[str, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = redaction.without_secrets(_plain(fields))
+    shown: dict[str, Any] = {}
+    for name, value in fields.items():
+        shown |= redaction.Beginning({name: value}, _TEXT_MAX).value
     return shown
 
 

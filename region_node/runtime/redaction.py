@@ -103,20 +103,6 @@ def cut(value: str, chars: int) -> str:
     return f"{shown}… ({len(value)} characters)"
 
 
-def without_secrets(value: Any, name: str = "", *, hidden: bool = False) -> Any:
-    """A JSON value without secrets. name: the field's; hidden: it lies within one whose name speaks of a secret."""
-    hidden = hidden or _hides(name)
-    if isinstance(value, Mapping):
-        return {key: without_secrets(item, str(key), hidden=hidden) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(item, "" if name in _LISTS else name, hidden=hidden) for item in value]
-    if value is None or isinstance(value, bool) or value == "":
-        return value
-    if hidden:
-        return HIDDEN
-    return text(value) if isinstance(value, str) else value
-
-
 def _hides(name: str) -> bool:
     return is_secret(name) and name not in _LISTS
 
