@@ -144,6 +144,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._held: Positions = {}
         self._region = ""
         """The one that is asked, since it was."""
+        self._other: set[str] = set()
+        """Topics that stood in another copy when they were last looked at: the subscription here is not theirs yet."""
         self._came: dict[str, tuple[Watermarks, Position]] = {}
         """By topic that stands in another region: its vector, and from where on that goes on here."""
         self._held_at = time.monotonic()
@@ -220,6 +222,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         )  # of a partition that nobody has used, brokers read the metadata each time
         self._check_held(reader, snapshots, places)
         self._region = next((snapshot.region for snapshot in snapshots.values()), self._region)
+        self._other = {topic for topic in places.keys() & snapshots.keys() if not places[topic].here(snapshots[topic])}
         self._done(reader, places)
         came = _firsts(
             reader, snapshots, {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in places}
@@ -236,7 +239,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             elif place.vector is None:
                 place = replace(place, region=region, vector=reader.vector(topic, _before(place.at)))
             places[topic] = place
-            if place.region == region:
+            if place.here(snapshot):
                 pending[topic] = between(snapshot, place.at, stop, may_lose=self._options.may_lose)
             else:
                 pending[topic] = between(snapshot, self._coming(reader, snapshot, place, new), stop, may_lose=True)
@@ -251,7 +254,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         batch_bytes = 0
         for topic, at in stops.items():
             if topic in seen:  # else it was deleted at this moment
-                place = advanced(places[topic], self._region, at, seen[topic])
+                place = advanced(places[topic], snapshots[topic], at, seen[topic])
                 parts = parts_up_to(pending[topic], begins.get(topic), at)
                 places[topic] = replace(place, size_bytes=size_up_to(pending[topic], at), parts=parts)
                 batch_bytes += places[topic].size_bytes
@@ -290,11 +293,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         begins, stops, reader = decode(start), decode(end), self._reader()
         moved = [topic for topic, stop in stops.items() if begins.get(topic) != stop]
         snapshots = asked(reader, self._options, moved)
-        held = {
-            topic: reader.vector(topic)
-            for topic, found in snapshots.items()
-            if stops[topic].region not in ("", found.region)
-        }
+        held = {topic: reader.vector(topic) for topic, found in snapshots.items() if not stops[topic].here(found)}
         if held:  # what arrives at this moment is in the vector and behind the snapshot's end, and would not be read
             snapshots |= reader.snapshots(held)
         self._check_held(reader, snapshots, begins)
@@ -345,7 +344,11 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _done(self, reader: BlockReader, places: Places) -> None:
         """The subscription moves to where the checkpoint is; never back."""
-        here = {topic: place.at for topic, place in places.items() if place.region in ("", self._region)}
+        here = {
+            topic: place.at
+            for topic, place in places.items()
+            if place.region in ("", self._region) and topic not in self._other
+        }
         again = time.monotonic() - self._held_at >= self._hold_again_s
         if again:
             self._held_at = time.monotonic()
@@ -370,7 +373,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         doubtful: Positions = {}
         for topic, snapshot in snapshots.items():
             place, first = places.get(topic), begin(snapshot)
-            if place is None or place.region not in ("", snapshot.region) or not snapshot.trimmed or place.at >= first:
+            if place is None or not place.here(snapshot) or not snapshot.trimmed or place.at >= first:
                 continue
             if self._whole.get(topic) != (place.at, first):
                 doubtful[topic] = place.at
@@ -450,9 +453,10 @@ def _firsts(reader: BlockReader, snapshots: Mapping[str, TopicSnapshot], begins:
         topic: _before(at) for topic, at in begins.items() if at != begin(snapshots[topic]) or snapshots[topic].trimmed
     }
     seen = reader.vectors(behind) if behind else {}
-    whole = {topic: TopicPlace(snapshots[topic].region, at, {}) for topic, at in begins.items() if topic not in behind}
-    return whole | {
-        topic: TopicPlace(snapshots[topic].region, begins[topic], vector, vector) for topic, vector in seen.items()
+    nothing: dict[str, Watermarks] = {topic: {} for topic in begins if topic not in behind}
+    return {
+        topic: TopicPlace(snapshots[topic].region, begins[topic], vector, vector, own=snapshots[topic].own)
+        for topic, vector in (nothing | seen).items()
     }
 
 

@@ -7,8 +7,8 @@ batch that is run again reads what it read; a position is that of the first entr
 encode to equal text, by which Spark compares them.
 Format (a query's checkpoint holds it; `above` and what is not known are left out):
     {"format": 2, "tasks": "bytes a task:tasks at least", "topics": {full name:
-        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "parts": "ledger:first-last,...",
-         "region": name, "vector": {origin: "ledger:entry"}}}}
+        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "own": origin,
+         "parts": "ledger:first-last,...", "region": name, "vector": {origin: "ledger:entry"}}}}
 Format 1, still read: {"format": 1, "topics": {full name: [ledger, entry]}}, positions of whatever region is asked.
 What places mean in another region: `heliograph.spark.scan.region_moves`.
 """
@@ -41,6 +41,8 @@ class TopicPlace:
     above: of a query that came from another region, what it has to skip from `at` on; empty once that lies behind it.
     size_bytes: of what the batch that ends here reads, as was known when it was planned: a batch that is run again is
     cut into the same tasks by it, though the ledger it reads has grown since. 0: of an earlier version, not known.
+    own: the origin of what that region published first, when the place was made; None: of format 1, or of an earlier
+    version.
     parts: (ledger, first, last) of what that batch reads, where its two ends do not say it: so that other topics' tasks
     stay as they were cut when this topic is deleted.
     """
@@ -51,6 +53,18 @@ class TopicPlace:
     above: Watermarks = field(default_factory=dict)
     size_bytes: int = 0
     parts: Parts = ()
+    own: Origin | None = None
+
+    def here(self, snapshot: TopicSnapshot) -> bool:
+        """Whether `at` is a position of that copy: not of another region's, nor of one that lay under the region's name
+        before it was made anew, or restored from a backup.
+        """
+        if self.region not in ("", snapshot.region):
+            return False
+        before = self.at[0], self.at[1] - 1
+        return self.own in (None, snapshot.own) or any(
+            origin == self.own and through >= before for origin, through in snapshot.past
+        )
 
 
 Tasks = tuple[int, int]
@@ -88,12 +102,17 @@ def _encoded(place: TopicPlace) -> dict[str, Any]:
     fields |= (
         {"parts": ",".join(f"{ledger}:{first}-{last}" for ledger, first, last in place.parts)} if place.parts else {}
     )
+    fields |= {"own": _text(place.own)} if place.own is not None else {}
     fields |= {"at": f"{place.at[0]}:{place.at[1]}", "region": place.region}
     return fields if place.vector is None else {**fields, "vector": _texts(place.vector)}
 
 
 def _texts(marks: Watermarks) -> dict[str, str]:
-    return {format_coordinate((origin, (0, 0)))[:-4]: f"{at[0]}:{at[1]}" for origin, at in sorted(marks.items())}
+    return {_text(origin): f"{at[0]}:{at[1]}" for origin, at in sorted(marks.items())}
+
+
+def _text(origin: Origin) -> str:
+    return format_coordinate((origin, (0, 0)))[:-4]
 
 
 def decode(offset: Mapping[str, Any]) -> Places:
@@ -124,6 +143,7 @@ def _decoded(fields: Mapping[str, Any]) -> TopicPlace:
         _marks(fields.get("above", {})),
         int(fields.get("bytes", 0)),
         parts,
+        parse_coordinate(f"{fields['own']}:0:0")[0] if "own" in fields else None,
     )
 
 

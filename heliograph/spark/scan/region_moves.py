@@ -2,6 +2,8 @@
 
 Is: pure: the entries between two places, as ranges of local entries and as coordinates to keep. Isn't: HTTP, Spark, or
 how far a batch goes (`offsets`).
+A region that was made anew, or restored from a backup, is another one than it was: its positions have begun again, or
+gone back. A place is in its terms where it was made under an own origin that the copy has, or had through there.
 How: between two places in the asked region's own terms lie the entries from one position to the other. Where a place is
 in another region's terms, its vector says what it has read; the lowest local entry that no vector covers is where
 reading begins, and what is covered is left out, run by run. Links keep the order of each origin, so one coordinate an
@@ -140,15 +142,15 @@ def plan(
     nothing here, or where the copy ends sooner. Raises MetadataUnavailable where it does: a topic that was just loaded
     may show less than before, until it knows again which transactions are over.
     """
-    here = ("", snapshot.region)
-    if stop.region in here and stop.at > end(snapshot) and not moved_may_lose:
+    here = stop.here(snapshot) or _went(stop, snapshot, held)
+    if here and stop.at > end(snapshot) and not moved_may_lose:
         raise MetadataUnavailable(
             f"{snapshot.topic}: the query was in the middle of a batch up to {stop.at[0]}:{stop.at[1]}, and region "
             f"{snapshot.region} shows no more than what is"
             f" before {end(snapshot)[0]}:{end(snapshot)[1]} at this moment: start it again when it does; or set "
             "fail_on_data_loss to false"
         )
-    if stop.region in here and (start is None or start.region in here):
+    if here and (start is None or start.here(snapshot) or not stop.here(snapshot)):
         first = begin(snapshot) if start is None else start.at
         found = between(snapshot, first, stop.at, may_lose=may_lose)
         # from a topic that was made anew under that name nothing was deleted yet: the batch has nothing of it
@@ -162,7 +164,7 @@ def plan(
             "was once more, until it has written a batch"
         )
     first = first_unread(copy, snapshot, read, may_lose=moved_may_lose)
-    if stop.region in here:
+    if here:
         return between(snapshot, first, stop.at, may_lose=True), CoordinateRange(read)
     last = _end_of(copy, snapshot, read, stop.vector, held, may_lose=moved_may_lose)
     return between(snapshot, first, last, may_lose=True), CoordinateRange(read, stop.vector)
@@ -178,11 +180,18 @@ def _check_whole(topic: str, found: list[EntryRange], wanted: list[EntryRange]) 
         )
 
 
-def advanced(start: TopicPlace, region: str, at: Position, seen: Watermarks) -> TopicPlace:
-    """The place behind a batch from `start` to `at` in `region`. seen: the vector of what lies before `at` there."""
+def _went(stop: TopicPlace, snapshot: TopicSnapshot, held: Watermarks) -> bool:
+    """Whether what the batch was to read went with a topic of that name that no other region published to: nobody
+    brings it again.
+    """
+    others = {origin[0] for origin in (*(stop.vector or {}), *held)} - {snapshot.own[0]}
+    return stop.region == snapshot.region and not others
+
+
+def advanced(start: TopicPlace, snapshot: TopicSnapshot, at: Position, seen: Watermarks) -> TopicPlace:
+    """The place behind a batch from `start` to `at` in that copy. seen: the vector of what lies before `at` there."""
     read = start.vector or {}
-    above = start.above if start.region in ("", region) else read
+    above = start.above if start.here(snapshot) else read
     vector = {origin: max(read.get(origin, BEFORE_ALL), seen.get(origin, BEFORE_ALL)) for origin in {*read, *seen}}
-    return TopicPlace(
-        region, at, vector, {origin: mark for origin, mark in above.items() if mark > seen.get(origin, BEFORE_ALL)}
-    )
+    left = {origin: mark for origin, mark in above.items() if mark > seen.get(origin, BEFORE_ALL)}
+    return TopicPlace(snapshot.region, at, vector, left, own=snapshot.own)

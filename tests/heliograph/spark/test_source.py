@@ -47,6 +47,8 @@ class Region:
 
         class Broker(Handler):
             def do_GET(self) -> None:
+                if self.path.endswith("/vector"):
+                    return self.say({"vector": []})
                 if "/positions/" in self.path:
                     return self.say({"status": "found", "position": [2, 7], "following": None})
                 if self.path.endswith("/partitions"):

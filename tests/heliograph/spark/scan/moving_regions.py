@@ -96,7 +96,7 @@ class Region:
     def _run(self, ledger: int, first: int, last: int) -> Run:
         rows = self.ledgers[ledger][first : last + 1]
         count = next((n for n, row in enumerate(rows) if row[0] != rows[0][0]), len(rows))
-        if self.is_own(rows[0][0]):
+        if self.is_own(rows[0][0]) and rows[0][1] == (ledger, first):  # else it came back from another region
             return Run([b"x"] * count, [1] * count)
         return Run([b"x"] * count, [1] * count, origin=rows[0][0], spans=tuple((*row[1], 1) for row in rows[:count]))
 

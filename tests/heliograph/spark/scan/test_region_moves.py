@@ -23,14 +23,10 @@ from tests.heliograph.spark.scan.moving_regions import NAMES, TOPIC, Region, Wor
 def latest(region: Region, start: TopicPlace, max_bytes: int) -> TopicPlace:
     """As `HeliographStreamReader.latestOffset`, for one topic."""
     snapshot = region.snapshot()
-    first = (
-        start.at
-        if start.region == snapshot.region
-        else first_unread(region, snapshot, start.vector or {}, may_lose=False)
-    )
+    first = start.at if start.here(snapshot) else first_unread(region, snapshot, start.vector or {}, may_lose=False)
     stops = limited({TOPIC: between(snapshot, first, end(snapshot), may_lose=True)}, max_bytes)
     at = stops.get(TOPIC)
-    return start if at is None else advanced(start, snapshot.region, at, region.vector(TOPIC, (at[0], at[1] - 1)))
+    return start if at is None else advanced(start, snapshot, at, region.vector(TOPIC, (at[0], at[1] - 1)))
 
 
 def logged(place: TopicPlace) -> TopicPlace:
@@ -111,6 +107,52 @@ def test_an_interrupted_batch_waits_for_what_it_had_read() -> None:
     assert len(eu.read(start, stop, rng, lossy=True)) == 4
     world.carry(us, eu, 100)
     assert eu.read(start, stop, rng) == us.read(start, stop, rng)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_region_that_is_made_anew_is_another_one(restored: bool) -> None:
+    """It was lost, and made anew or restored under its own name: what comes again into new ledgers was read before."""
+    rng, world = random.Random(7), World(random.Random(7))
+    us, eu, _ = world.regions
+    for _ in range(10):
+        us.publish()
+        eu.publish()
+    world.settle()
+    start = TopicPlace("us", begin(us.snapshot()), {})
+    half = logged(latest(us, start, 900))
+    stop = logged(latest(us, half, 1 << 40))
+    first, second = us.read(start, half, rng), us.read(half, stop, rng)
+    assert half.own == us.own and second
+
+    anew, old = Region(1), us.own
+    anew.own, anew.ledgers = (1, 2, 99), {9: []}
+    if restored:  # an older copy, under a new epoch
+        anew.ledgers = {3: us.ledgers[3][:4], 9: []}
+        anew.past, anew.held = [(old, (3, 3))], {old: (3, 3)}
+    with pytest.raises(MetadataUnavailable, match="which has not arrived in region us"):
+        anew.read(half, stop, rng)
+    world.carry(eu, anew, 100)
+    for row in us.ledgers[3]:  # eu sends it again
+        if row[0] == old and row[1] > anew.held.get(old, BEFORE_ALL):
+            anew.store(row)
+    anew.publish()
+    assert sorted(anew.read(half, stop, rng)) == sorted(second), "the batch that was interrupted has what it had"
+    done = logged(latest(anew, stop, 1 << 40))
+    assert anew.read(stop, done, rng) == [(anew.own, anew.last)], "and what was read does not come again"
+    assert done.own == anew.own and latest(anew, done, 1 << 40) == done
+    anew.new_epoch(rng)
+    anew.publish()
+    last = latest(anew, done, 1 << 40)
+    assert done.here(anew.snapshot()) and anew.read(done, last, rng) == [(anew.own, anew.last)]
+    assert sorted(first + second) == sorted(row for region in (us, eu) for _, row in region.rows() if region is us)
+
+
+def test_a_place_of_an_earlier_version_is_taken_by_its_regions_name() -> None:
+    us = Region(1)
+    us.publish()
+    place = TopicPlace("us", (3, 1), {us.own: (3, 0)})
+    assert "own" not in json.dumps(encode({TOPIC: place})) and logged(place).here(us.snapshot())
+    assert not logged(replace(place, own=(1, 1, 9))).here(us.snapshot())
 
 
 def test_an_interrupted_batch_waits_for_transactions_before_its_end() -> None:
