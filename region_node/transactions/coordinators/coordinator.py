@@ -33,8 +33,10 @@ from region_node.transactions.participants.transaction_errors import (
 
 _BYTES_MAX = 512 << 10
 """Of one transaction as it is stored; the metadata takes no value above 1 MiB."""
-_NAME_BYTES = 5
-"""What msgpack puts before a name at most; a pair has one byte more."""
+_NAME_BYTES = 6
+"""What msgpack puts before a name at most, and half of what it puts before a pair."""
+_OTHER_BYTES = 64
+"""What is stored of a transaction beside the names: of its owner, its topics, its subscriptions."""
 
 
 class TransactionStatus(IntEnum):
@@ -61,13 +63,19 @@ class CoordinatorSettings:
     """Transactions of one coordinator that have not ended, and in which topics of one tenant take part."""
     participants_max: int = 10_000
     """Topics and subscriptions of one transaction."""
+    bytes_max: int = 128 << 20
+    """Of the names of topics and subscriptions that take part in transactions that have not ended, of one
+    coordinator.
+    """
+    bytes_max_of_role: int = 16 << 20
+    """The same of one role."""
     ttl_max_ms: int = 24 * 3600 * 1000
     kept_ms: int = 120_000
     """How long it is remembered how one ended, for clients that did not hear of it and ask again."""
 
     def __post_init__(self) -> None:
         bounds = self.open_max, self.open_max_of_role, self.open_max_of_tenant, self.participants_max
-        if min(*bounds, self.ttl_max_ms, self.kept_ms) < 1:
+        if min(*bounds, self.bytes_max, self.bytes_max_of_role, self.ttl_max_ms, self.kept_ms) < 1:
             raise ConfigError("limits of transactions must be 1 or more")
 
 
@@ -76,6 +84,7 @@ class Txn:
 
     __slots__ = (
         "ended_ms",
+        "names_bytes",
         "number",
         "opened_ms",
         "owner",
@@ -92,7 +101,19 @@ class Txn:
         self.ended_ms = 0
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
+        self.names_bytes = 0
+        """What they take as they are stored, or a little more."""
         self.timed_out = False
+
+    def add(self, topics: Iterable[str], pairs: Iterable[tuple[str, str]], size_bytes: int) -> None:
+        """Lets them take part. size_bytes: what their names take as they are stored."""
+        self.partitions.update(dict.fromkeys(topics))
+        self.subscriptions.update(dict.fromkeys(pairs))
+        self.names_bytes += size_bytes
+
+    def drop_names(self) -> None:
+        """Nobody has a part in it any more."""
+        self.partitions, self.subscriptions, self.names_bytes = {}, {}, 0
 
     @property
     def participants(self) -> int:
@@ -124,8 +145,10 @@ class Txn:
             status, ttl_ms, opened_ms, ended_ms, owner, partitions, subscriptions = fields[:7]
             made = cls(number, int(ttl_ms), int(opened_ms), str(owner))
             made.status, made.ended_ms = TransactionStatus(status), int(ended_ms)
-            made.partitions = dict.fromkeys(map(str, partitions))
-            made.subscriptions = {(str(topic), str(name)): None for topic, name in subscriptions}
+            topics, pairs = [*map(str, partitions)], [(str(topic), str(name)) for topic, name in subscriptions]
+            made.add(topics, pairs, _size_of(topics, pairs))
+            if made.status.final:  # an earlier version kept them
+                made.drop_names()
         except (ValueError, TypeError) as error:
             raise CorruptData(f"transaction {number}: {error}") from error
         return made
@@ -142,7 +165,7 @@ def tenants_of(topics: Iterable[str]) -> set[str]:
 def _size_of(topics: Iterable[str], pairs: Iterable[tuple[str, str]]) -> int:
     """What they add to a stored transaction, or a little more."""
     names = [*topics, *(name for pair in pairs for name in pair)]
-    return sum(len(name.encode()) + _NAME_BYTES + 1 for name in names)
+    return sum(len(name.encode()) + _NAME_BYTES for name in names)
 
 
 class TransactionCoordinator:
@@ -156,7 +179,8 @@ class TransactionCoordinator:
         self.final: dict[int, Txn] = {}
         self.next_number = 1
         self.created = self.committed = self.aborted = self.timed_out = 0
-        self._of_role, self._of_tenant = Counter[str](), Counter[str]()
+        self._of_role, self._of_tenant, self._bytes_of_role = Counter[str](), Counter[str](), Counter[str]()
+        self._bytes = 0
 
     def restore(self, txns: Iterable[Txn], next_number: int) -> None:
         """What an earlier owner stored, in the order of the numbers."""
@@ -165,6 +189,7 @@ class TransactionCoordinator:
             if not txn.status.final:
                 self._of_role[txn.owner] += 1
                 self._of_tenant.update(txn.tenants())
+                self._count_bytes(txn.owner, txn.names_bytes)
         self.next_number = next_number
 
     @property
@@ -221,7 +246,8 @@ class TransactionCoordinator:
             raise TransactionFull(
                 f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions"
             )
-        if (topics or pairs) and len(txn.encode()) + _size_of(topics, pairs) > _BYTES_MAX:
+        more = _size_of(topics, pairs)
+        if more and _OTHER_BYTES + len(txn.owner.encode()) + txn.names_bytes + more > _BYTES_MAX:
             raise TransactionFull(
                 f"transaction {number}: the names of its topics and subscriptions have more than {_BYTES_MAX} bytes "
                 "together: use fewer of them in one transaction"
@@ -234,10 +260,32 @@ class TransactionCoordinator:
                     "coordinator, and no more are allowed: end some, or raise "
                     "broker.transactions.limits.open_max_of_tenant"
                 )
+        self._check_room(txn.owner, more)
         self._of_tenant.update(fresh)
-        txn.partitions.update(dict.fromkeys(topics))
-        txn.subscriptions.update(dict.fromkeys(pairs))
+        self._count_bytes(txn.owner, more)
+        txn.add(topics, pairs, more)
         return txn if topics or pairs else None
+
+    def _check_room(self, owner: str, more: int) -> None:
+        """Raises NotAllowed where `more` bytes of names are too many, of all or of the owner's."""
+        if owner and more and self._bytes_of_role[owner] + more > self.settings.bytes_max_of_role:
+            raise NotAllowed(
+                f"the topics and subscriptions of open transactions of the role {owner!r} have names of "
+                f"{self._bytes_of_role[owner]} bytes together at this coordinator, and no more are allowed: end some, "
+                "or raise broker.transactions.limits.bytes_max_of_role"
+            )
+        if more and self._bytes + more > self.settings.bytes_max:
+            raise NotAllowed(
+                f"the topics and subscriptions of open transactions of this coordinator have names of {self._bytes} "
+                "bytes together, and no more are allowed: end some, or raise broker.transactions.limits.bytes_max"
+            )
+
+    def _count_bytes(self, owner: str, more: int) -> None:
+        self._bytes += more
+        if owner:
+            self._bytes_of_role[owner] += more
+            if not self._bytes_of_role[owner]:
+                del self._bytes_of_role[owner]
 
     def end(self, number: int, *, commit: bool, owner: str | None = None) -> Txn | None:
         """Decides it. Raises NoSuchTransaction, TransactionState where it ends, or has ended, the other way."""
@@ -265,6 +313,8 @@ class TransactionCoordinator:
             for each in gone:
                 if not counts[each]:
                     del counts[each]
+        self._count_bytes(txn.owner, -txn.names_bytes)
+        txn.drop_names()
         self.committed += commit
         self.aborted += not commit
         return txn

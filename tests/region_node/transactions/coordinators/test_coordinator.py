@@ -105,7 +105,7 @@ def test_time_is_over() -> None:
 def test_what_is_stored_of_a_transaction() -> None:
     txn = Txn(7, 1000, 5, "me")
     txn.status, txn.ended_ms = TransactionStatus.ABORTING, 9
-    txn.partitions["t"], txn.subscriptions["t", "s"] = None, None
+    txn.add(["t"], [("t", "s")], 21)
     again = Txn.decode(7, txn.encode())
     assert all(getattr(txn, name) == getattr(again, name) for name in Txn.__slots__)
     with pytest.raises(CorruptData):
@@ -330,6 +330,44 @@ def test_the_open_transactions_with_topics_of_a_tenant_are_bounded() -> None:
     again.end(1, commit=True)
     again.done(1, 0)
     again.join(3, None, ["persistent://t/n/a"])
+
+
+def test_the_names_in_open_transactions_are_bounded_by_role_and_altogether() -> None:
+    def names(count: int) -> list[str]:
+        return [f"persistent://t/n/{'x' * 75}{number:02}" for number in range(count)]  # 100 bytes each, as stored
+
+    limits = {"bytes_max": 5000, "bytes_max_of_role": 3000}
+    made = core(**limits)
+    for number, owner in enumerate(("ann", "ann", "bob", ""), 1):
+        made.begin(number, 1000, owner, 0)
+    made.join(1, "ann", names(20))
+    with pytest.raises(NotAllowed, match="bytes_max_of_role"):
+        made.join(2, "ann", names(11))
+    made.join(2, "ann", names(10))
+    assert made.join(2, "ann", names(10)) is None, "what takes part already takes no more room"
+    with pytest.raises(NotAllowed, match=r"limits\.bytes_max$"):
+        made.join(3, "bob", names(21))
+    again = core(**limits)
+    again.restore([Txn.decode(txn.number, txn.encode()) for txn in made.open.values()], 5)
+    for kept in (made, again):
+        with pytest.raises(NotAllowed, match="bytes_max_of_role"):
+            kept.join(2, "ann", [], [("persistent://t/n/a", "s")])
+        kept.join(4, "", names(20))
+        with pytest.raises(NotAllowed, match=r"limits\.bytes_max$"):
+            kept.join(3, "bob", names(1))
+        kept.end(1, commit=True)
+        ended = kept.done(1, 0)
+        assert ended is not None and not ended.participants
+        kept.join(2, "ann", [], [("persistent://t/n/a", "s")])
+        kept.join(3, "bob", names(1))
+
+
+def test_what_is_stored_of_a_transaction_is_no_more_than_is_counted() -> None:
+    made, rng = core(), random.Random(1)
+    txn = made.begin(1, (1 << 31) - 1, "o" * 300, 1 << 50)
+    for size in (0, 1, 31, 32, 200, 255, 256, 4000, 65_536):
+        made.join(1, None, [f"persistent://t/n/é{'x' * size}"], [("persistent://t/n/a", f"{rng.random()}{'y' * size}")])
+        assert len(txn.encode()) <= 64 + 300 + txn.names_bytes
 
 
 def test_names_that_are_too_long_together_are_refused_and_the_coordinator_goes_on() -> None:
