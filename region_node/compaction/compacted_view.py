@@ -9,7 +9,8 @@ is read alone, as far as it goes back, and that is logged once.
 Properties of the cursor: `CompactedTopicLedger` (ledger, -1: everything was taken away), `CompactedThrough`
 (ledger:entry, the horizon), `CompactedEntries`, `CompactedBytes`, `CompactedTime` (wall time, ms), `CompactedObject`
 (where it was offloaded: the fields of an OffloadRecord, as JSON), and `CompactionGarbage`: ledgers, by commas, that are
-this topic's and nobody needs unless they are the first.
+this topic's and nobody needs unless they are the first, while that is not read from its object: then it names the
+local copy, until it is gone. No other number is a ledger of this region: a restored topic's are the lost region's.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ def read_properties(properties: Mapping[str, str]) -> tuple[Compacted | None, li
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptData(f"properties of cursor {CURSOR}: {error}") from error
-    return compacted, [number for number in garbage if number != compacted.ledger]
+    return compacted, [number for number in garbage if number not in local_ledgers(compacted)]
+
+
+def local_ledgers(compacted: Compacted | None) -> list[int]:
+    """The ledger that is read from bookies: as of an object its number may be another topic's here."""
+    return [] if compacted is None or compacted.ledger < 0 or compacted.offloaded else [compacted.ledger]
 
 
 class CompactedView:
@@ -263,12 +269,19 @@ class CompactedView:
 
     async def _local(self, compacted: Compacted, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
         if self._metadata is None or self._metadata.ledger != compacted.ledger:
-            self._metadata = await ledger_metadata(self._context, compacted.ledger)
+            self._metadata = await self._own(compacted)
         metadata = self._metadata
         try:
             return await read_open(self._context, metadata, first, last, max_bytes)
         except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
-            self._metadata = await ledger_metadata(self._context, compacted.ledger)  # copies may have moved
+            self._metadata = await self._own(compacted)  # copies may have moved
             if self._metadata.fragments == metadata.fragments:
                 raise
             return await read_open(self._context, self._metadata, first, last, max_bytes)
+
+    async def _own(self, compacted: Compacted) -> LedgerMetadata:
+        """Raises NoSuchLedger, also where the ledger of that number is another one: a log's, or of another length."""
+        found = await ledger_metadata(self._context, compacted.ledger)
+        if found.topic or found.last_entry != compacted.entries - 1:
+            raise NoSuchLedger(f"ledger {compacted.ledger} is not the compacted one of {self._topic}")
+        return found

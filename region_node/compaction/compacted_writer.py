@@ -32,12 +32,13 @@ _UNDER_WAY_BYTES = 4 << 20
 
 
 async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: list[int]) -> None:
-    """Their metadata first. What is gone already is no error."""
+    """Their metadata first. What is gone already is no error; one that names a topic is a log's, and stays."""
     for ledger in ledgers:
         found = await meta.get(keys.ledger(ledger))
-        if found is not None:
+        metadata = None if found is None else LedgerMetadata.decode(found[0])
+        if metadata is not None and not metadata.topic:
             await meta.delete(keys.ledger(ledger))
-            await delete_on_bookies(context, LedgerMetadata.decode(found[0]))
+            await delete_on_bookies(context, metadata)
 
 
 class CompactedWriter:

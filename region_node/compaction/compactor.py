@@ -30,7 +30,14 @@ from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from local_meta import keys
-from region_node.compaction.compacted_view import CURSOR, Compacted, CompactedView, properties_of, read_properties
+from region_node.compaction.compacted_view import (
+    CURSOR,
+    Compacted,
+    CompactedView,
+    local_ledgers,
+    properties_of,
+    read_properties,
+)
 from region_node.compaction.compacted_writer import CompactedWriter, delete_ledgers
 from region_node.compaction.compaction_state import CompactedTopic, TopicCompaction
 from region_node.compaction.keyed_entries import Opened, open_entry, without
@@ -82,10 +89,8 @@ class Compactor:
         made = TopicCompaction(self._view(topic, compacted))
         if compacted is not None:
             made.status = "SUCCESS"
-            if compacted.offloaded:  # whoever wrote that may have died over the rest
-                self._tasks.spawn(self._delete_quietly(topic, compacted.ledger))
         if garbage:
-            self._tasks.spawn(self._sweep(topic, made, garbage))
+            self._tasks.spawn(self._sweep_quietly(topic, made, garbage))
         return made
 
     def start(self, topic: CompactedTopic) -> None:
@@ -115,7 +120,7 @@ class Compactor:
         except CorruptData as error:  # the topic goes all the same
             log.error("compaction.unreadable", extra={"topic": topic, "error": str(error)})
             return None, []
-        return compacted, [*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])]
+        return compacted, [*garbage, *local_ledgers(compacted)]
 
     async def set_offload(self, topic: CompactedTopic, ledger: int, record: OffloadRecord) -> bool:
         """As `storage.tiered.offload.side_ledgers` has it. Nothing is changed while the topic is being compacted: what
@@ -131,11 +136,12 @@ class Compactor:
             or topic.closed
         ):
             return False
+        gone = local_ledgers(compacted) if record.state == OffloadState.LOCAL_GONE else []
         state.view.compacted = replace(compacted, offload=record)
-        cursor.set_properties(properties_of(state.view.compacted, read_properties(cursor.properties)[1]))
+        cursor.set_properties(properties_of(state.view.compacted, [*read_properties(cursor.properties)[1], *gone]))
         await cursor.flushed()
-        if record.state == OffloadState.LOCAL_GONE:
-            await self._delete([ledger])
+        if gone:
+            await self._sweep(topic, state, gone)
         return True
 
     async def truncate(self, topic: CompactedTopic) -> None:
@@ -145,7 +151,7 @@ class Compactor:
             raise AlreadyExists(f"{topic.text} is being compacted: truncate it once that is done")
         compacted, cursor = state.view.compacted, topic.ledger.cursors.get(CURSOR)
         if compacted is not None and cursor is not None:
-            garbage = [compacted.ledger] if compacted.ledger >= 0 else []
+            garbage = [*read_properties(cursor.properties)[1], *local_ledgers(compacted)]
             cursor.set_properties(properties_of(None, garbage))
             await cursor.flushed()
             state.view.compacted = None
@@ -194,7 +200,7 @@ class Compactor:
             await writer.give_up()
             raise
         garbage = [number for number in read_properties(cursor.properties)[1] if number != after.ledger]
-        garbage += [before.ledger] if before is not None and before.ledger >= 0 else []
+        garbage += local_ledgers(before)
         after, before = replace(after, made_ms=self._clock.wall_ms()), state.view.compacted
         cursor.set_properties(properties_of(after, garbage))
         cursor.ack_cumulative(upto)
@@ -216,11 +222,11 @@ class Compactor:
     async def _delete(self, ledgers: list[int]) -> None:
         await delete_ledgers(self._context, self._meta, ledgers)
 
-    async def _delete_quietly(self, topic: CompactedTopic, ledger: int) -> None:
+    async def _sweep_quietly(self, topic: CompactedTopic, state: TopicCompaction, garbage: list[int]) -> None:
         try:
-            await self._delete([ledger])
+            await self._sweep(topic, state, garbage)
         except HeliographError as error:  # the next owner does
-            log.warning("compaction.leftover", extra={"topic": topic.text, "ledger": ledger, "error": str(error)})
+            log.warning("compaction.leftover", extra={"topic": topic.text, "ledgers": garbage, "error": str(error)})
 
     async def forget_object(self, topic: str, gone: Compacted | None) -> None:
         """Deletes the object of a compacted ledger that nobody names any more."""

@@ -277,6 +277,7 @@ class BrokerTier:
                         url=url,
                         holder=holder,
                         keep_cursor=_is_no_link,
+                        adapt=partial(self.compacted.adapt, str(name), "" if url == self.stores.own_url else url),
                         may_page=self._level() >= LEDGER_PAGES,
                     )
                 )

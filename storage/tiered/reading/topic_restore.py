@@ -11,7 +11,7 @@ Source: docs/protocols/tiered.md, "Restore".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -55,6 +55,16 @@ class RestoredState(Protocol):
         behind it.
         """
         ...
+
+
+Adapt = Callable[[Cursor], Awaitable[tuple[Collection[int], list[str]]]]
+"""Takes off a cursor what it says of ledgers beside the log that are not here; returns the ids of all that it named,
+and notes. It writes nothing.
+"""
+
+
+async def names_nothing(cursor: Cursor) -> tuple[Collection[int], list[str]]:
+    return (), []
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +128,12 @@ async def restore_topic(
     url: str = "",
     holder: str = "",
     keep_cursor: Callable[[str], bool] = lambda name: True,
+    adapt: Adapt = names_nothing,
     may_page: bool = True,
     page_ledgers: int = PAGE_LEDGERS,
 ) -> Restored:
-    """url: of another store than the broker's own. holder: where several have the topic. keep_cursor: by name.
+    """url: of another store than the broker's own. holder: where several have the topic. keep_cursor: by name. adapt:
+    each that is kept.
 
     may_page: every broker of the region understands pages of ledgers. page_ledgers: how many of them a page takes.
 
@@ -159,9 +171,16 @@ async def restore_topic(
         terminated = min(last, manifest.metadata.terminated_at) if manifest.metadata.terminated_at is not None else None
         form = ManagedLedgerMetadata(tuple(infos), blob, last, terminated, manifest.metadata.properties, next_index, 0)
         catalog = Catalog(infos, last)
-        cursors = {name: _clamped(name, cursor, catalog) for name, cursor in manifest.cursors if keep_cursor(name)}
+        cursors, beside = dict[str, bytes](), set[int]()
+        for name, stored in manifest.cursors:
+            if keep_cursor(name):
+                cursor = _clamped(name, stored, catalog)
+                named, told = await adapt(cursor)
+                beside.update(named)
+                notes += told
+                cursors[name] = cursor.encode()
         notes += await prepare(manifest)
-        await _raise_ids(meta, manifest, infos)
+        await _raise_ids(meta, manifest, infos, beside)
         await _write(meta, topic, form, cursors, page_ledgers if may_page else None, claim)
         size = sum(info.size_bytes for info in infos)
         entries = sum(info.entries for info in infos)
@@ -250,7 +269,7 @@ async def entries(
                 first = start + run.count
 
 
-def _clamped(name: str, blob: bytes, catalog: Catalog) -> bytes:
+def _clamped(name: str, blob: bytes, catalog: Catalog) -> Cursor:
     """The cursor, on what is there: where it had passed the end, all of that is acknowledged."""
     cursor = Cursor(
         name, catalog, (-1, -1), durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing
@@ -258,15 +277,18 @@ def _clamped(name: str, blob: bytes, catalog: Catalog) -> bytes:
     cursor.restore(blob)
     if cursor.mark_delete > catalog.last:
         cursor.reset(catalog.last)
-    return cursor.encode()
+    return cursor
 
 
 async def _nothing(_: Cursor) -> None: ...
 
 
-async def _raise_ids(meta: MetadataStore, manifest: TopicManifest, infos: list[LedgerInfo]) -> None:
-    """New ledgers of the region lie above every id that the topic is known to have used."""
+async def _raise_ids(
+    meta: MetadataStore, manifest: TopicManifest, infos: list[LedgerInfo], beside: Collection[int]
+) -> None:
+    """New ledgers of the region lie above every id that the topic is known to have used. beside: outside of its log."""
     known = [info.ledger for info in manifest.metadata.ledgers] + [position[0] for position, _ in manifest.states]
+    known += beside
     await meta.next_ids(
         keys.LEDGER_IDS, at_least=max([infos[-1].ledger, manifest.metadata.state_through[0], *known]) + 1
     )

@@ -6,17 +6,26 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
+from heliograph.kv.metadata_store import prefix_end
+from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
+from heliograph.wire.run import Run
+from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR, read_properties
 from region_node.tiering.compacted_offload import CompactionOffload
 from region_node.tiering.offload_metrics import TierMetrics
+from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.tiered.objects.object_names import LEDGER, parse
 from storage.tiered.offload.offload_plan import OffloadPolicy
+from storage.tiered.offload.topic_manifest import TopicManifest
+from storage.tiered.reading.topic_restore import Restored, restore_topic
 from tests.region_node.compaction.world import (
     TOPIC,
     Owner,
@@ -28,17 +37,26 @@ from tests.region_node.compaction.world import (
     settled,
 )
 from tests.storage.managed_ledger.world import Region, until
-from tests.storage.tiered.world import FakeStore, TierBroker
+from tests.storage.tiered.world import OFF, FakeStore, TierBroker, more
 
+OTHER = "persistent://public/default/other"
 NOW = OffloadPolicy(threshold_bytes=0, deletion_lag_ms=0)
 
 
 class TieredOwner(Owner):
     """With an object store for what is compacted."""
 
-    def __init__(self, region: Region, sim: Simulation, objects: dict[str, bytes], *, allowed: bool = True) -> None:
+    def __init__(
+        self,
+        region: Region,
+        sim: Simulation,
+        objects: dict[str, bytes],
+        *,
+        allowed: bool = True,
+        policy: OffloadPolicy = NOW,
+    ) -> None:
         super().__init__(region, sim, keys_max=1000)
-        tiered = TierBroker(region, FakeStore(objects), NOW)
+        tiered = TierBroker(region, FakeStore(objects), policy)
         self.tiering, self.store = tiered.tiering, tiered.store
         self.broker = tiered
         self.offload = CompactionOffload(
@@ -204,6 +222,175 @@ def test_nothing_is_offloaded_that_an_older_broker_would_take_for_lost() -> None
         )
 
     with Simulation(seed="older") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+class Elsewhere:
+    """A region that has other ledgers under all the numbers that the lost one has given out, logs' and others'."""
+
+    def __init__(self, sim: Simulation, objects: dict[str, bytes]) -> None:
+        self.region = Region(sim)
+        self.region.rng = sim.rng("elsewhere")
+        self.sim, self.objects = sim, objects
+        self.ledgers: dict[str, bytes] = {}
+
+    async def begin(self, entries: dict[int, int]) -> TieredOwner:
+        """entries: how many each of those that are not logs' has."""
+        await self.region.start()
+        owner = TieredOwner(self.region, self.sim, self.objects, policy=OFF)
+        await owner.broker.pool.ready()
+        other = await owner.broker.open(OTHER)
+        await more(owner.broker, other, 0, 85)
+        first = other.ledgers()[0].ledger
+        for number, count in entries.items():
+            made = replace(await ledger_metadata(owner.broker.factory.context, first), ledger=number, topic="")
+            if number not in {info.ledger for info in other.ledgers()}:
+                await owner.broker.meta.put(keys.ledger(number), replace(made, last_entry=count - 1).encode())
+        self.ledgers = {key: blob for key, blob, _ in await self._rows(owner)}
+        return owner
+
+    async def restore(self, owner: TieredOwner) -> Restored:
+        broker = owner.broker
+        return await restore_topic(
+            broker.meta,
+            broker.stores,
+            broker.cold,
+            TOPIC,
+            Anything(),
+            nothing_around,
+            adapt=partial(owner.offload.adapt, TOPIC, ""),
+        )
+
+    async def untouched(self, owner: TieredOwner) -> None:
+        """Every ledger of another topic is there."""
+        now = {key: blob for key, blob, _ in await self._rows(owner)}
+        assert {key: now.get(key) for key in self.ledgers} == self.ledgers
+
+    @staticmethod
+    async def _rows(owner: TieredOwner) -> list[tuple[str, bytes, int]]:
+        return await owner.broker.meta.range(keys.LEDGERS, prefix_end(keys.LEDGERS))
+
+
+class Anything:
+    """A `RestoredState` of which nothing is asked."""
+
+    def begin(self, blob: bytes, *, whole: bool) -> None: ...
+
+    def replay(self, ledger: int, first: int, run: Run) -> None: ...
+
+    def end(self, last: tuple[int, int]) -> bytes:
+        return b""
+
+
+async def nothing_around(manifest: TopicManifest) -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize("of_logs", [True, False])
+@pytest.mark.parametrize("kept", ["object", "both", "bookies"])
+def test_a_restored_topic_reads_and_deletes_no_ledger_that_is_not_its_own(
+    kept: str, of_logs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kept: where what is compacted lies. of_logs: its number is that of another topic's log; else of something else's
+    ledger.
+    """
+    read: list[int] = []
+
+    async def looked_at(context: LedgerContext, ledger: int) -> LedgerMetadata:
+        found = await ledger_metadata(context, ledger)
+        read.append(ledger)
+        return found
+
+    async def leave(*_: object) -> None: ...
+
+    async def main() -> None:
+        await region.start()
+        objects: dict[str, bytes] = {}
+        policy = OffloadPolicy(threshold_bytes=0, deletion_lag_ms=0 if kept == "object" else -1)
+        lost = TieredOwner(region, sim, objects, allowed=kept != "bookies", policy=policy)
+        topic = await lost.open()
+        rows: list[Row] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(topic._compactor, "_sweep", leave)  # so that garbage is named
+            for turn in range(2 if of_logs else 4):
+                fresh = made_up(random.Random(turn), 10 if of_logs else 40, len(rows))
+                assert await lost.publish(fresh)
+                rows += fresh
+                assert await lost.compact() == "SUCCESS", topic.compaction().error
+            await topic.ledger.roll_over()
+            await lost.tiered()
+        compacted, garbage = read_properties(topic.ledger.cursors[CURSOR].properties)
+        assert compacted is not None and garbage and compacted.ledger > max(garbage[:-1], default=-1)
+        lost.broker.factory.abandon()
+        kept_objects = dict(objects)
+
+        elsewhere = Elsewhere(sim, objects)
+        owner = await elsewhere.begin(dict.fromkeys([*garbage, compacted.ledger], compacted.entries))
+        assert all(keys.ledger(number) in elsewhere.ledgers for number in [*garbage, compacted.ledger])
+        told = await elsewhere.restore(owner)
+        assert bool(told.notes) == (kept == "bookies"), told.notes
+        monkeypatch.setattr("region_node.compaction.compacted_view.ledger_metadata", looked_at)
+        restored = await owner.open()
+        view = restored.compaction().view
+        await settled(owner)
+        await elsewhere.untouched(owner)
+        found = [row[1:] for row in await rows_of(view)]
+        assert latest(found) == latest(rows) and (kept == "bookies" or set(found) == latest(rows))
+        fresh = made_up(random.Random(9), 15, len(rows))
+        assert await owner.publish(fresh)
+        assert await owner.compact() == "SUCCESS", restored.compaction().error
+        await settled(owner)
+        assert {row[1:] for row in await rows_of(view)} == latest(rows + fresh)
+        assert view.compacted is not None and keys.ledger(view.compacted.ledger) not in elsewhere.ledgers
+        assert view.compacted.ledger > compacted.ledger
+        await elsewhere.untouched(owner)
+        await restored.truncate()
+        assert restored._compactor is not None
+
+        async def beside() -> list[int]:
+            return (await restored._compactor.stored(TOPIC))[1]
+
+        await owner.broker.factory.delete(TOPIC, beside)
+        await elsewhere.untouched(owner)
+        assert not {keys.ledger(number) for number in read} & set(elsewhere.ledgers)
+        assert {key: objects.get(key) for key in kept_objects} == kept_objects, "another region's objects"
+
+    with Simulation(seed="restored") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+@pytest.mark.parametrize("step", ["deleted", "truncated", "compacted"])
+def test_a_restored_topic_that_goes_at_once_takes_no_other_ledger_along(step: str) -> None:
+    async def main() -> None:
+        await region.start()
+        objects: dict[str, bytes] = {}
+        lost = TieredOwner(region, sim, objects)
+        topic = await lost.open()
+        assert await lost.publish([("a", "1"), ("b", "2"), ("a", "3")])
+        assert await lost.compact() == "SUCCESS"
+        await topic.ledger.roll_over()
+        await lost.tiered()
+        compacted = topic.compaction().view.compacted
+        assert compacted is not None and compacted.offloaded
+        lost.broker.factory.abandon()
+        elsewhere = Elsewhere(sim, objects)
+        owner = await elsewhere.begin({compacted.ledger: compacted.entries})
+        await elsewhere.restore(owner)
+        restored = await owner.open()
+        assert restored._compactor is not None
+        if step == "truncated":
+            await restored.truncate()
+        elif step == "compacted":
+            assert await owner.publish([("a", "4")]) and await owner.compact() == "SUCCESS"
+        numbers = (await restored._compactor.stored(TOPIC))[1]
+        assert compacted.ledger not in numbers
+        await owner.broker.factory.delete(TOPIC, partial(asyncio.sleep, 0, numbers))
+        await settled(owner)
+        await elsewhere.untouched(owner)
+
+    with Simulation(seed="gone at once") as sim:
         region = Region(sim)
         sim.run(main(), limit_s=600)
 
