@@ -492,31 +492,31 @@ class TopicService(NamedTopics):
             if self.forget_grants is not None:
                 await self.forget_grants(loaded.name)
             if not loaded.volatile:
-                await self._delete_data(loaded, owner)
+                await self._delete_data(loaded.name, owner, loaded.log)
             for subscription in subscriptions:
                 if subscription.rules.leadership is not None:
                     subscription.rules.leadership.deleted()
             await self._forget(loaded.name)
 
-    async def _delete_data(self, judged: Topic, owner: int) -> None:
-        """judged: nothing of the topic goes where it was opened again since, here or by another broker. Raises
-        LedgerFenced then.
+    async def _delete_data(self, name: TopicName, owner: int | None = None, log: object = None) -> None:
+        """owner: nothing of the topic goes where it was opened again since, here or by another broker. Raises
+        LedgerFenced then. log: its log, as it was loaded.
         """
         compacted: Compacted | None = None
 
         async def claimed() -> Sequence[int]:
             nonlocal compacted
-            await self._leave(judged.name)
-            if isinstance(judged.log, ReplicatedLog):
-                await remember(judged.log, self._meta)
+            await self._leave(name)
+            if isinstance(log, ReplicatedLog):
+                await remember(log, self._meta)
             if self.compactor is None:
                 return ()
-            compacted, ledgers = await self.compactor.stored(judged.text)
+            compacted, ledgers = await self.compactor.stored(str(name))
             return ledgers
 
-        await self._factory.delete(judged.text, claimed, owner=owner)
+        await self._factory.delete(str(name), claimed, owner=owner)
         if self.compactor is not None:
-            await self.compactor.forget_object(judged.text, compacted)
+            await self.compactor.forget_object(str(name), compacted)
 
     @asynccontextmanager
     async def _kept_out(self, text: str) -> AsyncIterator[None]:
@@ -551,12 +551,13 @@ class TopicService(NamedTopics):
             await self.unload(loaded)
 
     async def purge(self, topic: str) -> None:
-        """Deletes what is stored of a topic that nobody can load any more."""
+        """Deletes what is stored of a topic that nobody can load any more. Raises NotOwner, and what the metadata
+        raises.
+        """
         name = TopicName.parse(topic)
-        await self.unload(topic)
-        await self._leave(name)
-        await self._factory.delete(topic)
-        await self._forget(name)
+        async with self._kept_out(str(name)):
+            await self._delete_data(name)
+            await self._forget(name)
 
     async def _leave(self, name: TopicName) -> None:
         """Before its data goes: a crash behind this leaves data without an id, and not an id, or a committed offset,

@@ -305,6 +305,8 @@ class FakeFactory:
     def __init__(self) -> None:
         self.ledgers: dict[str, FakeLedger] = {}
         self.owners: dict[str, int] = {}
+        self.beside: list[int] = []
+        """Ledgers that went with topics, though those did not name them."""
         """Of the last opening of each, by whichever broker."""
         self.opened = 0
         self.context = SimpleNamespace(losses=KnownLosses())
@@ -337,8 +339,7 @@ class FakeFactory:
             raise NotFound(f"topic {topic} does not exist")
         if owner not in (None, self.owners[topic]):
             raise LedgerFenced(f"{topic} was opened again")
-        if claimed is not None:
-            await claimed()
+        self.beside += await claimed() if claimed is not None else ()
         del self.ledgers[topic]
 
     async def exists(self, topic: str) -> bool:

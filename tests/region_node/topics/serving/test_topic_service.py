@@ -24,12 +24,17 @@ from heliograph.model.errors import (
     TopicClosed,
     TopicTerminated,
 )
+from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName, bundle_of
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Run
+from local_meta import keys
+from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of
+from region_node.compaction.compactor import Compactor
 from region_node.dr.leadership.write_gates import Writing
 from region_node.topics.topic import Topic
+from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.retention.trim_rule import Retention
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, settle, with_broker
@@ -167,12 +172,39 @@ def test_a_topic_that_another_broker_has_opened_since_is_not_deleted() -> None:
     with_broker(test)
 
 
-def test_a_topic_is_not_deleted_once_its_bundle_is_on_its_way_to_another_broker() -> None:
+@pytest.mark.parametrize("purged", [True, False])
+def test_what_is_compacted_goes_with_its_topic(purged: bool) -> None:
+    async def test(broker: Broker) -> None:
+        context: Any = None
+        compactor = Compactor(context, broker.meta, broker.clock, broker.topics.tasks)
+        forgotten: list[tuple[str, int]] = []
+
+        async def forget(topic: str, ledger: int, record: OffloadRecord) -> None:
+            forgotten.append((topic, ledger))
+
+        compactor.delete_object = forget
+        await broker.topics.get(TOPIC, create=True)
+        broker.topics.compactor = compactor
+        catalog: Any = None
+        options: Any = {"request_flush": lambda _: None, "wait_flushed": None}
+        record = OffloadRecord("ab", "us-1", OffloadState.STORED)
+        properties = properties_of(Compacted(7, 3, 100, (2, 1), offload=record), [4, 5])
+        cursor = Cursor(CURSOR, catalog, BEFORE_ALL, durable=True, properties=properties, **options)
+        await broker.meta.put(keys.cursor(TOPIC, CURSOR), cursor.encode())
+        await (broker.topics.purge(TOPIC) if purged else broker.topics.delete_topic(TOPIC))
+        assert broker.factory.beside == [4, 5, 7] and forgotten == [(TOPIC, 7)]
+        assert not await broker.factory.exists(TOPIC)
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("purged", [True, False])
+def test_a_topic_is_not_deleted_once_its_bundle_is_on_its_way_to_another_broker(purged: bool) -> None:
     async def test(broker: Broker) -> None:
         await broker.topics.get(TOPIC, create=True)
         broker.owned = lambda topic: False
         with pytest.raises(NotOwner):
-            await broker.topics.delete_topic(TOPIC)
+            await (broker.topics.purge(TOPIC) if purged else broker.topics.delete_topic(TOPIC))
         assert await broker.factory.exists(TOPIC)
 
     with_broker(test)
