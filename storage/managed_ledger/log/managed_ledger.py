@@ -12,7 +12,7 @@ Source: docs/protocols/ledger.md, "Managed ledgers".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -393,15 +393,16 @@ class ManagedLedger(LogRepair):
         if infos and infos[-1].entries and not infos[-1].closed_ms:
             await self._end().roll()
 
-    def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        return (False, []) if self._retention is None else self._retention.take(whole)
+    def take_trim(self, cursors: Iterable[Cursor], left: Collection[str]) -> tuple[bool, list[LedgerMetadata]]:
+        return (False, []) if self._retention is None else self._retention.take(cursors, left)
 
     def on_trim_ready(self) -> None:
         self._record.change()
 
-    def on_trim_put_off(self) -> None:
-        self._ledger_retention().finished()
-        self.trim_soon()
+    def on_trim_put_off(self, taken: bool) -> None:
+        if self._retention is not None:
+            self._retention.put_off(taken)
+            self.trim_soon()
 
     async def set_offload(self, ledger: int, record: OffloadRecord, local: LedgerMetadata | None = None) -> None:
         """Writes down how far the copy of a closed ledger is; returns once that is durable.

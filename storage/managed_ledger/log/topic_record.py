@@ -13,7 +13,7 @@ Source: docs/protocols/ledger.md, "Managed ledgers".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from heliograph.kv.metadata_store import Check, Delete, Op, Put
@@ -109,9 +109,9 @@ class RecordHost(Protocol):
         """They go with the next write."""
         ...
 
-    def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        """(whether a trim was prepared, the ledgers that go with this write). whole: no cursor's change is left for a
-        later write.
+    def take_trim(self, cursors: Iterable[Cursor], left: Collection[str]) -> tuple[bool, list[LedgerMetadata]]:
+        """(whether this write ends the trim that was prepared, the ledgers that go with it). cursors: those that this
+        write has; left: names of those that a later one will have. The trim waits for them, each once.
         """
         ...
 
@@ -119,7 +119,9 @@ class RecordHost(Protocol):
         """A change of the metadata is durable."""
         ...
 
-    def on_trim_put_off(self) -> None: ...
+    def on_trim_put_off(self, taken: bool) -> None:
+        """A write with cursors was not made, or nobody knows. taken: the trim would have gone with it."""
+        ...
 
     def trim_soon(self) -> None: ...
 
@@ -295,7 +297,8 @@ class TopicRecord:
         write = Stored()
         ops: list[Op] = []
         puts = self._encoded(write)
-        if self._dirty:
+        write.trimming, write.trimmed = self._host.take_trim((cursor for cursor, _ in write.cursors), self._cursors)
+        if self._dirty or write.trimming:
             ops += self._changed(write)
         elif puts or self._deleted:
             ops.append(Check(self._key, self.version))
@@ -348,7 +351,6 @@ class TopicRecord:
 
     def _changed(self, write: Stored) -> list[Op]:
         self._dirty = False
-        write.trimming, write.trimmed = self._host.take_trim(not self._cursors)
         write.garbage, self._garbage = list(self._garbage), ()
         pages, gone_pages = self._host.page_changes(len(write.trimmed))
         write.pages = [*pages, *gone_pages]
@@ -402,8 +404,8 @@ class TopicRecord:
             waiters.waiting = write.waiters + waiters.waiting
         if self._waiters.earlier:
             self._waiters.due.update((cursor.name for cursor, _ in write.cursors), write.deleted)
-        if write.trimming:
-            self._host.on_trim_put_off()
+        if write.trimming or write.cursors:
+            self._host.on_trim_put_off(write.trimming)
 
     def on_refused(self, error: HeliographError) -> None:
         self.on_not_written()

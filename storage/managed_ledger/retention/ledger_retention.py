@@ -2,7 +2,8 @@
 
 Is: retention, and one trim at a time, from the question to the deletion on bookies. Isn't: the write that makes a trim
 true (TopicRecord), or a move of cursors.
-Invariants: what is trimmed is decided again when it is written; ledgers are deleted on bookies only after the metadata
+Invariants: what is trimmed is decided again when it is written, and goes once every cursor is stored where it allows
+that, or in the same write, whatever else has changed since; ledgers are deleted on bookies only after the metadata
 that forgets them is
 durable: so never a live one. A deletion that fails is found later by the bookie's own collection: so none is needed
 twice.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, NoSuchLedger
@@ -58,6 +59,7 @@ class LedgerRetention:
     """`truncating`: up to this position ledgers are freed whatever retention says."""
 
     __slots__ = (
+        "_behind",
         "_catalog",
         "_clock",
         "_context",
@@ -76,6 +78,8 @@ class LedgerRetention:
         self._host, self._catalog, self._context, self._clock = host, catalog, context, clock
         self._last_kept_ms = last_kept_ms
         self._trim: list[LedgerMetadata] = []
+        self._behind: set[str] | None = None
+        """Cursors that may be stored before the end of the trim that is prepared; None: not looked at yet."""
         self._under_way = False
 
     def trim_soon(self) -> None:
@@ -106,14 +110,46 @@ class LedgerRetention:
             times.append(first.closed_ms + retention.minutes * 60_000)
         return min((ms - now_ms for ms in times if ms > now_ms), default=math.inf) / 1000
 
-    def take(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        """(whether a trim was prepared, what goes with the write that is being made)."""
-        prepared, self._trim = self._trim, []
-        known = self._catalog.history is None or not self._catalog.history.missing_front(len(prepared))
-        return bool(prepared), prepared[: self._trimmable() if whole and known else 0]
+    def take(self, cursors: Iterable[Cursor], left: Collection[str]) -> tuple[bool, list[LedgerMetadata]]:
+        """(whether the write that is being made ends the trim that was prepared, what goes with it). cursors: those
+        that are in the write; left: names of those that go with a later one. What was prepared waits until each of
+        those has been written once.
+        """
+        if not self._trim:
+            return False, []
+        known = self._catalog.history is None or not self._catalog.history.missing_front(len(self._trim))
+        able = self._trimmable() if known else 0
+        if able < len(self._trim):
+            self._trim, self._behind = self._trim[:able], None
+        if self._trim and self._waits(cursors, left):
+            return False, []
+        taken, self._trim, self._behind = self._trim, [], None
+        return True, taken
+
+    def _waits(self, cursors: Iterable[Cursor], left: Collection[str]) -> bool:
+        """Whether a cursor may be stored before the end of the trim, once this write is made."""
+        last = self._catalog.front(len(self._trim))[-1]
+        end = last.ledger, last.entries - 1
+        there = self._host.cursors
+        if self._behind is None:
+            self._behind = {
+                name for name, one in there.items() if one.durable and (name in left or one.mark_delete < end)
+            }
+        for cursor in cursors:
+            if cursor.mark_delete < end:
+                self._behind.add(cursor.name)
+            else:
+                self._behind.discard(cursor.name)
+        self._behind = {name for name in self._behind if name in there and there[name].durable}
+        return bool(self._behind)
+
+    def put_off(self, taken: bool) -> None:
+        """A write was not made, or nobody knows. taken: it was the one with the trim."""
+        self._behind = None
+        self._under_way = self._under_way and not taken
 
     def finished(self) -> None:
-        """The write that took the trim is durable, or was not made."""
+        """The write that took the trim is durable."""
         self._under_way = False
 
     def delete(self, ledgers: Sequence[LedgerMetadata]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -75,15 +75,17 @@ class Host:
     def on_pages_not_written(self, pages: Sequence[int]) -> None:
         self.asked.append(("pages not written", list(pages)))
 
-    def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        self.asked.append(("trim", whole))
-        return bool(self.gone), self.gone if whole else []
+    def take_trim(self, cursors: Iterable[Cursor], left: Collection[str]) -> tuple[bool, list[LedgerMetadata]]:
+        if not self.gone:
+            return False, []
+        self.asked.append(("trim", (len(list(cursors)), len(left))))
+        return not left, [] if left else self.gone
 
     def on_stored(self, stored: Stored) -> None:
         self.stored.append(stored)
 
-    def on_trim_put_off(self) -> None:
-        self.asked.append(("put off", None))
+    def on_trim_put_off(self, taken: bool) -> None:
+        self.asked.append(("put off", taken))
 
     def trim_soon(self) -> None:
         self.asked.append(("soon", None))
@@ -389,10 +391,10 @@ def test_a_trim_goes_with_every_cursor_that_allows_it() -> None:
             record.change_cursor(world.cursor(f"c{number}"))
         record.change()
         await world.write()
-        assert world.host.taken() == [("trim", False), ("pages", 0), ("form", 0), ("soon", None)]
-        record.change()
+        assert world.host.taken() == [("trim", (A_WRITE, 1)), ("pages", 0), ("form", 0), ("soon", None)]
+        assert not world.host.stored[-1].trimming
         ops = await world.write()
-        assert world.host.taken() == [("trim", True), ("pages", 2), ("form", 2), ("soon", None)]
+        assert world.host.taken() == [("trim", (1, 0)), ("pages", 2), ("form", 2), ("soon", None)], "by itself"
         assert ops[1:-1] == [Delete(keys.ledger(3))], "the other one has no record"
         assert [m.ledger for m in world.host.stored[-1].trimmed] == [3, 4] and world.host.stored[-1].trimming
 
@@ -451,12 +453,16 @@ def test_what_changed_meanwhile_is_not_undone_by_what_was_not_written() -> None:
 
 def test_a_trim_that_was_not_written_is_put_off() -> None:
     async def work(world: World, record: TopicRecord) -> None:
-        for gone, put_off in (([], False), ([ledger(3)], True)):
+        for gone, cursor, put_off in (([], False, []), ([], True, [False]), ([ledger(3)], False, [True])):
             world.host.gone = gone
             record.change()
+            if cursor:
+                record.change_cursor(world.cursor())
             record.collect()
             record.on_not_written()
-            assert (("put off", None) in world.host.taken()) == put_off
+            assert [taken for what, taken in world.host.taken() if what == "put off"] == put_off
+            world.host.gone = []
+            await world.write()
         world.host.taken()
         record.on_not_written()
         assert world.host.taken() == [], "nothing is on its way"

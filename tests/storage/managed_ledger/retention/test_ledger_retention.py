@@ -82,7 +82,7 @@ class Topic:
         """A whole trim, as the managed ledger makes it. Returns the ledgers that went."""
         self.made.trim_soon()
         self.step()
-        prepared, ledgers = self.made.take(whole=True)
+        prepared, ledgers = self.made.take([], ())
         assert prepared or not ledgers
         self.catalog.drop_first(len(ledgers))
         self.made.finished()
@@ -99,7 +99,7 @@ def test_nothing_is_deleted_on_bookies_before_it_is_told_that_the_metadata_is_du
     topic = Topic([*closed(0, 1, 2), LedgerInfo(3, 5, 100)])
     topic.made.trim_soon()
     assert topic.step() == 1 and topic.ready == 1 and not topic.deleted
-    prepared, ledgers = topic.made.take(whole=True)
+    prepared, ledgers = topic.made.take([], ())
     assert prepared and [m.ledger for m in ledgers] == [0, 1, 2] and not topic.deleted
     topic.made.delete(ledgers)
     topic.step()
@@ -111,11 +111,92 @@ def test_what_is_trimmed_is_decided_again_when_it_is_written() -> None:
     topic.made.trim_soon()
     topic.step()
     topic.cursor("came meanwhile", (0, 9))
-    assert [m.ledger for m in topic.made.take(whole=True)[1]] == [0]
+    assert [m.ledger for m in topic.made.take([], ())[1]] == [0]
     topic.made.finished()
+    topic.cursors.clear()
     topic.made.trim_soon()
     topic.step()
-    assert topic.made.take(whole=False) == (True, []), "a write that does not have the whole topic trims nothing"
+    topic.cursor("came meanwhile", (0, 3))
+    assert topic.made.take([], ()) == (True, []), "it holds all of it: what was prepared is over"
+
+
+class Stored:
+    """A topic's cursors in memory, as they are stored, and which writes failed; a write takes `room` of them."""
+
+    def __init__(self, topic: Topic, names: list[str], room: int) -> None:
+        self.topic, self.room = topic, room
+        self.dirty = dict.fromkeys(names)
+        self.stored: dict[str, Position] = dict.fromkeys(names, (-1, -1))
+
+    def move(self, name: str, to: Position) -> None:
+        self.topic.cursor(name, to)
+        self.topic.cursors[name].name = name
+        self.dirty[name] = None
+
+    def write(self, *, failed: bool = False) -> list[int]:
+        """Returns the ledgers that go with it."""
+        taken = list(self.dirty)[: self.room]
+        for name in taken:
+            del self.dirty[name]
+        made = self.topic.made
+        ended, ledgers = made.take([self.topic.cursors[name] for name in taken], self.dirty)
+        if failed:
+            self.dirty.update(dict.fromkeys(taken))
+            made.put_off(ended)
+            return []
+        self.stored.update({name: self.topic.cursors[name].mark_delete for name in taken})
+        if ended:
+            self.topic.catalog.drop_first(len(ledgers))
+            made.finished()
+        return [metadata.ledger for metadata in ledgers]
+
+
+def test_a_trim_goes_though_more_cursors_change_all_the_time_than_a_write_takes() -> None:
+    topic = Topic([*closed(0, 1), LedgerInfo(2, 500, 100)])
+    cursors = Stored(topic, [f"c{number}" for number in range(10)], room=3)
+    for name in cursors.stored:
+        cursors.move(name, (2, 0))
+    topic.made.trim_soon()
+    topic.step()
+    for turn in range(1, 4):
+        assert cursors.write() == [] and topic.ready == 1
+        for name in cursors.stored:
+            cursors.move(name, (2, turn))
+    assert cursors.write() == [0, 1] and min(cursors.stored.values()) > (1, 9)
+    assert len(cursors.dirty) == 7
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_cursor_is_stored_before_what_a_trim_leaves_and_each_trim_comes_to_its_end(seed: int) -> None:
+    rng = random.Random(seed)
+    topic = Topic([*closed(*range(8)), LedgerInfo(8, 100, 100)])
+    cursors = Stored(topic, [f"c{number}" for number in range(5)], room=rng.randrange(1, 4))
+    for name in cursors.stored:
+        cursors.move(name, (-1, -1))
+    gone = list[int]()
+    for step in range(300):
+        name = rng.choice(list(cursors.stored))
+        first = topic.catalog.front(1)[0].ledger
+        ledger = min(8, first + rng.randrange(3))
+        if step > 200 or rng.random() < 0.4:
+            cursors.move(name, max(topic.cursors[name].mark_delete, (min(8, step // 20), rng.randrange(10))))
+        elif rng.random() < 0.2:
+            cursors.move(name, (ledger, rng.randrange(-1, 10)))  # it is put back
+        topic.made.trim_soon()
+        topic.step()
+        if rng.random() < 0.7:
+            went = cursors.write(failed=rng.random() < 0.2)
+            gone += went
+            if went:
+                assert min(cursors.stored.values()) >= (went[-1], 9), "a cursor is stored before what is gone"
+    for name in cursors.stored:
+        cursors.move(name, (8, 50))
+    for step in range(20):
+        gone += cursors.write()
+        cursors.move(f"c{step % 5}", (8, 51 + step))
+        topic.made.trim_soon()
+        topic.step()
+    assert gone == list(range(8)), "all that nobody needs is gone"
 
 
 def test_one_trim_at_a_time_and_none_of_a_topic_that_has_ended_or_has_nothing_to_give() -> None:
@@ -126,7 +207,7 @@ def test_one_trim_at_a_time_and_none_of_a_topic_that_has_ended_or_has_nothing_to
     assert topic.step() == 1
     topic.made.trim_soon()
     assert topic.step() == 0, "not before the write that takes it is through"
-    topic.made.take(whole=True)
+    topic.made.take([], ())
     topic.made.finished()
     assert topic.made.idle
     topic.ended = True
