@@ -51,6 +51,7 @@ class TopicCompaction:
         "status",
         "succeeded",
         "succeeded_ms",
+        "truncating",
         "view",
         "writes",
     )
@@ -58,6 +59,10 @@ class TopicCompaction:
     def __init__(self, view: CompactedView) -> None:
         self.view = view
         self.status, self.error = "NOT_RUN", ""
+        self.truncating = 0
+        """How often it is being truncated now, log and all: what a compaction had read by then would come back with
+        it.
+        """
         self.writes = WriteLatencies()
         self.removed = self.succeeded = self.failed = self.succeeded_ms = self.failed_ms = self.duration_ms = (
             self.bytes_read

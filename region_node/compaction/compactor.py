@@ -90,7 +90,7 @@ class Compactor:
         if compacted is not None:
             made.status = "SUCCESS"
         if garbage:
-            self._tasks.spawn(self._sweep_quietly(topic, made, garbage))
+            self._tasks.spawn(self._sweep_quietly(topic, garbage))
         return made
 
     def start(self, topic: CompactedTopic) -> None:
@@ -100,6 +100,8 @@ class Compactor:
         state = topic.compaction()
         if state.status == "RUNNING":
             raise AlreadyExists(f"Compaction already in progress: {topic.text}")
+        if state.truncating:
+            raise AlreadyExists(f"{topic.text} is being truncated: compact it once that is done")
         state.status, state.error = "RUNNING", ""
         self._tasks.spawn(self._compact(topic, state))
 
@@ -141,21 +143,21 @@ class Compactor:
         cursor.set_properties(properties_of(state.view.compacted, [*read_properties(cursor.properties)[1], *gone]))
         await cursor.flushed()
         if gone:
-            await self._sweep(topic, state, gone)
+            await self._sweep(topic, gone)
         return True
 
     async def truncate(self, topic: CompactedTopic) -> None:
-        """Nothing that was published so far is there any more, compacted or not."""
+        """Nothing that was published so far is compacted any more. Raises AlreadyExists while it is being compacted."""
         state = topic.compaction()
         if state.status == "RUNNING":
             raise AlreadyExists(f"{topic.text} is being compacted: truncate it once that is done")
         compacted, cursor = state.view.compacted, topic.ledger.cursors.get(CURSOR)
         if compacted is not None and cursor is not None:
             garbage = [*read_properties(cursor.properties)[1], *local_ledgers(compacted)]
+            state.view.compacted = None  # with the cursor: whoever comes while it is written has nothing to change
             cursor.set_properties(properties_of(None, garbage))
             await cursor.flushed()
-            state.view.compacted = None
-            await self._sweep(topic, state, garbage)
+            await self._sweep(topic, garbage)
             await self.forget_object(topic.text, compacted)
 
     # -- one compaction -----------------------------------------------------------------------------------------------
@@ -210,21 +212,23 @@ class Compactor:
             "compaction.done",
             extra={"topic": topic.text, "entries": after.entries, "removed": state.removed, "readings": work.passes},
         )
-        await self._sweep(topic, state, garbage)
+        await self._sweep(topic, garbage)
         await self.forget_object(topic.text, before)
 
-    async def _sweep(self, topic: CompactedTopic, state: TopicCompaction, garbage: list[int]) -> None:
+    async def _sweep(self, topic: CompactedTopic, garbage: list[int]) -> None:
+        """What else the cursor says by then stays: another step may be under way."""
         await self._delete(garbage)
         cursor = topic.ledger.cursors.get(CURSOR)
-        if garbage and cursor is not None and not topic.closed and read_properties(cursor.properties)[1] == garbage:
-            cursor.set_properties(properties_of(state.view.compacted, []))
+        if garbage and cursor is not None and not topic.closed:
+            compacted, named = read_properties(cursor.properties)
+            cursor.set_properties(properties_of(compacted, [number for number in named if number not in garbage]))
 
     async def _delete(self, ledgers: list[int]) -> None:
         await delete_ledgers(self._context, self._meta, ledgers)
 
-    async def _sweep_quietly(self, topic: CompactedTopic, state: TopicCompaction, garbage: list[int]) -> None:
+    async def _sweep_quietly(self, topic: CompactedTopic, garbage: list[int]) -> None:
         try:
-            await self._sweep(topic, state, garbage)
+            await self._sweep(topic, garbage)
         except HeliographError as error:  # the next owner does
             log.warning("compaction.leftover", extra={"topic": topic.text, "ledgers": garbage, "error": str(error)})
 

@@ -2,7 +2,8 @@
 
 Is: beginning a compaction by command or by policy, where the compacted view ends, truncating both. Isn't: a compaction
 (`region_node.compaction`).
-Invariants: nothing of it is made for a topic that nobody compacts.
+Invariants: nothing of it is made for a topic that nobody compacts or truncates; a compaction and a truncation are never
+under way at once.
 """
 
 from __future__ import annotations
@@ -56,13 +57,29 @@ class CompactingTopic(SubscribingTopic):
         await self._compactor.hold_log(self)
         state = self.compaction()
         horizon = state.view.compacted.horizon if state.view.compacted is not None else BEFORE_ALL
-        if state.status != "RUNNING" and self.ledger.bytes_between(horizon, self.ledger.last_confirmed) > threshold:
+        if (
+            state.status != "RUNNING"
+            and not state.truncating
+            and self.ledger.bytes_between(horizon, self.ledger.last_confirmed) > threshold
+        ):
             self.compact()
 
     async def truncate(self) -> None:
-        """Nothing that was published so far is there any more."""
-        if self._compaction is not None and self._compactor is not None:
+        """Nothing that was published so far is there any more. Raises AlreadyExists while it is being
+        compacted.
+        """
+        if self._compactor is None or self.volatile:
+            await self._truncate_log()
+            return
+        state = self.compaction()
+        state.truncating += 1
+        try:
             await self._compactor.truncate(self)
+            await self._truncate_log()
+        finally:
+            state.truncating -= 1
+
+    async def _truncate_log(self) -> None:
         log: Any = self.log
         self._dropped(await truncate(log), "truncated")
         self.touch()

@@ -13,13 +13,23 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
-from heliograph.model.errors import OutcomeUnknown
+from heliograph.model.errors import AlreadyExists, OutcomeUnknown
+from heliograph.model.ledger_metadata import OffloadRecord
 from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
-from region_node.compaction.compacted_view import CURSOR, read_properties
+from region_node.compaction.compacted_view import CURSOR, properties_of, read_properties
 from region_node.compaction.compacted_writer import delete_ledgers
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
-from tests.region_node.compaction.world import Owner, Row, latest, ledgers_without_topic, made_up, rows_of, settled
+from tests.region_node.compaction.world import (
+    TOPIC,
+    Owner,
+    Row,
+    latest,
+    ledgers_without_topic,
+    made_up,
+    rows_of,
+    settled,
+)
 from tests.region_node.faces.pulsar.codec import entry
 from tests.storage.managed_ledger.world import Region, until
 
@@ -238,6 +248,70 @@ def test_the_log_is_held_from_the_first_moment() -> None:
 
     with Simulation(seed="held") as sim:
         region = Region(sim, delay_s=0.05)
+        sim.run(main(), limit_s=600)
+
+
+def test_what_an_earlier_owner_left_is_swept_while_a_compaction_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        await region.start()
+        owner = Owner(region, sim)
+        topic = await owner.open()
+        assert await owner.publish([("a", "1"), ("b", "2"), ("a", "3")])
+        cursor = await topic.ledger.open_cursor(CURSOR, (-1, -1), properties=properties_of(None, [999]))
+        compactor, held = topic._compactor, asyncio.Event()
+        assert compactor is not None
+        delete = compactor._delete
+
+        async def slow(ledgers: list[int]) -> None:
+            await held.wait()
+            await delete(ledgers)
+
+        moved = cursor.ack_cumulative
+
+        def to_horizon(position: tuple[int, int]) -> None:
+            moved(position)
+            held.set()
+
+        monkeypatch.setattr(compactor, "_delete", slow)
+        monkeypatch.setattr(cursor, "ack_cumulative", to_horizon)
+        assert await owner.compact() == "SUCCESS"
+        await settled(owner)
+        await cursor.flushed()
+        compacted = topic.compaction().view.compacted
+        assert compacted is not None and await ledgers_without_topic(owner.broker.meta) == {compacted.ledger}
+        assert await compactor.stored(TOPIC) == (compacted, [compacted.ledger])
+
+    with Simulation(seed="swept") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_a_truncation_is_not_undone_by_an_offload_or_a_compaction_meanwhile() -> None:
+    async def main() -> None:
+        await region.start()
+        owner = Owner(region, sim)
+        topic = await owner.open()
+        assert await owner.publish([("a", "1"), ("b", "2"), ("a", "3")])
+        assert await owner.compact() == "SUCCESS"
+        compacted, compactor = topic.compaction().view.compacted, topic._compactor
+        assert compacted is not None and compactor is not None
+        truncating = asyncio.ensure_future(topic.truncate())
+        await asyncio.sleep(0.001)
+        assert not truncating.done()
+        assert not await compactor.set_offload(topic, compacted.ledger, OffloadRecord("ab", "us"))
+        with pytest.raises(AlreadyExists, match="is being truncated"):
+            topic.compact()
+        await topic.truncate()  # as often as anybody asks
+        await truncating
+        await settled(owner)
+        await topic.ledger.cursors[CURSOR].flushed()
+        assert topic.compaction().view.compacted is None and await compactor.stored(TOPIC) == (None, [])
+        assert await rows_of(topic.compaction().view) == []
+        assert await owner.publish([("a", "4")]) and await owner.compact() == "SUCCESS"
+        assert [row[1:] for row in await rows_of(topic.compaction().view)] == [("a", "4")]
+
+    with Simulation(seed="truncated") as sim:
+        region = Region(sim)
         sim.run(main(), limit_s=600)
 
 
