@@ -1,7 +1,8 @@
 """ReplicatedSubscriptions: this broker's subscriptions, as their replication asks for them.
 
-Is: making one, moving one, and saying when a client or an operator moved one. Isn't: a rule
-(`replicator.subscriptions.subscription_state`).
+Is: making one, moving one, how often messages came again. Isn't: a rule
+(`replicator.subscriptions.subscription_state`), or who tells that a client or an operator moved one
+(`region_node.topics.topic_subscriptions`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> N
         sync.enable(subscription.name)
     else:
         sync.disable(subscription.name)
-    subscription.replicated = sync.enabled(subscription.name)
 
 
 def replicate_by_policy(topic: Topic) -> None:
@@ -70,11 +70,6 @@ class ReplicatedSubscriptions:
             return False
         found.begin_earlier(mark_delete, start, never)
         return True
-
-    def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
-        found = self._subscription(topic, name)
-        if found is not None:
-            found.replicated, found.on_reset = True, on_reset
 
     def redelivered(self, topic: str, name: str) -> int:
         found = self._subscription(topic, name)

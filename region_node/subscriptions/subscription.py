@@ -30,6 +30,7 @@ from region_node.subscriptions.sticky_keys import Sticky
 from region_node.subscriptions.transactional_acks import DeliveryCursor, SubscriptionTransactions
 from region_node.transactions.participants.pending_acks import PROPERTY as TRANSACTIONS
 from region_node.transactions.participants.pending_acks import PendingAcks
+from replicator.subscriptions.subscription_state import is_replicated
 
 log = logging.getLogger("region_node.subscriptions")
 
@@ -103,9 +104,6 @@ class Subscription:
         self._ready, self._reads, self._partition, self._on_end = ready, reads, partition, on_end
         self.dispatcher: Dispatcher | None = None
         self.kind = SubscriptionType.EXCLUSIVE
-        self.replicated = False
-        """Its acknowledgements are those of all regions; `on_reset` hears at once that it was moved."""
-        self.on_reset: Callable[[], None] | None = None
         self.closed = False
         self.idle_since: float | None = None
         """Of a non-durable one: when the owner's tick first found it without consumers."""
@@ -237,6 +235,11 @@ class Subscription:
             dispatcher.delaying = self.rules.delaying
         if isinstance(dispatcher, KeySharedDispatcher):
             dispatcher.divide(consistent=self.rules.consistent)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its acknowledgements are those of all regions."""
+        return is_replicated(self.name, self.cursor.properties)
 
     def set_properties(self, properties: dict[str, str]) -> None:
         """They are durable when the cursor is flushed."""
@@ -381,8 +384,6 @@ class Subscription:
             self._transactions.forget()
         self.cursor.reset(mark_delete)
         self._touched()
-        if self.on_reset is not None:
-            self.on_reset()
 
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
         """Another region made it too, and began earlier: what lies in (mark_delete, start], and `never`, is part of it
@@ -393,8 +394,6 @@ class Subscription:
             self._transactions.begin_earlier(never)
         self.cursor.begin_earlier(mark_delete, start, never)
         self._touched()
-        if self.on_reset is not None:
-            self.on_reset()
 
     # -- statistics
 

@@ -238,8 +238,11 @@ class SubscribingTopic(ABC):
             mark_delete = self.ledger.last_confirmed
         move = (subscription.name, asyncio.get_running_loop().create_future())
         self._moving = (*self._moving, move)
+        sync = getattr(self.log, "syncing", None)  # asked before it moves: it is to know from where
         try:
             subscription.reset(max(mark_delete, BEFORE_ALL))
+            if sync is not None:
+                sync.moved(subscription.name)
             await subscription.cursor.flushed()
         finally:
             self._moving = tuple(other for other in self._moving if other is not move)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, entries_until, position_of, vector_at
+from replicator.log.coordinate_lookup import Found, LookupStatus, coordinate_of, entries_until, position_of, vector_at
 from replicator.log.replicated_entries import addressed_to
 from replicator.subscriptions.ack_claims import Base, Claims, Epoch, insert, subtract
 from replicator.subscriptions.redelivery_counts import Redeliveries
@@ -101,7 +101,9 @@ class RoundReads:
 
 
 class SyncedCursor:
-    """One replicated subscription and its cursor here."""
+    """One replicated subscription and its cursor here: the one that is there when this is made, or else the first that
+    is looked at. Another one of that name is another subscription.
+    """
 
     def __init__(
         self, log: ReplicatedLog, name: str, state: SubscriptionState, region_number: Callable[[str], int]
@@ -110,6 +112,8 @@ class SyncedCursor:
         self._region_number = region_number
         self.inbox: dict[str, Claims] = {}
         self.told: dict[str, int] = {}
+        self.over = False
+        self.seen: SyncCursor | None = None
         self.seen_changes = -1
         self.seen_mark = BEFORE_ALL
         self.seen_ranges: list[Range] = []
@@ -127,7 +131,13 @@ class SyncedCursor:
         self.redeliveries: Redeliveries | None = None
         """None: as far as is known nothing was handed out twice, anywhere."""
         self.synced_ms = 0
-        self.unfinished = False
+        self.unfinished = True
+        if (cursor := self.current()) is not None:  # from now on whoever moves it back is noticed
+            self.see(cursor)
+
+    def end(self) -> None:
+        """It was switched off, or deleted: what is still under way for it changes nothing any more."""
+        self.over = True
 
     def start_over(self) -> None:
         """After a change of the epoch or of the cursor."""
@@ -141,14 +151,17 @@ class SyncedCursor:
         for origin in self._log.vector:
             ledger, entry = base.get(origin, BEFORE_ALL)
             looked = await position_of(self._log, origin, (ledger, entry + 1))
-            following = looked.position or looked.following
+            following = _first_of(looked)
             if following is not None and (first is None or following < first):
                 first = following
         return end if first is None else (first[0], first[1] - 1)
 
     def current(self) -> SyncCursor | None:
-        """None: the subscription is not there (yet, or any more)."""
-        return self._log.ledger.cursors.get(self.name)
+        """None: the subscription is not there (yet, or any more), or is kept in step no more."""
+        found: SyncCursor | None = self._log.ledger.cursors.get(self.name)
+        if found is None or not found.durable or self.over:
+            return None
+        return found if self.seen is None or self.seen is found else None
 
     # -- what this region says -----------------------------------------------------------------------------------------
 
@@ -156,7 +169,7 @@ class SyncedCursor:
         """Everything that was acknowledged is still acknowledged; else somebody reset it, and the epoch rises, stored
         with the reset itself.
         """
-        if cursor.changes == self.seen_changes:
+        if cursor.changes == self.seen_changes or self.current() is not cursor:
             return
         mark, ranges = cursor.mark_delete, _ranges(cursor)
         known = [(after, through) for after, through in self.seen_ranges if through > mark]
@@ -173,6 +186,7 @@ class SyncedCursor:
             self.store(cursor)
 
     def see(self, cursor: SyncCursor) -> None:
+        self.seen = cursor
         self.seen_changes, self.seen_mark, self.seen_ranges = cursor.changes, cursor.mark_delete, _ranges(cursor)
 
     def counting(self) -> Redeliveries:
@@ -256,7 +270,7 @@ class SyncedCursor:
         for origin in list(self._log.vector):
             ledger, entry = floor.get(origin, BEFORE_ALL)
             looked = await position_of(self._log, origin, (ledger, entry + 1))
-            following = looked.position or looked.following
+            following = _first_of(looked)
             if following is not None and (first := (await coordinate_of(self._log, following)).coordinate) is not None:
                 floor[origin] = (first[1][0], first[1][1] - 1)
         return floor
@@ -431,9 +445,16 @@ class SyncedCursor:
 
     def store(self, cursor: SyncCursor) -> None:
         text = self.state.stored()
-        if cursor.properties.get(PROPERTY) != text:
+        if self.current() is cursor and cursor.properties.get(PROPERTY) != text:
             cursor.set_properties({**cursor.properties, PROPERTY: text})
             self.seen_changes = cursor.changes if self.seen_changes == cursor.changes - 1 else self.seen_changes
+
+
+def _first_of(looked: Found) -> Position | None:
+    """Where what lies at or behind a coordinate begins here: an audit may have appended that one behind what follows
+    it.
+    """
+    return min((at for at in (looked.position, looked.following) if at is not None), default=None)
 
 
 def _start(found: tuple[int, int, Run]) -> Position:

@@ -16,7 +16,7 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from heliograph.model.coordinates import Coordinate, Origin, Range
@@ -33,12 +33,21 @@ BEGAN = "heliograph.began"
 known apart from what lies before it.
 """
 OFF = "off"
+INTERNAL = ("pulsar.", "__")
+"""Cursors of these prefixes are links', and others' that are no subscriptions, and of one region each. A client may
+give its subscription such a name too, as `__x`: it is not replicated.
+"""
 _BELOW = 1 << 63
 """All numbers of a state are."""
 HERE = ""
 """The claimer of what this region itself says, and of what lies before the beginning: meant for it, whoever else it was
 meant for.
 """
+
+
+def is_replicated(name: str, properties: Mapping[str, str]) -> bool:
+    """Whether a cursor of that name and with these properties is a replicated subscription's."""
+    return properties.get(PROPERTY, OFF) != OFF and not name.startswith(INTERNAL)
 
 
 def began(at: Position) -> str:

@@ -22,17 +22,21 @@ from heliograph.runtime.task_set import report_error
 from replicator.log.coordinate_lookup import vector_at
 from replicator.subscriptions.ack_claims import COUNTS_MAX, USUAL, Claims, ClaimSettings
 from replicator.subscriptions.subscription_cursor import SyncCursor, SyncedCursor
-from replicator.subscriptions.subscription_state import BEGAN, OFF, PROPERTY, SubscriptionState, read_began
+from replicator.subscriptions.subscription_state import (
+    BEGAN,
+    INTERNAL,
+    OFF,
+    PROPERTY,
+    SubscriptionState,
+    is_replicated,
+    read_began,
+)
 
 if TYPE_CHECKING:
     from replicator.log.replicated_log import ReplicatedLog
 
 events = logging.getLogger("replicator")
 
-INTERNAL = ("pulsar.", "__")
-"""Cursors of these prefixes are links', and others' that are no subscriptions, and of one region each. A client may
-give its subscription such a name too, as `__x`: it is not replicated.
-"""
 Send = Callable[[str, Claims], bool]
 """Tells another region; False: not now."""
 
@@ -59,10 +63,6 @@ class SubscriptionHost(Protocol):
         """The same, but what was acknowledged behind `start` stays so, except `never`: (ledger, first entry, last
         entry).
         """
-        ...
-
-    def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
-        """`on_reset` is to be called right after a client or an operator moved it."""
         ...
 
     def redelivered(self, topic: str, name: str) -> int:
@@ -105,12 +105,10 @@ class SubscriptionSync:
         self._running = False
         self._heard_at: Position | None = None
         for name, cursor in log.ledger.cursors.items():
-            text = cursor.properties.get(PROPERTY)
-            if text is not None and text != OFF and not name.startswith(INTERNAL):
+            if is_replicated(name, cursor.properties):
                 try:
-                    self._subscriptions[name] = self._new(
-                        name, SubscriptionState.load(log.state.origin[0], text, self._settings)
-                    )
+                    state = SubscriptionState.load(log.state.origin[0], cursor.properties[PROPERTY], self._settings)
+                    self._subscriptions[name] = self._new(name, state)
                 except CorruptData as error:  # as if it were switched on now: messages may come again, none is left out
                     events.warning(
                         "subscription.state_bad", extra={"topic": log.topic, "subscription": name, "error": str(error)}
@@ -124,7 +122,8 @@ class SubscriptionSync:
         return bool(self._subscriptions)
 
     def enabled(self, name: str) -> bool:
-        return name in self._subscriptions
+        found = self._subscriptions.get(name)
+        return found is not None and (found.seen is None or found.current() is not None)
 
     def enable(self, name: str) -> None:
         """From now on its acknowledgements are those of all regions. Idempotent; the cursor must be there. One of
@@ -136,11 +135,22 @@ class SubscriptionSync:
         cursor, found = self._cursor(name), self._subscriptions.get(name)
         if cursor is None:
             return
-        if found is None:
+        if found is None or found.current() is not cursor:
+            if found is not None:  # it was deleted, and made again
+                found.end()
             found = self._subscriptions[name] = self._new(name)
         if found.state.start is None and found.state.base is None:  # others told of it before it was made here
+            found.see(cursor)
             found.state.start = self._began(cursor)
             found.store(cursor)
+
+    def moved(self, name: str) -> None:
+        """To be called right after a client or an operator moved it: what is read again at once hides that from a look
+        at the cursor.
+        """
+        found = self._subscriptions.get(name)
+        if found is not None and (cursor := found.current()) is not None:
+            found.observe(cursor)
 
     def _began(self, cursor: SyncCursor) -> Position:
         """Where it was made: what lies behind that and is acknowledged was acknowledged here, also before it was
@@ -159,19 +169,20 @@ class SubscriptionSync:
     def enable_all(self) -> None:
         """By policy. One that was switched off by hand stays off."""
         for name, cursor in list(self._log.ledger.cursors.items()):
-            if name not in self._subscriptions and PROPERTY not in cursor.properties and cursor.durable:
+            if PROPERTY not in cursor.properties and cursor.durable and not self.enabled(name):
                 self.enable(name)
 
     def disable(self, name: str) -> None:
         """This region neither tells nor listens any more; the others go on among themselves."""
-        self._subscriptions.pop(name, None)
+        if (found := self._subscriptions.pop(name, None)) is not None:
+            found.end()
         if (cursor := self._cursor(name)) is not None:
             cursor.set_properties({**cursor.properties, PROPERTY: OFF})
 
     def status(self, name: str, now_ms: int) -> dict[str, object]:
         """For people: when it was last in step, and with whom."""
         found = self._subscriptions.get(name)
-        if found is None:
+        if found is None or not self.enabled(name):
             return {"replicated": False}
         state = found.state
         return {
@@ -251,7 +262,7 @@ class SubscriptionSync:
         return any(self._due(found) for found in self._subscriptions.values())
 
     def _due(self, found: SyncedCursor) -> bool:
-        cursor = self._cursor(found.name)
+        cursor = found.current()
         if (
             cursor is None
             or found.inbox
@@ -299,16 +310,17 @@ class SubscriptionSync:
 
     async def _step(self, found: SyncedCursor) -> bool:
         """Returns whether nothing is left to do here. Raises what storage raises."""
-        state, cursor = found.state, self._cursor(found.name)
+        if found.over:
+            return True
+        state, cursor = found.state, found.current()
         if cursor is None:
-            if not found.inbox or found.seen_changes >= 0:
-                self._subscriptions.pop(found.name, None)  # deleted here
+            if found.seen is not None or not found.inbox:  # deleted here
+                found.end()
+                del self._subscriptions[found.name]
                 self._gone[found.name] = None
                 return True
             cursor = await self._make(found)
             state = found.state
-        if self.host is not None:
-            self.host.bind(self._log.topic, found.name, lambda: self._noticed(found))
         found.observe(cursor)
         if PROPERTY not in cursor.properties:  # whoever set new ones did not know of it
             found.store(cursor)
@@ -349,7 +361,7 @@ class SubscriptionSync:
             return True
         counting, epoch = found.counting(), found.state.epoch
         elsewhere, whole = await counting.here(others, cursor)
-        if found.state.epoch == epoch and elsewhere != counting.counted:
+        if found.state.epoch == epoch and found.current() is cursor and elsewhere != counting.counted:
             counting.counted = elsewhere
             host.count(topic, found.name, elsewhere)
         return whole
@@ -403,7 +415,7 @@ class SubscriptionSync:
                 min(mark, start)[0]
             )  # the cursor's move below asks how many entries its ledgers have
         found.observe(cursor)
-        if state.epoch != epoch or state.base is None:
+        if state.epoch != epoch or state.base is None or found.current() is not cursor:
             return False
         if state.kept and start is not None and start <= mark:
             if not never:  # nothing is here that the earlier beginning would add
@@ -431,15 +443,9 @@ class SubscriptionSync:
 
     # -- telling, storing ----------------------------------------------------------------------------------------------
 
-    def _noticed(self, found: SyncedCursor) -> None:
-        """A client or an operator moved it, or this module did, which has seen it already then."""
-        cursor = found.current()
-        if cursor is not None and self._subscriptions.get(found.name) is found:
-            found.observe(cursor)
-
     def _tell(self, found: SyncedCursor) -> None:
         state = found.state
-        if state.base is None or self._subscriptions.get(found.name) is not found:
+        if state.base is None or found.over:
             return
         for region, channels in self._channels.items():
             if channels and found.told.get(region) != state.version and channels[max(channels)](found.name, state.mine):

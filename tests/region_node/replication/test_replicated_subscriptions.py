@@ -11,6 +11,7 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.run import Run
 from region_node.replication.replicated_subscriptions import ReplicatedSubscriptions, replicate, replicate_by_policy
 from region_node.subscriptions.subscription import Subscription
+from replicator.subscriptions.subscription_state import PROPERTY, SubscriptionState
 from tests.region_node.faces.pulsar.codec import entry
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
 from tests.region_node.topics.fake_storage import FIRST_LEDGER
@@ -59,19 +60,35 @@ def host(broker: Broker) -> ReplicatedSubscriptions:
     return ReplicatedSubscriptions(lambda: broker.topics)
 
 
-def test_one_that_is_there_is_bound_and_moved_and_says_so() -> None:
+def test_one_that_is_there_is_moved() -> None:
     async def test(broker: Broker) -> None:
         subscription, here = await made(broker), host(broker)
-        resets: list[str] = []
-        here.bind(TOPIC, NAME, lambda: resets.append("moved"))
-        assert subscription.replicated
         subscription.cursor.ack_cumulative((FIRST_LEDGER, 7))
         assert here.reset(TOPIC, NAME, (FIRST_LEDGER, 3))
-        assert subscription.cursor.mark_delete == (FIRST_LEDGER, 3) and resets == ["moved"]
+        assert subscription.cursor.mark_delete == (FIRST_LEDGER, 3)
         subscription.cursor.ack_cumulative((FIRST_LEDGER, 8))
         assert here.begin_earlier(TOPIC, NAME, (FIRST_LEDGER, 1), (FIRST_LEDGER, 3), ())
         acked = [entry for entry in range(10) if subscription.cursor.is_acked((FIRST_LEDGER, entry))]
-        assert acked == [0, 1, 4, 5, 6, 7, 8] and resets == ["moved"] * 2, "what lies behind its start stays"
+        assert acked == [0, 1, 4, 5, 6, 7, 8], "what lies behind its start stays"
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["switched on", "loaded"])
+def test_a_seek_counts_though_what_it_gave_is_acknowledged_before_any_round(again: bool) -> None:
+    async def test(broker: Broker) -> None:
+        subscription, topic = await made(broker), broker.topics.loaded[TOPIC]
+        subscription.cursor.ack_cumulative((FIRST_LEDGER, 7))
+        replicate(topic, subscription)
+        if again:
+            await broker.topics.unload(TOPIC)
+            topic = await broker.topics.get(TOPIC, create=False)
+            subscription = topic.subscriptions[NAME]
+        assert subscription.replicated
+        await topic.seek(subscription, (FIRST_LEDGER, 3))
+        subscription.cursor.ack_cumulative((FIRST_LEDGER, 8))
+        stored = SubscriptionState.load(1, subscription.cursor.properties[PROPERTY])
+        assert stored.epoch[0] == 1 and stored.start == (FIRST_LEDGER, 3)
 
     with_broker(test)
 
@@ -83,7 +100,6 @@ def test_one_that_is_not_there_is_nobodys_and_the_caller_hears_of_it() -> None:
         def nobodys(topic: str, name: str) -> None:
             assert not here.reset(topic, name, BEFORE_ALL)
             assert not here.begin_earlier(topic, name, BEFORE_ALL, BEFORE_ALL, ())
-            here.bind(topic, name, lambda: None)
             here.count(topic, name, {(FIRST_LEDGER, 1): 3})
             assert here.redelivered(topic, name) == 0 and here.redeliveries(topic, name, 9) == {}
 

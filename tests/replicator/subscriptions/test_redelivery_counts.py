@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -56,8 +56,6 @@ class Host:
 
     def reset(self, topic: str, name: str, mark_delete: Position) -> bool:
         return False
-
-    def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None: ...
 
     def redelivered(self, topic: str, name: str) -> int:
         return self.total

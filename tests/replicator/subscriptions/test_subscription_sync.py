@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
+from replicator.log.coordinate_lookup import Found, LookupStatus
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
 from replicator.subscriptions import subscription_cursor, subscription_sync
 from replicator.subscriptions.ack_claims import RANGES_MAX, Claims, ClaimSettings
 from replicator.subscriptions.subscription_cursor import SyncedCursor
-from replicator.subscriptions.subscription_state import BEGAN, PROPERTY, SubscriptionState, began
+from replicator.subscriptions.subscription_state import BEGAN, OFF, PROPERTY, SubscriptionState, began
 from replicator.subscriptions.subscription_sync import SubscriptionSync
 from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.cursors.cursor import Cursor
@@ -334,7 +336,7 @@ def test_resets_in_several_regions_end_in_one_truth(seed: int) -> None:
                     below = [p for p in consumer.messages().values() if p <= consumer.cursor.mark_delete]
                     consumer.cursor.reset(rng.choice([BEFORE_ALL, *below]))
                     if rng.random() < 0.5:  # and what is read again at once hides it from a look at the cursor alone
-                        consumer.sync._noticed(consumer.sync._subscriptions[SUBSCRIPTION])
+                        consumer.sync.moved(SUBSCRIPTION)
                         consumer.consume(rng, 40)
                 case 4:
                     if rng.random() < 0.3:
@@ -450,7 +452,7 @@ def test_a_reset_counts_everywhere_and_what_was_acknowledged_before_it_does_not_
         sim.network.cut("us", "eu")
         sim.network.cut("us", "ap")
         us.cursor.reset(us.messages()[min(us.messages())])  # one message stays acknowledged in us
-        us.sync._noticed(us.sync._subscriptions[SUBSCRIPTION])  # as the subscription's own reset does
+        us.sync.moved(SUBSCRIPTION)  # as a seek says
         await us.region.move(1)  # the epoch survives another owner, before anybody else has heard of it
         await asyncio.sleep(7)
         kept = us.done()
@@ -655,6 +657,52 @@ def test_a_state_that_nobody_stored_is_refused(text: str) -> None:
         SubscriptionState.load(1, text)
 
 
+def test_a_seek_before_the_first_round_counts() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        us.region.publish(10)
+        await asyncio.sleep(1)
+        await us.region.log.ledger.open_cursor(SUBSCRIPTION, us.region.log.ledger.last_confirmed)
+        us.sync.enable(SUBSCRIPTION)
+        us.cursor.reset(BEFORE_ALL)
+        await asyncio.sleep(3)
+        assert us.done() == eu.done() == set() and len(eu.messages()) == 10
+        assert us.sync.status(SUBSCRIPTION, 0)["epoch"] == [1, us.region.log.state.origin[0]]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["replicated", "not"])
+@pytest.mark.parametrize("earliest", [True, False], ids=["earliest", "latest"])
+def test_deleted_and_made_again_between_two_rounds_it_is_another(earliest: bool, again: bool) -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        await us.subscribe()
+        us.region.publish(10)
+        await asyncio.sleep(2)
+        us.consume(random.Random(1), 5)
+        await asyncio.sleep(2)
+        del us.region.store.cursors[SUBSCRIPTION]
+        at = BEFORE_ALL if earliest else us.region.log.ledger.last_confirmed
+        await us.region.log.ledger.open_cursor(SUBSCRIPTION, at)
+        if again:
+            us.sync.enable(SUBSCRIPTION)
+        await asyncio.sleep(3)
+        assert eu.done() == acked and 0 < len(acked) < 10, "nobody acknowledged the others, and nobody moved it"
+        assert eu.sync.status(SUBSCRIPTION, 0)["epoch"] == [0, 0] and us.sync.enabled(SUBSCRIPTION) == again
+
+    play(scenario)
+
+
+def test_it_begins_before_what_follows_a_late_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_: object) -> Found:
+        return Found(LookupStatus.HERE, (9, 5), (2, 3))
+
+    monkeypatch.setattr(subscription_cursor, "position_of", found)
+    log: Any = SimpleNamespace(vector=[(1, 1, 1)], ledger=SimpleNamespace(last_confirmed=(9, 9), cursors={}))
+    assert asyncio.run(SyncedCursor(log, "s", SubscriptionState(1), lambda _: 0).before_first({})) == (2, 2)
+
+
 def test_batches_acknowledged_in_part() -> None:
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us, eu, _ = consumers.values()
@@ -693,6 +741,24 @@ def test_switched_off_or_deleted_here_it_stays_so() -> None:
         heal(sim)
         await asyncio.sleep(7)
         assert len(eu.done()) == len(us.done())
+
+    play(scenario)
+
+
+def test_switched_off_while_a_round_is_under_way_it_stays_so() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        for region in (us.region, eu.region):
+            region.publish(10)
+        await asyncio.sleep(1)
+        await us.region.log.ledger.open_cursor(SUBSCRIPTION, us.region.log.ledger.position_before((1, 8)))
+        us.sync.enable(SUBSCRIPTION)
+        under_way = asyncio.ensure_future(us.sync.round(0))
+        await asyncio.sleep(0.01)
+        assert not under_way.done()
+        us.sync.disable(SUBSCRIPTION)
+        await under_way
+        assert us.cursor.properties[PROPERTY] == OFF and not us.sync.enabled(SUBSCRIPTION)
 
     play(scenario)
 
@@ -821,7 +887,7 @@ def test_what_is_trimmed_where_it_is_made_is_not_acknowledged_elsewhere() -> Non
         await asyncio.sleep(3)
         assert len(acked) == 5 and len(eu.messages()) == 15 and eu.done() == acked
         eu.cursor.reset(BEFORE_ALL)
-        eu.sync._noticed(eu.sync._subscriptions[SUBSCRIPTION])
+        eu.sync.moved(SUBSCRIPTION)
         await asyncio.sleep(3)
         assert not us.done() and not eu.done()
         us.cursor.ack_cumulative(us.region.log.ledger.last_confirmed)

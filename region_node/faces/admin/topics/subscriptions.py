@@ -25,7 +25,7 @@ from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription, check_given
 from region_node.topics.topic import Topic
-from replicator.subscriptions.subscription_sync import INTERNAL
+from replicator.subscriptions.subscription_state import INTERNAL
 from storage.managed_ledger.cursors.cursor import check_properties
 
 OnTopic = Callable[..., Awaitable[Any]]

@@ -13,6 +13,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.placement.balance.broker_gauge import BrokerGauge
 from region_node.placement.balance.load_shedding import Bundle
 from region_node.topics.topic import Topic
+from replicator.subscriptions.subscription_state import OFF, PROPERTY, SubscriptionState
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import Broker, Client, K, settle, with_broker
 
@@ -287,7 +288,7 @@ def test_a_replicated_subscription_does_not_expire_where_nobody_reads_it() -> No
             await topic.subscription(name, initial=(-1, -1))
         kept = topic.subscriptions["everywhere"]
         for replicated, found in ((True, ["everywhere"]), (False, [])):
-            kept.replicated = replicated
+            kept.cursor.set_properties({PROPERTY: SubscriptionState(1).stored() if replicated else OFF})
             topic.touch()
             for _ in range(100):
                 broker.clock.now += 1
