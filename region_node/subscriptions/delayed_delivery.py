@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from heliograph.model.errors import CorruptData
@@ -33,6 +33,8 @@ quarters, of `DELAYED_MAX`; with n others as greedy as they are less each, and s
 """
 DEAL_MAX = 20_000
 LATEST_MS = 1 << 43
+_GONE_MAX = 64
+"""Slots that are gone stay in the heap until they are so many more than what is there."""
 
 
 class Sleeper(Protocol):
@@ -60,7 +62,10 @@ class DelayWheel:
         self.held = 0
         self._shares: dict[str, WheelShare] = {}
         self._slots: dict[int, dict[Sleeper, None]] = {}
+        self._armed: dict[Sleeper, set[int]] = {}
+        """Sleeper -> the slots that it is in."""
         self._heap: list[int] = []
+        """All slots, and some that are gone."""
         self._timer: DelayTimer | None = None
         self._timer_slot = 0
 
@@ -89,8 +94,21 @@ class DelayWheel:
             self._slots[slot] = {}
             heappush(self._heap, slot)
         self._slots[slot][sleeper] = None
+        self._armed.setdefault(sleeper, set()).add(slot)
         if self._timer is None or slot < self._timer_slot:
             self._start()
+
+    def forget(self, sleeper: Sleeper) -> None:
+        """Nothing wakes it any more, and it is held no longer."""
+        for slot in self._armed.pop(sleeper, ()):
+            self._slots[slot].pop(sleeper)
+            if not self._slots[slot]:
+                del self._slots[slot]
+        if not self._slots:
+            self.close()
+        elif len(self._heap) > 2 * len(self._slots) + _GONE_MAX:
+            self._heap = list(self._slots)
+            heapify(self._heap)
 
     def _start(self) -> None:
         if self._timer is not None:
@@ -102,7 +120,13 @@ class DelayWheel:
         self._timer = None
         now = self.now_ms
         while self._heap and self._heap[0] * SLOT_MS <= now:
-            for sleeper in self._slots.pop(heappop(self._heap)):
+            slot = heappop(self._heap)
+            woken = self._slots.pop(slot, ())
+            for sleeper in woken:
+                self._armed[sleeper].remove(slot)
+                if not self._armed[sleeper]:
+                    del self._armed[sleeper]
+            for sleeper in woken:
                 sleeper.wake()
         if self._heap and self._timer is None:
             self._start()
@@ -111,16 +135,16 @@ class DelayWheel:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._slots, self._heap = {}, []
+        self._slots, self._armed, self._heap = {}, {}, []
 
 
 class WheelShare:
     """A tenant's part of it. `held`: what its subscriptions hold."""
 
-    __slots__ = ("_wheel", "arm", "held")
+    __slots__ = ("_wheel", "arm", "forget", "held")
 
     def __init__(self, wheel: DelayWheel) -> None:
-        self._wheel, self.arm, self.held = wheel, wheel.arm, 0
+        self._wheel, self.arm, self.forget, self.held = wheel, wheel.arm, wheel.forget, 0
 
     @property
     def now_ms(self) -> int:
@@ -139,7 +163,7 @@ Wheel = DelayWheel | WheelShare
 
 class Delayed:
     """Holds the entries of one subscription that wait for their time. `count`: how many. `sleeper` is woken when some
-    are due.
+    are due; it may wait in the wheel for something else, too.
     """
 
     def __init__(self, wheel: Wheel, sleeper: Sleeper) -> None:
@@ -150,6 +174,9 @@ class Delayed:
         self._near: list[int] = []
         self._minutes: dict[int, array[int]] = {}
         self._far: list[int] = []
+
+    def wake(self) -> None:
+        self._sleeper.wake()
 
     def add(self, position: Position, at_ms: int, hashed: int = 0) -> None:
         """`hashed`: given back with it, 0 to 65535."""
@@ -165,13 +192,13 @@ class Delayed:
             if bucket is None:
                 bucket = self._minutes[minute] = array("q")
                 heappush(self._far, minute)
-                self._wheel.arm(self._sleeper, (minute - 1) * MINUTE_MS)
+                self._wheel.arm(self, (minute - 1) * MINUTE_MS)
         else:
             bucket = self._slots.get(slot)
             if bucket is None:
                 bucket = self._slots[slot] = array("q")
                 heappush(self._near, slot)
-                self._wheel.arm(self._sleeper, slot * SLOT_MS)
+                self._wheel.arm(self, slot * SLOT_MS)
         bucket.extend((ledger, entry, slot_and_hash))
 
     def due(self, now_ms: int, count_max: int, deal_max: int = DEAL_MAX) -> list[tuple[Position, int]]:
@@ -194,7 +221,7 @@ class Delayed:
             taken = self._taken(count_max - len(out))
             out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
         if self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:
-            self._wheel.arm(self._sleeper, now_ms)
+            self._wheel.arm(self, now_ms)
         self.count -= len(out)
         self._wheel.hold(-len(out))
         return out
@@ -220,6 +247,7 @@ class Delayed:
         self._wheel.hold(-self.count)
         self.count = 0
         self._slots, self._near, self._minutes, self._far = {}, [], {}, []
+        self._wheel.forget(self)
 
 
 _DELIVER_AT = b"\x98\x01"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import SubscriptionType
-from region_node.subscriptions.delayed_delivery import DELAYED_MAX, SLOT_MS, Delayed, delayed_entries
+from region_node.subscriptions.delayed_delivery import DELAYED_MAX, LATEST_MS, SLOT_MS, Delayed, delayed_entries
 from region_node.subscriptions.shared_dispatcher import DUE_MAX, SharedDispatcher
 from tests.region_node.faces.pulsar.codec import entry
 from tests.region_node.subscriptions.dispatch_world import Timers, World
@@ -171,6 +172,31 @@ def test_who_comes_back_finds_what_waits() -> None:
         assert sorted(w.entries(b)) == list(range(count)) and w.entries(a) == []
 
     run(test)
+
+
+def test_who_has_gone_is_not_kept_until_its_time() -> None:
+    """Also where its entries go out before their time, and where others wait."""
+    timers = Timers()
+    other = Delayed(timers.wheel, Woken())
+    other.add((1, 0), timers.now_ms + HOUR_MS)
+    kept: list[weakref.ref[Woken]] = []
+    for early in (False, True) * 100:
+        sleeper = Woken()
+        waits = Delayed(timers.wheel.of("tenant"), sleeper)
+        for days in range(3):
+            waits.add((1, days), timers.now_ms + days * 24 * HOUR_MS + 5000)
+        if early:
+            assert len(waits.due(LATEST_MS, 10)) == 3
+        timers.wheel.arm(sleeper, timers.now_ms + 200)
+        waits.clear()
+        timers.pass_ms(300)
+        assert sleeper.times == 1, "who waits for something else, too, is woken for that"
+        kept.append(weakref.ref(sleeper))
+        del waits, sleeper
+    assert [one() for one in kept] == [None] * 200
+    assert len(timers.wheel._heap) < 100 and len(timers.wheel._slots) == len(timers.wheel._armed) == 1
+    other.clear()
+    assert timers.waiting == [] and timers.wheel._heap == []
 
 
 def test_more_than_can_be_held_waits_unread() -> None:
