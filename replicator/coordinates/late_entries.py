@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from heliograph.model.coordinates import Origin
+from heliograph.model.coordinates import Origin, Range
 from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
@@ -60,6 +60,14 @@ class LateMap:
         in their order.
         """
         return [(row.first, row.last) for row in self._of.get(origin, ()) if row.high > after and row.low <= through]
+
+    def coordinates(self, origin: Origin, after: Position, through: Position | None = None) -> list[Range]:
+        """Ranges of coordinates that may lie late in the local positions (after, through]; None: to the end."""
+        return [
+            ((row.low[0], row.low[1] - 1), row.high)
+            for row in self._of.get(origin, ())
+            if row.last > after and (through is None or row.first <= through)
+        ]
 
     def only(self, origin: Origin) -> LateMap:
         """Copies the rows of one origin, as they are now: who reads while rows come and grow together goes by that."""

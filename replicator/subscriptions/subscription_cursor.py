@@ -216,7 +216,7 @@ class SyncedCursor:
                 self.given_up = given_up, await self._coordinates(given_up)
             if state.base is None or state.epoch != epoch:
                 return False
-            self._claim_below(state, claims, below)
+            self._claim_below(state, claims, below, mark)
             insert(translated, BEFORE_ALL, mark)
             fresh = fresh[1:]
         for after, through in given_up:
@@ -284,6 +284,8 @@ class SyncedCursor:
             for origin, at in (await self._floor(through)).items():
                 if low.get(origin, BEFORE_ALL) < at:
                     insert(found.setdefault(origin, []), low.get(origin, BEFORE_ALL), at)
+                for late in self._log.state.late.coordinates(origin, after, through):
+                    insert(found.setdefault(origin, []), *late)
         return found
 
     def nothing_given_up(self, cursor: SyncCursor) -> None:
@@ -292,9 +294,11 @@ class SyncedCursor:
             cursor.set_properties({key: value for key, value in cursor.properties.items() if key != GIVEN_UP})
             self.see(cursor)
 
-    def _claim_below(self, state: SubscriptionState, claims: Claims, below: dict[Origin, Position]) -> None:
+    def _claim_below(
+        self, state: SubscriptionState, claims: Claims, below: dict[Origin, Position], mark: Position
+    ) -> None:
         """Everything from the start to the mark-delete position: by origin one range, without what never reached this
-        region, or expired in it.
+        region, or expired in it, or may lie behind that position: an audit has appended it late.
 
         What lies below the start is left out even where it is part of the subscription: here it is trimmed, or was
         before it was made.
@@ -305,7 +309,10 @@ class SyncedCursor:
             left = subtract(
                 [(max(base.get(origin, BEFORE_ALL), floor.get(origin, BEFORE_ALL)), through)], vector.missing(origin)
             )
-            for after, upto in subtract(left, self.given_up[1].get(origin, ())):
+            open_still = list(self.given_up[1].get(origin, ()))
+            for late in self._log.state.late.coordinates(origin, mark):
+                insert(open_still, *late)
+            for after, upto in subtract(left, open_still):
                 claims.add(origin, after, upto)
 
     def _claim_run(self, claims: Claims, ledger: int, first: int, run: Run, through: Position) -> None:

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.run import Run
+from replicator.coordinates.late_entries import LateMap
 from replicator.log.coordinate_lookup import Found, LookupStatus
 from replicator.log.routing_trees import is_skip
 from replicator.manager.link_manager import LinkSettings
@@ -701,6 +704,36 @@ def test_it_begins_before_what_follows_a_late_copy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(subscription_cursor, "position_of", found)
     log: Any = SimpleNamespace(vector=[(1, 1, 1)], ledger=SimpleNamespace(last_confirmed=(9, 9), cursors={}))
     assert asyncio.run(SyncedCursor(log, "s", SubscriptionState(1), lambda _: 0).before_first({})) == (2, 2)
+
+
+def test_what_lies_late_behind_the_cursor_or_expired_there_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin, late = (2, 1, 7), LateMap()
+    late.add(Run([b"x"], [1], origin=origin, spans=((3, 5, 1),)), 9, 0)
+
+    async def at(*_: object) -> dict[Origin, Position]:
+        return {origin: (3, 9)}
+
+    async def nowhere(*_: object) -> Found:
+        return Found(LookupStatus.AWAITED)
+
+    monkeypatch.setattr(subscription_cursor, "vector_at", at)
+    monkeypatch.setattr(subscription_cursor, "position_of", nowhere)
+    cursor = SimpleNamespace(durable=True, changes=1, properties={}, partly_acked={}, acked_ranges=[])
+    log: Any = SimpleNamespace(
+        vector=Vector(),
+        state=SimpleNamespace(late=late),
+        ledger=SimpleNamespace(cursors={"s": cursor}, first_position=lambda: (0, 0)),
+    )
+    log.vector.advance(origin, (3, 9))
+    for mark, claimed in (
+        ((8, 4), [(BEFORE_ALL, (3, 4)), ((3, 5), (3, 9))]),
+        ((9, 0), [(BEFORE_ALL, (3, 9))]),
+    ):
+        cursor.mark_delete = mark
+        found = SyncedCursor(log, "s", SubscriptionState(1, base={}), lambda _: 0)
+        assert asyncio.run(found.claim(cursor))
+        assert found.state.mine.ranges == {origin: claimed}
+    assert asyncio.run(found._coordinates([((8, 9), (9, 4))])) == {origin: [((3, 4), (3, 5))]}
 
 
 def test_batches_acknowledged_in_part() -> None:
