@@ -6,7 +6,8 @@ Is: noticing a reset, what the cursor says as claims, what others claim as posit
 Invariants: a reset by a client is noticed before anything that others claimed is applied; it is stored in one piece
 with the epoch that it makes.
 Bounds: `ROUND_BYTES` read for claiming, and as much for applying, in a round; a read counts as at least
-`ROUND_BYTES / ROUND_READS`.
+`ROUND_BYTES / ROUND_READS`. Of batches acknowledged in part, `READS_MAX` are looked up for claiming, and as many for
+applying; what is left comes in the next round.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -17,13 +18,13 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from heliograph.model.coordinates import Origin, Range
+from heliograph.model.coordinates import Coordinate, Origin, Range
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.log.coordinate_lookup import Found, LookupStatus, coordinate_of, entries_until, position_of, vector_at
 from replicator.log.replicated_entries import addressed_to
 from replicator.subscriptions.ack_claims import Base, Claims, Epoch, insert, subtract
-from replicator.subscriptions.redelivery_counts import Redeliveries
+from replicator.subscriptions.redelivery_counts import READS_MAX, Redeliveries
 from replicator.subscriptions.subscription_state import HERE, PROPERTY, SubscriptionState, Todo
 from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP, given_up_of
 
@@ -128,6 +129,8 @@ class SyncedCursor:
         """`state.start`, and the coordinates that lie before everything behind it."""
         self.given_up: tuple[list[Range], dict[Origin, list[Range]]] = ([], {})
         """What expired here, or was evicted: by position, and by coordinate."""
+        self._batches: dict[Position, Coordinate | None] = {}
+        """What was looked up of batches that are acknowledged in part."""
         self.redeliveries: Redeliveries | None = None
         """None: as far as is known nothing was handed out twice, anywhere."""
         self.synced_ms = 0
@@ -222,12 +225,7 @@ class SyncedCursor:
         for after, through in given_up:
             insert(translated, after, through)
         whole = await self._claim_ranges(claims, subtract(fresh, given_up), translated)
-        for position, left in partly.items():
-            if (
-                not cursor.is_acked(position)
-                and (looked := await coordinate_of(self._log, position)).coordinate is not None
-            ):
-                claims.add_partly(looked.coordinate, left)
+        whole = await self._claim_partly(cursor, partly, claims) and whole
         counted = not counts or await self.counting().claim(counts, claims)
         self.observe(cursor)
         if state.epoch != epoch or state.base is None:
@@ -263,6 +261,23 @@ class SyncedCursor:
                 at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
             insert(translated, after, through)
         return True
+
+    async def _claim_partly(self, cursor: SyncCursor, partly: Mapping[Position, int], claims: Claims) -> bool:
+        """Returns whether that was all."""
+        known, reads, whole = {at: found for at, found in self._batches.items() if at in partly}, READS_MAX, True
+        for position, left in partly.items():
+            if cursor.is_acked(position):
+                continue
+            if position not in known:
+                if not reads:
+                    whole = False
+                    continue
+                reads -= 1
+                known[position] = (await coordinate_of(self._log, position)).coordinate
+            if (coordinate := known[position]) is not None:
+                claims.add_partly(coordinate, left)
+        self._batches = known
+        return whole
 
     async def _floor(self, start: Position) -> dict[Origin, Position]:
         """By origin, everything that comes before the first entry here behind `start`: at or below it, or trimmed."""
@@ -343,15 +358,20 @@ class SyncedCursor:
         state = self.state
         if not await self._apply(cursor, state.todo(self._log.vector.prefix)):
             return False
+        reads = READS_MAX
         for region, (origin, at), bits in state.todo_partly():
+            if at > self._log.vector.prefix(origin):
+                continue  # it waits until the message has arrived
+            if not reads:
+                return False
+            reads -= 1
             looked = await position_of(self._log, origin, at)
             if not self._still(cursor, state.epoch):
                 return False
             if looked.status is LookupStatus.HERE and looked.position is not None:
                 cursor.ack_batch(looked.position, bits)
                 self.see(cursor)
-            if looked.status not in (LookupStatus.AWAITED, LookupStatus.UNKNOWN):
-                state.applied_partly(region, (origin, at), bits)
+            state.applied_partly(region, (origin, at), bits)
         return True
 
     def _still(self, cursor: SyncCursor, epoch: Epoch) -> bool:

@@ -756,6 +756,54 @@ def test_batches_acknowledged_in_part() -> None:
     play(scenario)
 
 
+def test_many_batches_acknowledged_in_part_are_looked_up_over_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[str, object]] = []
+    most: dict[str, int] = {}
+
+    def watched(name: str, look_up: Any) -> Any:
+        def counted(*given: Any, **named: Any) -> Any:
+            looked.append((name, asyncio.current_task()))
+            return look_up(*given, **named)
+
+        return counted
+
+    def of_a_round(name: str, work: Any) -> Any:
+        async def counted(*given: Any) -> Any:
+            which = (name, asyncio.current_task())
+            before = looked.count(which)
+            try:
+                return await work(*given)
+            finally:
+                most[name] = max(most.get(name, 0), looked.count(which) - before)
+
+        return counted
+
+    monkeypatch.setattr(subscription_cursor, "READS_MAX", 20, raising=False)
+    for name, work in (("coordinate_of", "claim"), ("position_of", "apply_all")):
+        monkeypatch.setattr(subscription_cursor, name, watched(name, getattr(subscription_cursor, name)))
+        monkeypatch.setattr(SyncedCursor, work, of_a_round(name, getattr(SyncedCursor, work)))
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        await us.subscribe()
+        us.region.publish(70)
+        await asyncio.sleep(2)
+        for position in us.messages().values():
+            us.cursor.ack_batch(position, 0b10)
+        await asyncio.sleep(12)
+        assert len(eu.cursor.partly_acked) == 70 and not us.sync.due() and not eu.sync.due(), "there is an end to it"
+        us.region.publish(1)
+        await asyncio.sleep(2)
+        us.cursor.ack_batch(max(us.messages().values()), 0b10)
+        looked.clear()
+        await asyncio.sleep(2)
+        assert len(eu.cursor.partly_acked) == 71
+        assert [name for name, _ in looked].count("coordinate_of") == 3, "each once in each region"
+        assert most == {"coordinate_of": 20, "position_of": 20}
+
+    play(scenario)
+
+
 def test_switched_off_or_deleted_here_it_stays_so() -> None:
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us, eu, ap = consumers.values()
