@@ -41,7 +41,15 @@ from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock, Rng
 
 V = TypeVar(
-    "V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup
+    "V",
+    RegionInfo,
+    PulsarCluster,
+    TenantInfo,
+    NamespacePolicies,
+    PartitionedTopic,
+    TopicPolicies,
+    ResourceGroup,
+    TenantQuota,
 )
 
 PARTITIONS_MAX = 4096
@@ -149,7 +157,7 @@ class ConfigAdmin:
             except AlreadyExists:
                 pass  # somebody else was faster: then it is an update
             else:
-                return created if info.epoch <= created.epoch else await self.update_region(info)
+                return created if info.epoch <= created.epoch else await self.update_region(info.name, lambda _: info)
         return await self._change(
             keys.region(info.name),
             RegionInfo,
@@ -161,15 +169,18 @@ class ConfigAdmin:
             ),
         )
 
-    async def update_region(self, info: RegionInfo) -> RegionInfo:
-        """Raises NotFound, NotAllowed (another number, or an epoch that falls)."""
+    async def update_region(self, name: str, change: Callable[[RegionInfo], RegionInfo]) -> RegionInfo:
+        """change: over what stands there; the feature level never falls. Raises NotFound, NotAllowed (another number,
+        or an epoch that falls).
+        """
 
-        def change(old: RegionInfo) -> RegionInfo:
+        def checked_change(old: RegionInfo) -> RegionInfo:
+            info = change(old)
             if info.epoch < old.epoch:
-                raise NotAllowed(f"region {info.name!r}: its epoch is {old.epoch} and cannot fall to {info.epoch}")
-            return _same_number(old, info)
+                raise NotAllowed(f"region {name!r}: its epoch is {old.epoch} and cannot fall to {info.epoch}")
+            return replace(_same_number(old, info), feature_level=max(old.feature_level, info.feature_level))
 
-        return await self._change(keys.region(info.name), RegionInfo, f"region {info.name!r}", change)
+        return await self._change(keys.region(name), RegionInfo, f"region {name!r}", checked_change)
 
     async def raise_level(self, name: str, level: int) -> int:
         """The region's processes all speak `level`. Returns its level then, which never falls. Raises NotFound."""
@@ -504,29 +515,37 @@ class ConfigAdmin:
     async def _change_topic_policies(
         self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]
     ) -> tuple[TopicPolicies, TopicPolicies]:
-        key = keys.topic_policies(str(TopicName.parse(topic)))
-        async for _ in Tries(self._rng):
-            found = await self._store.get(key)
-            before, version = (TopicPolicies(), ABSENT) if found is None else (TopicPolicies.decode(found[0]), found[1])
-            after = change(before)
+
+        def checked_change(old: TopicPolicies | None) -> TopicPolicies | None:
+            after = change(old or TopicPolicies())
             checked(after.policies)
-            if after == before:
-                return before, after
-            if await self._committed(
-                [Delete(key, version)] if after == TopicPolicies() else [Put(key, after.encode(), version)]
-            ):
-                return before, after
-        raise busy()
+            return None if after == TopicPolicies() else after
 
-    async def set_resource_group(self, name: str, group: ResourceGroup) -> None:
-        """Makes it, or changes it."""
-        check_name("resource group", name)
-        await self._store.put(keys.resource_group(name), group.encode())
+        key = keys.topic_policies(str(TopicName.parse(topic)))
+        before, after = await self._change_or_make(key, TopicPolicies, checked_change)
+        return before or TopicPolicies(), after or TopicPolicies()
 
-    async def set_tenant_quota(self, tenant: str, quota: TenantQuota | None) -> None:
-        """Sets a tenant's bounds; None: it has none any more. Whether the tenant exists is not looked at."""
-        key = keys.tenant_quota(check_name("tenant", tenant))
-        await (self._store.delete(key) if quota is None else self._store.put(key, quota.encode()))
+    async def change_resource_group(
+        self, name: str, change: Callable[[ResourceGroup | None], ResourceGroup]
+    ) -> tuple[ResourceGroup | None, ResourceGroup]:
+        """(before, after). change: over what stands there, None: it is made; it may be called several times."""
+        key = keys.resource_group(check_name("resource group", name))
+        before, after = await self._change_or_make(key, ResourceGroup, change)
+        assert after is not None
+        return before, after
+
+    async def change_tenant_quota(
+        self, tenant: str, change: Callable[[TenantQuota | None], TenantQuota | None]
+    ) -> tuple[TenantQuota | None, TenantQuota | None]:
+        """(before, after): a tenant's bounds, None: it has none. change: over what stands there; it may be called
+        several times. Raises NotFound (the tenant).
+        """
+
+        async def exists() -> list[Op]:
+            _, version = await self._existing(keys.tenant(tenant), TenantInfo, f"tenant {tenant!r}")
+            return [Check(keys.tenant(tenant), version)]
+
+        return await self._change_or_make(keys.tenant_quota(check_name("tenant", tenant)), TenantQuota, change, exists)
 
     async def delete_resource_group(self, name: str) -> None:
         """Raises NotFound, NotAllowed (a namespace is in it)."""
@@ -556,6 +575,25 @@ class ConfigAdmin:
             new = change(old)
             if new == old or await self._committed([Put(key, new.encode(), version)]):
                 return new
+        raise busy()
+
+    async def _change_or_make(
+        self,
+        key: str,
+        kind: type[V],
+        change: Callable[[V | None], V | None],
+        references: Callable[[], Awaitable[list[Op]]] | None = None,
+    ) -> tuple[V | None, V | None]:
+        """(before, after); None: nothing stands there. references: as in `_create`."""
+        async for _ in Tries(self._rng):
+            checks: list[Op] = [] if references is None else await references()
+            found = await self._store.get(key)
+            before, version = (None, ABSENT) if found is None else (kind.decode(found[0]), found[1])
+            after = change(before)
+            if after == before or await self._committed(
+                [Delete(key, version) if after is None else Put(key, after.encode(), version), *checks]
+            ):
+                return before, after
         raise busy()
 
     async def _delete_unused(self, key: str, what: str, users: Callable[[], Awaitable[str]], *beside: str) -> None:

@@ -141,8 +141,11 @@ class WriteRights:
         old = self._stored(writers, op, RegionInfo)
         if old is None:
             return
-        if (new.name, new.number) != (old.name, old.number) or new.epoch < old.epoch:
-            raise _refused(writers, op.key, "its name and its number stay, and its epoch never falls")
+        falls = new.epoch < old.epoch or new.feature_level < old.feature_level
+        if (new.name, new.number) != (old.name, old.number) or falls:
+            raise _refused(
+                writers, op.key, "its name and its number stay; its epoch never falls, nor its feature level"
+            )
         if name not in writers and _state(new) != _state(old):
             raise _refused(
                 writers,

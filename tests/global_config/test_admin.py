@@ -26,7 +26,9 @@ from heliograph.model.configuration.configuration_records import (
     NamespacePolicies,
     PulsarCluster,
     RegionInfo,
+    ResourceGroup,
     TenantInfo,
+    TenantQuota,
 )
 from heliograph.model.errors import (
     AlreadyExists,
@@ -115,10 +117,48 @@ def test_ensure_region_creates_updates_and_repeats() -> None:
         moved = replace(info, service_url="pulsar://c:3")
         assert await admin.ensure_region(moved) == replace(moved, epoch=2)
         await refused(NotAllowed, "has number 7", admin.ensure_region(replace(info, number=8)))
-        await refused(NotAllowed, "cannot fall", admin.update_region(info))
+        await refused(NotAllowed, "cannot fall", admin.update_region("us", lambda _: info))
         await refused(NotAllowed, "its epoch is 2", admin.raise_epoch("us", 1))
-        await refused(NotFound, "'eu'", admin.update_region(RegionInfo(name="eu", number=9)))
+        await refused(NotFound, "'eu'", admin.update_region("eu", lambda old: old))
         assert (await admin.ensure_region(RegionInfo(name="eu", number=9, epoch=3))).epoch == 3
+
+    run(main)
+
+
+def test_a_regions_change_is_made_over_what_stands_there_and_its_level_never_falls() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await admin.create_region("us", feature_level=2)
+        await asyncio.gather(
+            admin.update_region("us", lambda old: replace(old, service_url="pulsar://a:1")),
+            admin.update_region("us", lambda old: replace(old, admin_url="http://a:2")),
+            admin.raise_level("us", 5),
+        )
+        after = await admin.update_region("us", lambda old: replace(old, feature_level=1))
+        assert (after.service_url, after.admin_url, after.feature_level) == ("pulsar://a:1", "http://a:2", 5)
+
+    run(main)
+
+
+def test_bounds_and_rates_are_changed_over_what_stands_there() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        await asyncio.gather(
+            *(
+                admin.change_tenant_quota("t", lambda old, one=one: replace(old or TenantQuota(), **{one: 3}))
+                for one in ("max_topics", "max_namespaces", "max_storage_bytes")
+            ),
+            *(
+                admin.change_resource_group("g", lambda old, one=one: replace(old or ResourceGroup(), **{one: 3}))
+                for one in ("publish_messages", "publish_bytes", "dispatch_messages", "dispatch_bytes")
+            ),
+        )
+        quota = TenantQuota(max_topics=3, max_namespaces=3, max_storage_bytes=3)
+        group = ResourceGroup(publish_messages=3, publish_bytes=3, dispatch_messages=3, dispatch_bytes=3)
+        assert await admin.change_tenant_quota("t", lambda old: old) == (quota, quota)
+        assert await admin.change_resource_group("g", lambda old: old or ResourceGroup()) == (group, group)
+        assert await admin.change_tenant_quota("t", lambda _: None) == (quota, None)
+        assert await admin.change_tenant_quota("t", lambda _: None) == (None, None)
+        await refused(NotFound, "'nobody'", admin.change_tenant_quota("nobody", lambda _: quota))
 
     run(main)
 

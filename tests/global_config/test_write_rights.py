@@ -115,6 +115,7 @@ def test_a_regions_state_is_told_by_it_alone_and_its_addresses_by_any() -> None:
         table.refuses(region, put(number=2), why="its number stay")
         table.refuses(region, put(name="eu"), why="its number stay")
         table.refuses(region, put(epoch=1), why="never falls")
+        table.refuses(region, put(feature_level=2), why="never fall")
         table.refuses(region, Put(key, US.encode()), why="name the version")
         table.refuses(region, Put(key, b"{}", version))
         table.ask(region, replace(put(number=2), expected=version - 1))  # that one will not be written
@@ -236,7 +237,9 @@ def test_whoever_leads_asks_whoever_writes() -> None:
                 ):
                     with pytest.raises(NotAllowed, match="only us"):
                         await refused
-                await admins[name].update_region(replace((await region_of(us)), admin_url=f"https://{name}-{leader}"))
+                await admins[name].update_region(
+                    "us", lambda old, url=f"https://{name}-{leader}": replace(old, admin_url=url)
+                )
             await us.put(key, b"again", lease=lease)
         assert await us.get(key) is not None and (await region_of(us)).epoch == 1
 

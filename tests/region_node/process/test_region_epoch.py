@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_what_others_write_about_a_region_leaves_its_metadata_alone() -> None:
         await until(lambda: answers(broker) and broker.info().metadata_instance != "")
         known = broker.info().metadata_instance
         ensured = await world.admin.ensure_region(RegionInfo(name="us", number=made.number, service_url="pulsar://x"))
-        updated = await world.admin.update_region(RegionInfo(name="us", number=made.number, service_url="pulsar://y"))
+        updated = await world.admin.update_region("us", lambda old: replace(old, service_url="pulsar://y"))
         assert ensured.metadata_instance == updated.metadata_instance == known
         await until(lambda: world.seen.region("us").service_url == "pulsar://y")  # type: ignore[union-attr]
         assert broker.info().epoch == 1

@@ -68,10 +68,16 @@ async def update(admin: Admin, request: web.Request, given: dict[str, Any] | Non
         await admin.seen(lambda: admin.view.cluster(found.name) == after)
         admin.changed(request, _shown(found), _shown(after))
         return
-    changed = replace(found, **_fields(admin, given))
-    await admin.config.update_region(changed)
-    await admin.seen(lambda: admin.view.region(changed.name) == changed)
-    admin.changed(request, _shown(found), _shown(changed))
+    before, fields = found, _fields(admin, given)
+
+    def change(old: RegionInfo) -> RegionInfo:
+        nonlocal before
+        before = old
+        return replace(old, **fields)
+
+    changed = await admin.config.update_region(found.name, change)
+    await admin.seen(lambda: (r := admin.view.region(found.name)) is not None and replace(r, **fields) == r)
+    admin.changed(request, _shown(before), _shown(changed))
 
 
 async def delete(admin: Admin, request: web.Request) -> None:

@@ -4,6 +4,7 @@ policy `resourcegroup`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -42,15 +43,18 @@ class Rates(Given, rename={ours: theirs for theirs, ours in _FIELDS}):
 async def put(admin: Admin, request: web.Request, given: Rates) -> None:
     """Makes it, or changes the rates that are given."""
     name = check_name("resource group", request.match_info["name"])
-    before = admin.view.resource_group(name)
-    values = _shown(before or ResourceGroup())
-    for theirs, ours in _FIELDS:
-        if (rate := getattr(given, ours)) is not None:
-            values[theirs] = whole(-1, LONG_MAX)(theirs, rate)
-    group = ResourceGroup(**{ours: values[theirs] for theirs, ours in _FIELDS})
-    await admin.config.set_resource_group(name, group)
-    await admin.seen(lambda: admin.view.resource_group(name) == group)
-    admin.changed(request, None if before is None else _shown(before), _shown(group))
+    rates = {
+        ours: whole(-1, LONG_MAX)(theirs, rate)
+        for theirs, ours in _FIELDS
+        if (rate := getattr(given, ours)) is not None
+    }
+
+    def change(old: ResourceGroup | None) -> ResourceGroup:
+        return replace(old or ResourceGroup(), **rates)
+
+    before, after = await admin.config.change_resource_group(name, change)
+    await admin.seen(lambda: (group := admin.view.resource_group(name)) is not None and change(group) == group)
+    admin.changed(request, None if before is None else _shown(before), _shown(after))
 
 
 async def delete(admin: Admin, request: web.Request) -> None:

@@ -56,21 +56,22 @@ async def put(admin: Admin, request: web.Request, given: Bounds) -> dict[str, An
     "small"}.
     """
     tenant = existing_tenant(admin, request)
-    before = admin.view.tenant_quota(tenant)
     changes = {
         name: _checked(admin, name, value) for name, value in msgspec.structs.asdict(given).items() if value is not None
     }
-    after = replace(before or TenantQuota(), **changes)
-    await admin.config.set_tenant_quota(tenant, after)
-    await admin.seen(lambda: admin.view.tenant_quota(tenant) == after)
+
+    def change(old: TenantQuota | None) -> TenantQuota:
+        return replace(old or TenantQuota(), **changes)
+
+    before, after = await admin.config.change_tenant_quota(tenant, change)
+    await admin.seen(lambda: (quota := admin.view.tenant_quota(tenant)) is not None and change(quota) == quota)
     admin.changed(request, _shown(before), _shown(after))
-    return asdict(after)
+    return asdict(after or TenantQuota())
 
 
 async def delete(admin: Admin, request: web.Request) -> None:
     tenant = existing_tenant(admin, request)
-    before = admin.view.tenant_quota(tenant)
-    await admin.config.set_tenant_quota(tenant, None)
+    before, _ = await admin.config.change_tenant_quota(tenant, lambda _: None)
     await admin.seen(lambda: admin.view.tenant_quota(tenant) is None)
     admin.changed(request, _shown(before), None)
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.configuration.configuration_records import PulsarCluster
+from geo_tests.sim.loop import run_alone
+from global_config import keys
+from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import MalformedRequest
 from region_node.faces.admin.geo_replication import clusters
 from region_node.security.allowed_urls import UrlList
+from tests.region_node.faces.admin.old_view import OldView
 
 SECURED = PulsarCluster(
     name="cloud",
@@ -135,3 +138,19 @@ def test_a_path_that_was_stored_before_may_be_given_back() -> None:
     before = replace(SECURED, token_file="/etc/shown/token", trust_file="/etc/shown/ca.pem")
     assert given_back(before) == before and given_back(before, role="other") == replace(before, role="other")
     assert given_back(before, tokenFile="token") == replace(before, token_file="token")
+
+
+def test_a_regions_addresses_are_changed_over_what_is_stored_whatever_this_broker_knows_yet() -> None:
+    async def main() -> None:
+        asked: Any = SimpleNamespace(match_info={"cluster": "us"})
+        old = await OldView().start()
+        await old.config.raise_level("us", 5)
+        await clusters.update(old.admin, asked, {"serviceUrl": "http://new:8080"})
+        await clusters.update(old.admin, asked, {"brokerServiceUrl": "pulsar://new:6650"})
+        stored = await old.stored(keys.region("us"), RegionInfo)
+        assert (stored.admin_url, stored.service_url) == ("http://new:8080", "pulsar://new:6650")
+        assert stored.feature_level == 5
+        (_, first), (second, _) = old.audited
+        assert first == second, "what stood there is told"
+
+    run_alone(main())

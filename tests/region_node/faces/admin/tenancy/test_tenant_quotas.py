@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
 import pytest
 
+from geo_tests.sim.loop import run_alone
+from global_config import keys
+from heliograph.model.configuration.configuration_records import TenantInfo, TenantQuota
+from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.call_rights import CallAccess
 from region_node.faces.admin.tenancy import tenant_quotas
+from region_node.faces.admin.tenancy.tenant_quotas import Bounds
+from tests.region_node.faces.admin.old_view import OldView
 from tests.region_node.live import FOR_EVER, TOPICS, provisioned, until
 from tests.region_node.region_processes import Region
 from tests.region_node.rest_client import Rest
@@ -54,6 +62,27 @@ def test_an_operator_alone_sets_them() -> None:
         "PUT": CallAccess.SUPER,
         "DELETE": CallAccess.SUPER,
     }
+
+
+def test_bounds_are_changed_over_what_is_stored_whatever_this_broker_knows_yet() -> None:
+    async def main() -> None:
+        asked: Any = SimpleNamespace(match_info={"tenant": "t"})
+        old = await OldView().start()
+        await old.config.create_tenant("t", TenantInfo(allowed_regions=("us",)))
+        await old.look()
+        assert await tenant_quotas.put(old.admin, asked, Bounds(max_topics=3))
+        after = await tenant_quotas.put(old.admin, asked, Bounds(max_namespaces=2))
+        assert after == {"max_namespaces": 2, "max_topics": 3, "max_storage_bytes": 0, "resource_group": ""}
+        assert await old.stored(keys.tenant_quota("t"), TenantQuota) == TenantQuota(max_topics=3, max_namespaces=2)
+        await tenant_quotas.delete(old.admin, asked)
+        one, two = TenantQuota(max_topics=3), TenantQuota(max_topics=3, max_namespaces=2)
+        shown = [None if quota is None else tenant_quotas._shown(quota) for quota in (None, one, two, None)]
+        assert old.audited == [*pairwise(shown)], "what stood there is told"
+        await old.config.delete_tenant("t")
+        with pytest.raises(NotFound, match="tenant 't'"):  # else the next one of that name had it
+            await tenant_quotas.put(old.admin, asked, Bounds(max_topics=3))
+
+    run_alone(main())
 
 
 @pytest.mark.wan

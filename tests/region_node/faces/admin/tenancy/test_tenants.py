@@ -38,7 +38,7 @@ class World:
         await self.view.ready()
         await self.config.create_region("us")
         await self.config.create_tenant("t", TenantInfo(allowed_regions=("us",)))
-        await self.config.set_tenant_quota("t", TenantQuota(max_topics=3))
+        await self.config.change_tenant_quota("t", lambda _: TenantQuota(max_topics=3))
         await self.config.create_namespace("t/n", NamespacePolicies(regions=("us",)))
         for topic in (TOPIC, f"non-{TOPIC}"):
             await self.config.change_topic_policies(topic, lambda _: TopicPolicies(policies={"maxConsumers": 3}))
