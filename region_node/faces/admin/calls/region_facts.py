@@ -5,10 +5,12 @@ Is: who is asked, and putting the answers together. Isn't: what a fact is (`regi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
+from heliograph.model.errors import HeliographError
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.existing import of_other_brokers
@@ -41,6 +43,26 @@ def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[di
         return found
 
     return ask
+
+
+async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
+    """How many topics of the namespace are stored in this region, which is all of its facts that is told."""
+    return {"region": admin.region, "topics": {}, "missing": [], "stored": len(await admin.topics.topics(namespace))}
+
+
+async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:
+    """How many topics of the namespace each of its other regions has, or why that is not known."""
+
+    async def ask(region: str) -> int | HeliographError:
+        try:
+            found = await elsewhere(admin, request, region, "GET", f"{path_of(namespace)}/facts?stored=true")
+            # an earlier version tells all that it knows of each topic
+            return int(found.get("stored", len(found["topics"]) + len(found["missing"])))
+        except HeliographError as error:
+            return error
+
+    others = [region for region in admin.policies(namespace).regions if region != admin.region]
+    return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
 
 
 def path_of(namespace: str) -> str:

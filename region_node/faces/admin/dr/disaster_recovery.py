@@ -30,7 +30,7 @@ from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import check_in_region, existing_namespace, leases_of, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
-from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of
+from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of, topics_here
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
 from region_node.faces.admin.dr.drills import RegionShadows
 from region_node.topics.topic import Topic
@@ -229,8 +229,10 @@ def _trouble(cost: Mapping[str, Any]) -> str:
 
 
 async def region_facts(admin: Admin, request: web.Request) -> Any:
-    """What this region knows of the namespace's topics; `local=true`: this broker alone."""
+    """What this region knows of the namespace's topics; `local=true`: this broker alone; `stored=true`: how many."""
     namespace = existing_namespace(admin, request)
+    if flag(request, "stored"):
+        return await topics_here(admin, namespace)
     return facts_of_broker(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
 
 

@@ -15,12 +15,13 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
-from heliograph.model.errors import NotAllowed, NotOwner, Unauthorized
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotOwner, Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag, path_at_owner
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_namespace, existing_tenant
+from region_node.faces.admin.calls.region_facts import topics_elsewhere
 from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
     check_active_stays,
@@ -64,10 +65,29 @@ async def delete(admin: Admin, request: web.Request) -> None:
     topics = await admin.topics.topics(namespace)
     if topics and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
+    if not flag(request, "force"):
+        await _check_empty_elsewhere(admin, request, namespace)
     before = await get(admin, request)
     await delete_whole(admin, namespace, topics)
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
+
+
+async def _check_empty_elsewhere(admin: Admin, request: web.Request, namespace: str) -> None:
+    """The topics of another region would stay there, and nobody could reach them. Raises web.HTTPConflict,
+    MetadataUnavailable or NotAllowed (a region that cannot be asked).
+    """
+    found = await topics_elsewhere(admin, request, namespace)
+    there = [f"{count} topics in {region}" for region, count in found.items() if isinstance(count, int) and count]
+    if there:
+        raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {', '.join(there)}")
+    for region, error in found.items():
+        if isinstance(error, HeliographError):
+            kind = NotAllowed if isinstance(error, NotAllowed) else MetadataUnavailable
+            raise kind(
+                f"{error}; whether {namespace} has topics there is not known: try again when it answers; force deletes "
+                f"the namespace without asking {region}, and its topics stay there, out of reach"
+            ) from error
 
 
 async def delete_whole(admin: Admin, namespace: str, topics: list[str]) -> None:
