@@ -9,6 +9,7 @@ Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from heliograph.model.topic_names import check_name
 from heliograph.wire.block import encode_block
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.admin_context import number as whole_number
+from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import of_other_brokers
 from replicator.log.coordinate_lookup import own_before, vector_at
@@ -108,7 +110,8 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
     answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await answer.prepare(request)
     try:
-        await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed))
+        check = goes_on(admin.security, request, admin.topic(request), admin.clock.wall_ms)
+        await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed), check)
     except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
         log.warning("admin.blocks_broken", extra={"topic": topic.text, "error": str(error)})
         if request.transport is not None:
@@ -118,9 +121,13 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
     return answer
 
 
-async def write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position) -> None:
+async def write_blocks(
+    answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position, check: Callable[[], None]
+) -> None:
+    """check: raises where whoever asked may not read on; asked before each piece, of _READ_BYTES_MAX at most."""
     while at <= last:
         runs = await ledger.read(at, _READ_ENTRIES_MAX, _READ_BYTES_MAX)
+        check()
         for number, first, run in runs:
             if (number, first) > last:
                 return

@@ -18,6 +18,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls import foreign_pages
 from region_node.faces.admin.calls.call_rights import CallAccess, RouteRights, Served
 from region_node.faces.admin.calls.console_session import authorization_of
+from region_node.security.authentication.authentication_counts import EXPIRED
 from region_node.security.authentication.principal import NOBODY, Principal
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
@@ -79,6 +80,27 @@ def guard(
         except HeliographError as error:
             return refuse(503, str(error))
         return await handler(request)
+
+    return check
+
+
+def goes_on(
+    security: Security, request: web.Request, topic: TopicName, wall_ms: Callable[[], int]
+) -> Callable[[], None]:
+    """Asked between two pieces of a long answer of what the topic holds, as consumers are. Raises Unauthenticated (what
+    proved who asks has run out meanwhile), Unauthorized (the grant was taken back).
+    """
+    rights, principal = security.rights, request[PRINCIPAL]
+    seen = -1
+
+    def check() -> None:
+        nonlocal seen
+        if 0 < principal.expires_ms <= wall_ms():
+            raise Unauthenticated(f"the credentials of {principal.role!r} have run out: ask again with others", EXPIRED)
+        if seen != rights.changes and not security.authentication.open:
+            seen = rights.changes
+            if not rights.may(principal, Action.CONSUME, topic):
+                raise Unauthorized(f"the role {principal.role!r} may not consume {topic} any more")
 
     return check
 

@@ -24,7 +24,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
-from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, goes_on
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authorization.authorization_service import Action
@@ -179,7 +179,8 @@ async def blocks(admin: Admin, request: web.Request, given: Ranges) -> Any:
         for name, (_, number, first, last) in zip(names, given.ranges, strict=True):
             try:
                 ledger = (await admin.loaded(name)).readable
-                await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed))
+                check = goes_on(admin.security, request, name, admin.clock.wall_ms)
+                await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed), check)
             except OwnedElsewhere as where:
                 await answer.write(
                     _mark(_MOVED, where.record.admin_url_tls if request.secure else where.record.admin_url)
