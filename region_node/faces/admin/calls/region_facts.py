@@ -46,8 +46,10 @@ def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[di
 
 
 async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
-    """How many topics of the namespace are stored in this region, which is all of its facts that is told."""
-    return {"region": admin.region, "topics": {}, "missing": [], "stored": len(await admin.topics.topics(namespace))}
+    """How many topics of the namespace are stored in this region, which is all of its facts that is told: also where
+    this broker has not heard of the namespace yet.
+    """
+    return {"region": admin.region, "topics": {}, "missing": [], "stored": len(await admin.topics.stored(namespace))}
 
 
 async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:

@@ -230,9 +230,9 @@ def _trouble(cost: Mapping[str, Any]) -> str:
 
 async def region_facts(admin: Admin, request: web.Request) -> Any:
     """What this region knows of the namespace's topics; `local=true`: this broker alone; `stored=true`: how many."""
-    namespace = existing_namespace(admin, request)
     if flag(request, "stored"):
-        return await topics_here(admin, namespace)
+        return await topics_here(admin, admin.namespace(request))
+    namespace = existing_namespace(admin, request)
     return facts_of_broker(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
 
 

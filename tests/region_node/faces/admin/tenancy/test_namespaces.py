@@ -16,7 +16,7 @@ from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from region_node.faces.admin.calls import region_facts
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.tenancy import namespaces
@@ -29,6 +29,8 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: dict[str, list[str] | HeliographError] = {name: [] for name in REGIONS}
+        self.unaware: set[str] = set()
+        """Regions whose copy of the configuration does not have the namespace yet."""
         self.asked: list[str] = []
         monkeypatch.setattr(region_facts, "elsewhere", self.elsewhere)
 
@@ -50,15 +52,20 @@ class World:
                 raise found
             return found
 
+        def policies(namespace: str) -> Any:
+            if region in self.unaware:
+                raise NotFound(namespace)
+            return self.view.namespace(namespace)
+
         return SimpleNamespace(
             region=region,
             config=self.config,
             view=self.view,
             leases=None,
             tombstones=None,
-            topics=SimpleNamespace(topics=topics, policies=SimpleNamespace(forget=_nothing)),
+            topics=SimpleNamespace(topics=topics, stored=topics, policies=SimpleNamespace(forget=_nothing)),
             namespace=lambda request: "t/n",
-            policies=self.view.namespace,
+            policies=policies,
             table=lambda namespace: SimpleNamespace(count=1, boundaries=list),
             changed=lambda *_: None,
             seen=_nothing,
@@ -111,6 +118,19 @@ def test_a_region_that_cannot_be_asked_keeps_a_namespace_unless_it_is_forced(mon
         world.asked.clear()
         assert await world.delete(force="true")
         assert not world.asked
+
+    run_alone(main())
+
+
+def test_a_region_that_has_not_heard_of_the_namespace_tells_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        world = await World(monkeypatch).start()
+        world.unaware.add("eu")
+        world.stored["eu"] = ["persistent://t/n/of-an-earlier-one"]
+        with pytest.raises(web.HTTPConflict, match="1 topics in eu"):
+            await world.delete()
+        world.stored["eu"] = []
+        assert await world.delete()
 
     run_alone(main())
 
