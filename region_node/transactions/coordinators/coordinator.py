@@ -238,8 +238,8 @@ class TransactionCoordinator:
         nothing has joined.
         """
         txn = self.find(number, owner)
-        topics = [topic for topic in partitions if topic not in txn.partitions]
-        pairs = [pair for pair in subscriptions if pair not in txn.subscriptions]
+        topics = [topic for topic in dict.fromkeys(partitions) if topic not in txn.partitions]
+        pairs = [pair for pair in dict.fromkeys(subscriptions) if pair not in txn.subscriptions]
         if txn.status is not TransactionStatus.OPEN:
             raise TransactionState(f"transaction {number} is {txn.status.name}: nothing can join it")
         if txn.participants + len(topics) + len(pairs) > self.settings.participants_max:

@@ -141,9 +141,9 @@ async def _metadata(admin: Admin, found: StoredCoordinator, txn: Txn, *, parts: 
     key = (found.number, txn.number)
     produced: dict[str, Any] = {}
     acked: dict[str, dict[str, Any]] = {}
-    for topic in txn.partitions:
+    for topic in list(txn.partitions):  # more may join while they are asked
         produced[topic] = await _asked(admin, topic, "transactionInBufferStats", key, "") if parts else {}
-    for topic, name in txn.subscriptions:
+    for topic, name in list(txn.subscriptions):
         told = await _asked(admin, topic, "transactionInPendingAckStats", key, name) if parts else {}
         acked.setdefault(topic, {})[name] = told
     return {
