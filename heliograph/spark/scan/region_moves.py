@@ -72,12 +72,16 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
 
     snapshot: taken before, so that whatever is not known yet lies behind its end.
     """
-    found = end(snapshot)
+    found, own = end(snapshot), _own_ends(snapshot)
     for origin, held in copy.vector(snapshot.topic).items():
         mark = read.get(origin)
         if mark is not None and held <= mark:
             continue
-        next_ = (0, 0) if mark is None else (mark[0], mark[1] + 1)
+        after, through = own.get(origin, (BEFORE_ALL, None))
+        if mark is not None and through is not None and mark >= through:
+            found = min(found, _next(through))  # others brought it back: it lies somewhere behind
+            continue
+        next_ = max((0, 0), _next(after if mark is None else mark))
         place = copy.find(snapshot.topic, origin, next_)
         if place.status in ("trimmed", "deleted") and snapshot.trimmed and not may_lose:
             raise Trimmed(
@@ -88,6 +92,21 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
         if place.following is not None:
             found = min(found, place.following)
     return found
+
+
+def _own_ends(snapshot: TopicSnapshot) -> dict[Origin, tuple[Position, Position | None]]:
+    """By origin of the region's own: the local position behind which what it published under it begins, and where that
+    ends; None: it goes on.
+    """
+    ends, after = dict[Origin, tuple[Position, Position | None]](), BEFORE_ALL
+    for origin, through in snapshot.past:
+        ends[origin] = after, through
+        after = through
+    return {**ends, snapshot.own: (after, None)}
+
+
+def _next(at: Position) -> Position:
+    return at[0], at[1] + 1
 
 
 def _end_of(
@@ -142,7 +161,9 @@ def plan(
     nothing here, or where the copy ends sooner. Raises MetadataUnavailable where it does: a topic that was just loaded
     may show less than before, until it knows again which transactions are over.
     """
-    here = stop.here(snapshot) or _went(stop, snapshot, held)
+    if _went(stop, snapshot, held):
+        return [], CoordinateRange({})
+    here = stop.here(snapshot)
     if here and stop.at > end(snapshot) and not moved_may_lose:
         raise MetadataUnavailable(
             f"{snapshot.topic}: the query was in the middle of a batch up to {stop.at[0]}:{stop.at[1]}, and region "
@@ -150,7 +171,7 @@ def plan(
             f" before {end(snapshot)[0]}:{end(snapshot)[1]} at this moment: start it again when it does; or set "
             "fail_on_data_loss to false"
         )
-    if here and (start is None or start.here(snapshot) or not stop.here(snapshot)):
+    if here and (start is None or start.here(snapshot)):
         first = begin(snapshot) if start is None else start.at
         found = between(snapshot, first, stop.at, may_lose=may_lose)
         # from a topic that was made anew under that name nothing was deleted yet: the batch has nothing of it
@@ -181,11 +202,13 @@ def _check_whole(topic: str, found: list[EntryRange], wanted: list[EntryRange]) 
 
 
 def _went(stop: TopicPlace, snapshot: TopicSnapshot, held: Watermarks) -> bool:
-    """Whether what the batch was to read went with a topic of that name that no other region published to: nobody
-    brings it again.
+    """Whether what the batch was to read went with a topic of that name that was deleted, and made again since, and
+    that no other region published to: nobody brings it again. A region that was made anew, or restored, has risen by an
+    epoch.
     """
     others = {origin[0] for origin in (*(stop.vector or {}), *held)} - {snapshot.own[0]}
-    return stop.region == snapshot.region and not others
+    own, known = stop.own, {snapshot.own, *(origin for origin, _ in snapshot.past)}
+    return own is not None and own[:2] == snapshot.own[:2] and own not in known and not others
 
 
 def advanced(start: TopicPlace, snapshot: TopicSnapshot, at: Position, seen: Watermarks) -> TopicPlace:

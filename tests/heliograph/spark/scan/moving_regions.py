@@ -69,9 +69,14 @@ class Region:
         return found
 
     def find(self, topic: str, origin: Origin, at: Position) -> CoordinatePlace:
-        following = next((position for position, row in self.rows() if row[0] == origin and row[1] >= at), None)
         if at > self.held.get(origin, BEFORE_ALL):
             return CoordinatePlace("awaited", None, None)
+        if origin == self.own or origin in dict(self.past):
+            rows = self.rows()
+            own = next((position for position, row in rows if position >= at and row[1] == position), None)
+            status = "trimmed" if rows and at < rows[0][0] else "here" if own == at else "unknown"
+            return CoordinatePlace(status, at if status == "here" else None, own)
+        following = next((position for position, row in self.rows() if row[0] == origin and row[1] >= at), None)
         here = following if following is not None and (origin, at) in (row for _, row in self.rows()) else None
         return CoordinatePlace("here" if here else "trimmed" if self.trimmed else "filtered", here, following)
 

@@ -137,6 +137,7 @@ def test_a_region_that_is_made_anew_is_another_one(restored: bool) -> None:
             anew.store(row)
     anew.publish()
     assert sorted(anew.read(half, stop, rng)) == sorted(second), "the batch that was interrupted has what it had"
+    anew.trimmed = restored  # long ago: nothing of the new epoch was
     done = logged(latest(anew, stop, 1 << 40))
     assert anew.read(stop, done, rng) == [(anew.own, anew.last)], "and what was read does not come again"
     assert done.own == anew.own and latest(anew, done, 1 << 40) == done
@@ -145,6 +146,29 @@ def test_a_region_that_is_made_anew_is_another_one(restored: bool) -> None:
     last = latest(anew, done, 1 << 40)
     assert done.here(anew.snapshot()) and anew.read(done, last, rng) == [(anew.own, anew.last)]
     assert sorted(first + second) == sorted(row for region in (us, eu) for _, row in region.rows() if region is us)
+
+
+@pytest.mark.parametrize("kind", ["restored", "anew", "deleted"])
+def test_a_lost_tail_that_nobody_else_published_to_is_passed_over_only_where_the_topic_was_deleted(kind: str) -> None:
+    rng, us = random.Random(7), Region(1)
+    for _ in range(10):
+        us.publish()
+    start = TopicPlace("us", begin(us.snapshot()), {})
+    half = logged(latest(us, start, 500))
+    stop = logged(latest(us, half, 1 << 40))
+    anew = Region(1)
+    anew.own = (1, 1, 99) if kind == "deleted" else (1, 2, 41 if kind == "restored" else 99)
+    anew.ledgers = {3: us.ledgers[3][:7], 9: []} if kind == "restored" else {9 if kind == "deleted" else 3: []}
+    if kind == "restored":
+        anew.past, anew.held = [(us.own, (3, 6))], {us.own: (3, 6)}
+    for _ in range(20):
+        anew.publish()
+    if kind == "deleted":
+        assert anew.read(half, stop, rng) == []
+    else:  # another region may have it
+        with pytest.raises(MetadataUnavailable, match="which has not arrived in region us"):
+            anew.read(half, stop, rng)
+    assert len(anew.read(stop, logged(latest(anew, stop, 1 << 40)), rng)) == 20
 
 
 def test_a_place_of_an_earlier_version_is_taken_by_its_regions_name() -> None:
