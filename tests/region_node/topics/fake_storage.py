@@ -305,9 +305,9 @@ class FakeFactory:
     def __init__(self) -> None:
         self.ledgers: dict[str, FakeLedger] = {}
         self.owners: dict[str, int] = {}
+        """Of the last opening of each, by whichever broker."""
         self.beside: list[int] = []
         """Ledgers that went with topics, though those did not name them."""
-        """Of the last opening of each, by whichever broker."""
         self.opened = 0
         self.context = SimpleNamespace(losses=KnownLosses())
         self.open_error: HeliographError | None = None
