@@ -285,7 +285,7 @@ class SyncedCursor:
         for origin in list(self._log.vector):
             ledger, entry = floor.get(origin, BEFORE_ALL)
             looked = await position_of(self._log, origin, (ledger, entry + 1))
-            following = _first_of(looked)
+            following = looked.position or looked.following
             if following is not None and (first := (await coordinate_of(self._log, following)).coordinate) is not None:
                 floor[origin] = (first[1][0], first[1][1] - 1)
         return floor

@@ -186,6 +186,9 @@ class SubscriptionState:
         mine.merge(claims)
         mine.forget_whole()
         left_out = mine.bound(self._settings)
+        for coordinate, left in claims.partly.items():
+            if mine.partly.get(coordinate) == left:  # as the cursor has it, which said so
+                self._applied_partly[HERE, coordinate] = left
         if (mine.ranges, mine.partly, mine.counts) != before:
             self.mine = mine
             self.version += 1
@@ -218,13 +221,13 @@ class SubscriptionState:
 
     def todo_partly(self) -> list[tuple[str, Coordinate, int]]:
         """(claimer, coordinate of a batch, bits of the messages that are not acknowledged)."""
-        sources = ((HERE, self.mine), *self.others.items())
-        return [
-            (region, coordinate, left)
-            for region, claims in sources
+        claimed = {
+            (region, coordinate): left
+            for region, claims in ((HERE, self.mine), *self.others.items())
             for coordinate, left in claims.partly.items()
-            if self._applied_partly.get((region, coordinate)) != left
-        ]
+        }
+        self._applied_partly = {key: left for key, left in self._applied_partly.items() if key in claimed}
+        return [(*key, left) for key, left in claimed.items() if self._applied_partly.get(key) != left]
 
     def applied(self, done: Todo) -> None:
         insert(self._applied.setdefault(done.claimer, {}).setdefault(done.origin, []), done.after, done.through)

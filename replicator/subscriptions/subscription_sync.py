@@ -343,7 +343,8 @@ class SubscriptionSync:
             return self._later(found)
         if version != state.version:
             found.store(cursor)
-        if not await found.apply_all(cursor) or not await self._counted(found, cursor):
+        applied = await found.apply_all(cursor)
+        if not await self._counted(found, cursor) or not applied:  # what others have said holds up nothing of our own
             return self._later(found)
         found.unfinished = False
         return True

@@ -736,6 +736,34 @@ def test_what_lies_late_behind_the_cursor_or_expired_there_is_not_claimed(monkey
     assert asyncio.run(found._coordinates([((8, 9), (9, 4))])) == {origin: [((3, 4), (3, 5))]}
 
 
+def test_a_late_copy_that_the_cursor_has_passed_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin, places = (2, 1, 7), {(9, 0): (3, 5), (2, 3): (3, 6)}
+
+    async def vector_at(_: object, at: Position, *__: object) -> dict[Origin, Position]:
+        return {origin: (3, 4) if at == (2, 2) else (3, 9)}
+
+    async def position_of(*_: object) -> Found:
+        return Found(LookupStatus.HERE, (9, 0), (2, 3))  # of the first behind the start: an audit appended it late
+
+    async def coordinate_of(_: object, at: Position) -> Any:
+        return SimpleNamespace(coordinate=(origin, places[at]))
+
+    for look_up in (vector_at, position_of, coordinate_of):
+        monkeypatch.setattr(subscription_cursor, look_up.__name__, look_up)
+    cursor = SimpleNamespace(
+        durable=True, changes=1, properties={}, partly_acked={}, acked_ranges=[], mark_delete=(9, 0)
+    )
+    log: Any = SimpleNamespace(
+        vector=Vector(),
+        state=SimpleNamespace(late=LateMap()),
+        ledger=SimpleNamespace(cursors={"s": cursor}, first_position=lambda: (0, 0)),
+    )
+    log.vector.advance(origin, (3, 9))
+    found = SyncedCursor(log, "s", SubscriptionState(1, base={origin: (3, 4)}, start=(2, 2)), lambda _: 0)
+    assert asyncio.run(found.claim(cursor))
+    assert found.state.mine.ranges == {origin: [((3, 4), (3, 9))]}
+
+
 def test_batches_acknowledged_in_part() -> None:
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us, eu, _ = consumers.values()
