@@ -4,8 +4,8 @@ Is: the reader and writer of one message's version, made from `message_schemas` 
 headers.
 Isn't: record batches (`record_batches`), which go through as buffers, or what a request means.
 Invariants: whatever bytes come, a request is decoded or PeerError is raised; no array is made that the bytes left could
-not fill, and no message has more than ELEMENTS_MAX elements in all its arrays; fields that are given and not known in a
-version are left out, fields that are known and not given have their default.
+not fill, and no message has more than ELEMENTS_MAX elements in all its arrays and tagged fields; fields that are given
+and not known in a version are left out, fields that are known and not given have their default.
 Source: docs/protocols/kafka.md, "Requests".
 
     frame    u32 size | request: i16 api, i16 version, i32 correlation, str? client [tags] , fields
@@ -97,7 +97,7 @@ def _parse(text: str, at: int = 0) -> tuple[tuple[_Field, ...], int]:
 
 
 class MessageReader:
-    """A request's bytes. `view[at:end]` is not read yet. `elements`: how many its arrays may still have."""
+    """A request's bytes. `view[at:end]` is not read yet. `elements`: how many its arrays and tags may still have."""
 
     __slots__ = ("at", "elements", "end", "view")
 
@@ -147,8 +147,21 @@ class MessageReader:
         except UnicodeDecodeError as error:
             raise PeerError("kafka: a string that is no UTF-8") from error
 
+    def spend(self, count: int, name: str) -> None:
+        """So many elements follow. Raises PeerError: too many in one message."""
+        self.elements -= count
+        if self.elements < 0:
+            raise PeerError(f"kafka: more than {ELEMENTS_MAX} elements, with {count} in {name}; send several requests")
+
+    def tags(self) -> int:
+        """Reads how many tagged fields follow: any number may be unknown here, and each costs a turn."""
+        count = self.varint()
+        if count:
+            self.spend(count, "tagged fields")
+        return count
+
     def skip_tags(self) -> None:
-        for _ in range(self.varint()):
+        for _ in range(self.tags()):
             self.varint()
             self.take(self.varint())
 
@@ -211,7 +224,7 @@ class _Codec:
         if self._flexible:
             for _, name, _, _, default in self._tagged:
                 out[name] = default()
-            for _ in range(reader.varint()):
+            for _ in range(reader.tags()):
                 tag, size = reader.varint(), reader.varint()
                 start = reader.at
                 for known, name, read, _, _ in self._tagged:
@@ -307,9 +320,7 @@ def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str, 
             raise PeerError(f"kafka: {name} may not be null")
         if count * least > reader.end - reader.at:
             raise PeerError(f"kafka: {name} says {count} elements where {reader.end - reader.at} bytes are left")
-        reader.elements -= count
-        if reader.elements < 0:
-            raise PeerError(f"kafka: more than {ELEMENTS_MAX} elements, with {count} in {name}; send several requests")
+        reader.spend(count, name)
         return [read(reader) for _ in range(count)]
 
     def write_all(writer: MessageWriter, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from heliograph.model.errors import PeerError
 from heliograph.wire.kafka.message_codec import (
     APIS,
     BY_NAME,
+    ELEMENTS_MAX,
     decode_fields,
     decode_request,
     encode_answer,
     encode_fields,
+    encode_varint,
 )
 from tests.heliograph.wire.kafka.made_messages import made
 
@@ -103,6 +106,18 @@ def test_unknown_tagged_fields_are_passed_over() -> None:
     plain = encode_fields("heartbeat", 4, {"group_id": "g", "generation_id": 3, "member_id": "m"}, answer=False)
     tagged = plain[:-1] + b"\x02\x05\x03abc\x09\x00"
     assert decode_fields("heartbeat", 4, tagged) == decode_fields("heartbeat", 4, plain)
+
+
+@pytest.mark.parametrize("where", ["header", "fields"])
+def test_a_message_of_very_many_tagged_fields_is_refused(where: str) -> None:
+    """Also before a client has signed in: each costs it two bytes, and the loop a turn."""
+    many = encode_varint(ELEMENTS_MAX + 1) + b"\x09\x00" * (ELEMENTS_MAX + 1)
+    head, names = struct.pack(">hhih", 18, 3, 1, -1), b"\x02n\x02v"
+    frame = head + (many + names + b"\0" if where == "header" else b"\0" + names + many)
+    with pytest.raises(PeerError, match="tagged fields"):
+        decode_request(bytearray(frame))
+    few = b"\x02\x09\x00\x0a\x01x"
+    assert decode_request(bytearray(head + few + names + few)).fields["client_software_name"] == "n"
 
 
 def test_the_answer_to_api_versions_has_the_old_header_in_all_versions() -> None:
