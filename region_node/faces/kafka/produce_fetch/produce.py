@@ -39,6 +39,7 @@ from region_node.faces.kafka.cluster.kafka_configs import COMPACT
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.log.producer_sequences import Sent
+from region_node.faces.kafka.transactions.kafka_transactions import check_id
 from region_node.faces.kafka.transactions.transaction_requests import opened
 from region_node.runtime.topic_ports import Segments
 from region_node.security.authorization.authorization_service import Action
@@ -314,6 +315,7 @@ def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> He
 async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, epoch: int, name: str) -> None:
     """name: the transactional id. Raises Refused, and what the metadata raises."""
     transactions = opened(connection)
+    check_id(name)
     assert connection.login.principal is not None
     if log.transaction_of(producer, epoch) is None:
         await transactions.txn_of(log, producer, epoch)

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
 import msgpack
 
@@ -57,7 +58,6 @@ FORMAT = 1
 OPEN, COMMIT, ABORT = 0, 1, 2
 _EPOCH_MAX = (1 << 15) - 2
 _ID_BYTES_MAX = 1 << 10
-_LOCKS_MAX = 10_000
 _TRIES = 16
 
 
@@ -99,7 +99,8 @@ class KafkaTransactions:
     def __init__(self, broker: KafkaBroker, service: Transactions) -> None:
         self._broker, self._service = broker, service
         self._meta: MetadataStore = broker.meta
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        """Of ids that somebody holds, or waits for."""
         self._looked_at: dict[int, StoredCoordinator] = {}
         """Coordinators that ran here at the last look, by their numbers."""
         self._unfinished: dict[str, None] = {}
@@ -114,15 +115,12 @@ class KafkaTransactions:
 
     def topic_of(self, transactional_id: str) -> str:
         """The topic whose owner coordinates that id. Raises Refused."""
-        if not transactional_id or len(transactional_id.encode()) > _ID_BYTES_MAX:
-            raise Refused(Code.INVALID_REQUEST, "a transactional id has 1 to 1024 bytes")
+        check_id(transactional_id)
         return self._service.topic_of(self._service.coordinator_of(transactional_id))
 
     # -- the record ----------------------------------------------------------------------------------------------------
 
     def _lock(self, transactional_id: str) -> asyncio.Lock:
-        if len(self._locks) > _LOCKS_MAX:
-            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(transactional_id, asyncio.Lock())
 
     async def _get(self, transactional_id: str) -> TransactionRecord | None:
@@ -170,6 +168,7 @@ class KafkaTransactions:
         """InitProducerId: (producer, epoch); what the one before left open is aborted, or committed where that was
         decided. principal: who asks, None for the broker itself. Raises Refused.
         """
+        check_id(transactional_id)
         if not 0 < timeout_ms <= self._broker.settings.transaction_timeout_max_ms:
             raise Refused(Code.INVALID_TRANSACTION_TIMEOUT)
         await self._mine(transactional_id)
@@ -438,6 +437,12 @@ class KafkaTransactions:
             )
         log_of.transactions[producer] = (epoch, found[1])
         return found[1]
+
+
+def check_id(transactional_id: str) -> None:
+    """Comes before anything else is done with an id. Raises Refused."""
+    if not transactional_id or len(transactional_id) > _ID_BYTES_MAX or len(transactional_id.encode()) > _ID_BYTES_MAX:
+        raise Refused(Code.INVALID_REQUEST, "a transactional id has 1 to 1024 bytes")
 
 
 def _readable(transactional_id: str, blob: bytes, version: int) -> TransactionRecord | None:

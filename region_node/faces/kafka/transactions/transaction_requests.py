@@ -13,7 +13,7 @@ from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
-from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions, check_id
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
@@ -28,8 +28,9 @@ def opened(connection: KafkaConnection) -> KafkaTransactions:
 
 
 async def _owned(connection: KafkaConnection, fields: Fields) -> KafkaTransactions:
-    """Raises Refused where transactions are off, or the producer is another role's."""
+    """Raises Refused where transactions are off, no id is so long, or the producer is another role's."""
     transactions = opened(connection)
+    check_id(fields["transactional_id"])
     assert connection.login.principal is not None
     await transactions.rights.check(connection.login.principal, fields["producer_id"], fields["transactional_id"])
     return transactions

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.kafka.message_codec import Request, decode_request
+from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.faces.kafka.transactions.transaction_requests import code_for
 from region_node.transactions.coordinators.transaction_service import Transactions
-from tests.region_node.faces.kafka.harness import Face, request
+from tests.region_node.faces.kafka.harness import Client, Face, request
+from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.pulsar.harness import settle
 
 
 def asked(version: int) -> Request:
@@ -47,5 +52,65 @@ def test_a_transaction_that_can_take_no_more_is_to_be_aborted_and_not_asked_agai
         assert code_for(caught.value, asked(3)) == Code.POLICY_VIOLATION
         await transactions.add_partitions("id", *producer, long[:1])
         await transactions.end("id", *producer, commit=False)
+
+    with_transactions(run)
+
+
+LONG = "i" * 1025
+OF_LONG = {"transactional_id": LONG, "producer_id": 1, "producer_epoch": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "fields"),
+    [
+        ("init_producer_id", 1, {"transactional_id": LONG, "transaction_timeout": 10_000}),
+        ("init_producer_id", 1, {"transactional_id": "", "transaction_timeout": 10_000}),
+        ("init_producer_id", 1, {"transactional_id": "é" * 513, "transaction_timeout": 10_000}),
+        ("add_offsets_to_txn", 1, {**OF_LONG, "group_id": "g"}),
+        ("end_txn", 1, {**OF_LONG, "committed": True}),
+    ],
+)
+def test_an_id_that_is_too_long_is_refused_before_anything_is_done_with_it(
+    name: str, version: int, fields: dict[str, Any]
+) -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        face.broker.transactions = transactions
+        client = Client(face.listener)
+        assert (await client.ask(name, version, fields))["error_code"] == Code.INVALID_REQUEST
+
+    with_transactions(run)
+
+
+def test_offsets_and_batches_of_an_id_that_is_too_long_are_refused() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        face.broker.transactions = transactions
+        client = Client(face.listener)
+        await create(client, "t")
+        part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
+        held = {**OF_LONG, "group_id": "g", "topics": [{"name": "t", "partitions": [part]}]}
+        answer = await client.ask("txn_offset_commit", 1, held)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == Code.INVALID_REQUEST
+        added = {**OF_LONG, "topics": [{"name": "t", "partitions": [0]}]}
+        answer = await client.ask("add_partitions_to_txn", 1, added)
+        assert answer["results"][0]["partitions"][0]["error_code"] == Code.INVALID_REQUEST
+        batch = {"index": 0, "records": build_batch([(1, None, b"text", ())])}
+        sent = {"transactional_id": LONG, "acks": -1, "topic_data": [{"name": "t", "partition_data": [batch]}]}
+        answer = await client.ask("produce", 7, sent)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.INVALID_REQUEST
+
+    with_transactions(run)
+
+
+def test_no_lock_of_an_id_is_kept_that_nobody_holds() -> None:
+    async def run(_: Face, __: Transactions, transactions: KafkaTransactions) -> None:
+        for number in range(20):
+            with pytest.raises(Refused):
+                await transactions.add_offsets(f"id{number}", 1, 0)
+        assert not transactions._locks
+        async with transactions._lock("id"):
+            waits = asyncio.ensure_future(transactions.begin_producer("id", 60_000, -1, -1))
+            await settle()
+            assert transactions._lock("id").locked() and not waits.done()
+        assert (await waits)[1] == 0 and not transactions._locks
 
     with_transactions(run)
