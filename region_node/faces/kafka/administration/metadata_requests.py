@@ -34,6 +34,8 @@ _COORDINATED = {
 _IDS_SINCE = 10
 _NO_ELR: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
 """They may be null, and Java's tools fail on that."""
+_SOFTWARE_MAX = 256
+"""Characters that are kept of what a client says that it is."""
 _PARTITIONS_MAX = 2000
 """max.request.partition.size.limit"""
 
@@ -49,9 +51,8 @@ def api_rows(names: frozenset[str]) -> list[Fields]:
 async def api_versions(connection: KafkaConnection, request: Request) -> Fields:
     from region_node.faces.kafka.connection.request_table import SERVED
 
-    connection.client_software = (
-        f"{request.fields.get('client_software_name', '')} {request.fields.get('client_software_version', '')}".strip()
-    )
+    name, version = (request.fields.get(f"client_software_{each}", "") for each in ("name", "version"))
+    connection.client_software = f"{name[:_SOFTWARE_MAX]} {version[:_SOFTWARE_MAX]}".strip()[:_SOFTWARE_MAX]
     return {"error_code": 0, "api_keys": api_rows(frozenset(SERVED))}
 
 

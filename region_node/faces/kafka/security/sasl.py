@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MECHANISMS = ("PLAIN", "OAUTHBEARER", *HASHES)
 _BEARER = re.compile(rb"n,(?:a=[^,]*)?,\x01(?:[^\x01]*\x01)*?auth=[Bb]earer ([^\x01]+)\x01")
 _TOKEN = b"token:"
+_BYTES_MAX = 64 << 10
+"""A whole request has no more before sign-in; a client that signs in again is held to the same."""
 
 
 class Login:
@@ -94,6 +96,8 @@ class Login:
         authentication = self._connection.broker.security.authentication
         if authentication.open:
             return b""
+        if len(data) > _BYTES_MAX:
+            raise Unauthenticated(f"credentials of {len(data)} bytes; at most {_BYTES_MAX} are taken")
         if self._mechanism == "PLAIN":
             credentials = _plain(data)
         elif self._mechanism == "OAUTHBEARER":
@@ -150,7 +154,7 @@ class Login:
 
 
 def _plain(data: bytes) -> Credentials:
-    parts = data.split(b"\0")
+    parts = data.split(b"\0", 3)
     if len(parts) != 3 or not parts[1]:
         raise Unauthenticated("a PLAIN token that is not one")
     identity, user, password = parts

@@ -92,3 +92,15 @@ def test_a_request_of_very_many_names_gives_the_loop_back(
         assert await answering and 10 <= passes <= 20
 
     with_face(test, security=SECURITY)
+
+
+def test_of_what_a_client_says_that_it_is_only_so_much_is_kept() -> None:
+    async def test(face: Face) -> None:
+        client = Client(face.listener)
+        said = {"client_software_name": "n" * 100_000, "client_software_version": "1"}
+        await client.ask("api_versions", 3, said)
+        assert client.protocol.client_software == "n" * 256
+        await client.ask("api_versions", 3, {**said, "client_software_name": "java"})
+        assert client.protocol.client_software == "java 1"
+
+    with_face(test)

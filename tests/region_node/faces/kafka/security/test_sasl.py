@@ -157,3 +157,26 @@ def test_whoever_signs_in_is_known_by_its_address_too() -> None:
         here.stop()
 
     with_face(test)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "good", "large"),
+    [
+        ("PLAIN", b"\0ann\0x", bytes(65_537)),
+        ("PLAIN", b"\0ann\0x", b"\0ann\0" + b"x" * 65_536),
+        ("OAUTHBEARER", b"n,,\x01auth=Bearer t\x01\x01", b"n,,\x01auth=Bearer " + b"t" * 65_536 + b"\x01\x01"),
+    ],
+)
+def test_who_signs_in_again_brings_no_more_than_the_first_time(mechanism: str, good: bytes, large: bytes) -> None:
+    """Before it has signed in its whole request has a bound."""
+
+    async def test(face: Face) -> None:
+        here = guarded(face)
+        client, answer = await signed_in(face, mechanism, good)
+        assert answer["error_code"] == 0
+        answer = await client.ask("sasl_authenticate", 1, {"auth_bytes": large})
+        assert answer["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+        assert "credentials of 65" in answer["error_message"] and client.transport.closing
+        here.stop()
+
+    with_face(test)
