@@ -5,6 +5,7 @@ Is: who is in, generations, who assigns, who waits for what, and time-outs. Isn'
 Invariants: an assignment reaches members only in the generation it was made for; a generation's answers go to all its
 members or to none; who does not come back in time is out; a static member that comes again takes its old place, and the
 one before it is fenced.
+Bounds: `members_max` members, and MEMBERS_BYTES_MAX of what they say of themselves.
 Events are method calls with `now` (monotonic seconds); what is to be answered comes out of `take_answers`, as (waiter,
 fields).
 Source: Kafka KIP-62, KIP-134, KIP-345, KIP-394, KIP-429; docs/protocols/kafka.md, "Groups".
@@ -16,11 +17,14 @@ from typing import Any
 
 import msgpack
 
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import CorruptData
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code
 
 FORMAT = 1
+MEMBERS_BYTES_MAX = VALUE_BYTES_MAX
+"""A group of more could not be stored."""
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
 Waiter = Any
 Protocols = list[tuple[str, bytes]]
@@ -59,6 +63,12 @@ class GroupMember:
         self.joining: Waiter | None = None
         self.syncing: Waiter | None = None
         self.deadline = 0.0
+
+    @property
+    def size_bytes(self) -> int:
+        """What it says of itself; no more of a stored group than it is."""
+        own = len(self.instance or "") + len(self.client)
+        return own + sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def metadata(self, protocol: str) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -136,6 +146,8 @@ class Group:
             protocol_type != self.protocol_type or not self._common(others) & {name for name, _ in member.protocols}
         ):
             return Code.INCONSISTENT_GROUP_PROTOCOL
+        if sum(m.size_bytes for m in others) + member.size_bytes > MEMBERS_BYTES_MAX:
+            return Code.GROUP_MAX_SIZE_REACHED
         return Code.NONE
 
     @staticmethod

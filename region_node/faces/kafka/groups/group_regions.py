@@ -93,12 +93,14 @@ def subscribed(group: Group) -> set[str]:
 
 def topics_of(metadata: bytes) -> set[str]:
     """Returns the topics in the subscription that a consumer joins with: i16 version, i32 count, then i16 size and name
-    of each; reading ends where the bytes do.
+    of each; reading ends where the bytes do, or at a name without any.
     """
     out: set[str] = set()
     at = 6
     for _ in range(int.from_bytes(metadata[2:6], "big") if len(metadata) >= 6 else 0):
         size = int.from_bytes(metadata[at : at + 2], "big")
+        if not size:
+            break
         out.add(metadata[at + 2 : at + 2 + size].decode("utf-8", "replace"))
         at += 2 + size
         if at >= len(metadata):

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup
 
 _NO_OFFSET = -1
+_PROTOCOLS_MAX = 32
+_JOIN_BYTES_MAX = 1 << 20
+"""What one member says of itself; a group of more could not be stored."""
+_CLIENT_MAX = 256
+"""Characters of a client's id that are kept, and are part of its member's."""
 
 
 def _group_code(error: HeliographError) -> Code:
@@ -49,10 +54,28 @@ def _principal(connection: KafkaConnection) -> Principal:
     return connection.login.principal
 
 
+def _check_join(fields: Fields) -> None:
+    """Comes before anything of it is parsed, or kept. Raises Refused."""
+    protocols = fields["protocols"]
+    if len(protocols) > _PROTOCOLS_MAX:
+        raise Refused(
+            Code.INVALID_REQUEST, f"{len(protocols)} protocols; a member may join with {_PROTOCOLS_MAX} at most"
+        )
+    size = sum(len(each["name"]) + len(each["metadata"]) for each in protocols)
+    size += sum(len(fields.get(name) or "") for name in ("protocol_type", "member_id", "group_instance_id"))
+    if size > _JOIN_BYTES_MAX:
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"a member with {size} bytes of metadata; at most {_JOIN_BYTES_MAX} are taken: subscribe to fewer topics, "
+            "or configure one assignor",
+        )
+
+
 async def join_group(connection: KafkaConnection, request: Request) -> Fields:
     fields, broker = request.fields, connection.broker
-    settings = broker.settings
+    settings, client = broker.settings, request.client[:_CLIENT_MAX]
     try:
+        _check_join(fields)
         if not settings.session_timeout_min_ms <= fields["session_timeout"] <= settings.session_timeout_max_ms:
             raise Refused(Code.INVALID_SESSION_TIMEOUT)
         held = await broker.coordinator.held(fields["group_id"])
@@ -66,7 +89,7 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         member = GroupMember(
             fields["member_id"],
             fields.get("group_instance_id"),
-            request.client,
+            client,
             "/" + connection.address.rpartition(":")[0],
             session_s,
             rebalance_ms / 1000 if rebalance_ms >= 0 else session_s,
@@ -77,15 +100,19 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
             broker.coordinator.now,
             member,
             fields["protocol_type"],
-            f"{request.client}-{broker.rng.getrandbits(128):032x}",
+            f"{client}-{broker.rng.getrandbits(128):032x}",
             waiter,
             needs_id=request.version >= 4,
             may_skip=request.version >= 9,
         )
         await broker.coordinator.settle(held)
         answer: Fields = await waiter
-    except HeliographError as error:
-        answer = {"error_code": _group_code(error), "member_id": fields["member_id"]}
+    except HeliographError as error:  # the text is for the log: this answer has no room for one
+        answer = {
+            "error_code": _group_code(error),
+            "error_message": str(error),
+            "member_id": fields["member_id"],
+        }
     answer = {"protocol_name": "", "leader": "", "members": [], "generation_id": -1, **answer}
     if answer["error_code"] and request.version >= 7:
         answer["protocol_name"] = None

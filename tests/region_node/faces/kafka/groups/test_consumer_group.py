@@ -12,7 +12,15 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups.consumer_group import COMPLETING, EMPTY, PREPARING, STABLE, Group, GroupMember
+from region_node.faces.kafka.groups.consumer_group import (
+    COMPLETING,
+    EMPTY,
+    MEMBERS_BYTES_MAX,
+    PREPARING,
+    STABLE,
+    Group,
+    GroupMember,
+)
 
 RANGE = [("range", b"topics")]
 
@@ -347,3 +355,15 @@ def test_a_rebalance_that_the_coordinator_slept_through_goes_on() -> None:
     assert two not in world.told and member in world.group.members
     again = world.join(member)
     assert world.told[again]["generation_id"] == world.told[two]["generation_id"] == 2
+
+
+def test_a_group_takes_no_member_with_whom_it_could_not_be_stored() -> None:
+    world = World()
+    half = [("range", bytes(MEMBERS_BYTES_MAX // 2))]
+    member = world.told[world.join(protocols=half)]["member_id"]
+    assert world.told[world.join(protocols=half)]["error_code"] == Code.GROUP_MAX_SIZE_REACHED
+    assert len(world.group.members) == 1
+    more = world.join(member, protocols=[("range", bytes(MEMBERS_BYTES_MAX // 2 + 1))])
+    assert world.told[more]["error_code"] == 0, "what it said before counts no more"
+    small = world.join(protocols=[("range", bytes(MEMBERS_BYTES_MAX // 4))])
+    assert small not in world.told and len(world.group.members) == 2

@@ -8,8 +8,12 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from heliograph.model.topic_names import TopicName
+from heliograph.wire.kafka.message_codec import BY_NAME, Request
 from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.groups import group_requests
 from region_node.faces.kafka.groups.group_regions import topics_of
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
@@ -115,3 +119,55 @@ def test_topics_of_a_subscription_however_much_of_it_there_is() -> None:
     assert topics_of(whole) == {"orders", "tenant/ns/t"}
     for end in range(len(whole)):
         topics_of(whole[:end])
+
+
+def test_topics_end_at_a_name_without_bytes() -> None:
+    nameless = (
+        struct.pack(">hi", 0, (1 << 31) - 1) + struct.pack(">h", 1) + b"a" + bytes(2) + struct.pack(">h", 1) + b"b"
+    )
+    assert topics_of(nameless) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("protocols", "more"),
+    [
+        ([{"name": f"p{number}", "metadata": b""} for number in range(33)], {}),
+        ([{"name": "range", "metadata": bytes(600_000)}, {"name": "other", "metadata": bytes(600_000)}], {}),
+        ([{"name": "range", "metadata": b""}], {"protocol_type": "c" * 1_050_000}),
+        ([{"name": "range", "metadata": b""}], {"group_instance_id": "i" * 1_050_000}),
+    ],
+)
+def test_who_joins_with_too_much_is_refused_before_it_is_parsed(
+    protocols: list[dict[str, Any]], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parsed(_: bytes) -> set[str]:
+        raise AssertionError("it was parsed")
+
+    async def run(face: Face) -> None:
+        monkeypatch.setattr(group_requests, "topics_of", parsed)
+        head = {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": ""}
+        asked = {**head, "protocol_type": "consumer", "protocols": protocols, **more}
+        answer = await Client(face.listener).ask("join_group", 6, asked)
+        assert answer["error_code"] == Code.INVALID_REQUEST
+
+    with_face(run)
+
+
+def test_of_a_clients_id_only_so_much_is_part_of_its_members() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "orders")
+        fields = {
+            "group_id": "g",
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": "",
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": subscription("orders")}],
+        }
+        asked = Request(BY_NAME["join_group"], 5, 1, "c" * 30_000, fields, b"")
+        answer = await group_requests.join_group(client.protocol, asked)
+        assert answer["error_code"] == Code.MEMBER_ID_REQUIRED and len(answer["member_id"]) == 256 + 33
+
+    with_face(run)
