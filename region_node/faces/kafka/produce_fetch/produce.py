@@ -198,6 +198,10 @@ class ProduceRequest:
                 txn = log.transactions.get(head.producer, (-1, None))[1]
                 if txn is None or log.transactions[head.producer][0] != head.epoch:
                     raise Refused(Code.INVALID_TXN_STATE, f"producer {head.producer} has no transaction")
+            elif (of := log.transactions.get(head.producer)) and log.transaction_of(head.producer, of[0]) is not None:
+                raise Refused(
+                    Code.INVALID_TXN_STATE, f"a batch outside the transaction that producer {head.producer} has open"
+                )
             if head.producer >= 0:
                 assert log.sequences is not None
                 known = log.sequences.submit(head)
@@ -242,6 +246,9 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
         error = _refusal(connection, request, topic)
         kafka = topic["name"]
         for part in topic["partition_data"]:
+            if (kafka, part["index"]) in logs:
+                logs[kafka, part["index"]] = error or _named_twice()
+                continue
             found = error or broker.loaded(kafka, part["index"])
             if found is None or (
                 transactional and isinstance(found, KafkaLog) and not _takes_part(connection, found, request, part)
@@ -260,6 +267,11 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     if begun:
         worked_s = broker.clock.monotonic() - begun
     return True
+
+
+def _named_twice() -> Refused:
+    """What is looked at for one batch of a partition must not hold for another one."""
+    return Refused(Code.INVALID_REQUEST, "a partition that the request names twice: send one batch of each")
 
 
 def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fields) -> bool:
@@ -364,6 +376,9 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
         error = _refusal(connection, request, topic)
         kafka = topic["name"]
         for part in topic["partition_data"]:
+            if (kafka, part["index"]) in logs:
+                logs[kafka, part["index"]] = error or _named_twice()
+                continue
             try:
                 log = error or await broker.log(kafka, part["index"])
                 name = request.fields.get("transactional_id")

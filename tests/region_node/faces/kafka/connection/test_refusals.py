@@ -31,7 +31,7 @@ def test_a_refused_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None
 
     async def run(face: Face) -> None:
         client = Client(face.listener, "10.0.0.7")
-        await create(client, "orders")
+        await create(client, "orders", "paid")
         assert lines(caplog, "kafka.request_refused") == []
         who = {"connection": client.protocol.number, "address": client.protocol.address, "client": "", "request": 1}
         creation = {"name": "orders", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
@@ -51,7 +51,7 @@ def test_a_refused_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None
             "refusals": 2,
         }
         batch = build_batch([(1, b"k", b"v", ())])
-        good = {"name": "orders", "partition_data": [{"index": 0, "records": batch}]}
+        good = {"name": "paid", "partition_data": [{"index": 0, "records": batch}]}
         bad = {"name": "orders", "partition_data": [{"index": 0, "records": batch[:-1]}]}
         for topics in ([good], [good, bad]):
             await client.ask(

@@ -76,8 +76,8 @@ def calls(producer: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
     }
 
 
-def batch(producer: dict[str, Any], sequence: int) -> bytes:
-    made = bytearray(build_batch([(1, None, b"value", ())], attributes=TRANSACTIONAL))
+def batch(producer: dict[str, Any], sequence: int, attributes: int = TRANSACTIONAL) -> bytes:
+    made = bytearray(build_batch([(1, None, b"value", ())], attributes=attributes))
     struct.pack_into(">qhi", made, 43, producer["producer_id"], producer["producer_epoch"], sequence)
     struct.pack_into(">I", made, 17, crc32c.crc32c(bytes(made[21:])))
     return bytes(made)
@@ -117,6 +117,53 @@ def test_only_its_owner_writes_as_a_transactional_producer() -> None:
             answer = await client(face, role).ask("produce", 7, producing(producer, at, name))
             assert codes(answer) == [told], sequence
         assert (await face.broker.log(TOPIC, 0)).high_watermark == 2
+
+    with_transactions(run, security=SECURITY)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_request_that_names_a_partition_twice_writes_into_nobodys_transaction(loaded: bool) -> None:
+    """What was found out about the later batch would hold for the earlier one too."""
+
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        anns, bobs = await begin(face, "ann"), await begin(face, "bob", "bobs")
+        version, fields = calls(anns)["add_partitions_to_txn"]
+        await client(face, "ann").ask("add_partitions_to_txn", version, fields)
+        of_bob = {"transactional_id": "bobs", **{name: bobs[name] for name in ("producer_id", "producer_epoch")}}
+        await client(face, "bob").ask("add_partitions_to_txn", version, {**fields, **of_bob})
+        assert codes(await client(face, "ann").ask("produce", 7, producing(anns, 0))) == [0]
+        if loaded:  # else his transaction is not known at the partition yet
+            assert codes(await client(face, "bob").ask("produce", 7, producing(bobs, 0, "bobs"))) == [0]
+        before = (await face.broker.log(TOPIC, 0)).high_watermark
+        parts = [{"index": 0, "records": batch(anns, 1)}, {"index": 0, "records": batch(bobs, int(loaded))}]
+        data = [{"name": TOPIC, "partition_data": parts}]
+        twice = {"transactional_id": "bobs", "acks": -1, "timeout": 1000, "topic_data": data}
+        assert codes(await client(face, "bob").ask("produce", 7, twice)) == [Code.INVALID_REQUEST] * 2
+        apart = {**twice, "topic_data": [{"name": TOPIC, "partition_data": [part]} for part in parts]}
+        assert codes(await client(face, "bob").ask("produce", 7, apart)) == [Code.INVALID_REQUEST] * 2
+        assert (await face.broker.log(TOPIC, 0)).high_watermark == before
+
+    with_transactions(run, security=SECURITY)
+
+
+def test_a_batch_outside_the_transaction_that_its_producer_has_open_is_refused() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        await prepare(face, transactions)
+        producer, ann = await begin(face, "ann"), client(face, "ann")
+        version, fields = calls(producer)["add_partitions_to_txn"]
+        await ann.ask("add_partitions_to_txn", version, fields)
+        assert codes(await ann.ask("produce", 7, producing(producer, 0))) == [0]
+        for name in (None, ID):
+            outside = producing(producer, 1, name)
+            outside["topic_data"][0]["partition_data"][0]["records"] = batch(producer, 1, attributes=0)
+            assert codes(await ann.ask("produce", 7, outside)) == [Code.INVALID_TXN_STATE], name
+        assert codes(await ann.ask("produce", 7, producing(producer, 1))) == [0]
+        version, fields = calls(producer)["end_txn"]
+        assert codes(await ann.ask("end_txn", version, fields)) == [0]
+        outside = producing(producer, 2, None)
+        outside["topic_data"][0]["partition_data"][0]["records"] = batch(producer, 2, attributes=0)
+        assert codes(await ann.ask("produce", 7, outside)) == [0], "none is open any more"
 
     with_transactions(run, security=SECURITY)
 
