@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.runtime.throttle import Throttle
+from heliograph.runtime.throttle import ROWS, RowPace, Throttle
 
 
 def test_those_who_share_it_wait_in_order() -> None:
@@ -43,3 +43,16 @@ def test_who_is_cancelled_while_it_waits_has_spent_it() -> None:
 
     with Simulation(2) as sim:
         sim.run(run())
+
+
+def test_rows_that_are_made_at_once_are_one_pause_at_most() -> None:
+    async def run() -> None:
+        pace, passes = RowPace(), 0
+        for count in (0, ROWS - 1, 10 * ROWS, 1):
+            asked = asyncio.ensure_future(pace.rows(count))
+            while not asked.done():
+                await asyncio.sleep(0)
+                passes += 1
+        assert passes == 4 + 2
+
+    asyncio.run(run())

@@ -157,24 +157,23 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
 async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
+    resources: dict[tuple[int, str], set[str] | None] = {}
     for resource in request.fields["resources"]:
+        key, keys = (resource["resource_type"], resource["resource_name"]), resource.get("configuration_keys")
+        if keys is None:
+            resources[key] = None
+        elif (asked := resources.setdefault(key, set())) is not None:
+            asked.update(keys)
+    for (kind, resource_name), wanted in resources.items():
         await pace.row()
-        row: Fields = {
-            "resource_type": resource["resource_type"],
-            "resource_name": resource["resource_name"],
-            "error_code": 0,
-            "configs": [],
-        }
+        row: Fields = {"resource_type": kind, "resource_name": resource_name, "error_code": 0, "configs": []}
         rows.append(row)
         try:
-            values, own, source = await _values(
-                connection, request, resource["resource_type"], resource["resource_name"]
-            )
+            values, own, source = await _values(connection, request, kind, resource_name)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
             continue
-        keys = resource["configuration_keys"]
-        wanted = None if keys is None else frozenset(keys)
+        await pace.rows(len(values))
         for name, value in sorted(values.items()):
             if wanted is None or name in wanted:
                 from_here = source if name in own or source == _OF_BROKER else _DEFAULT

@@ -69,18 +69,19 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
             await ensure_ids(connection, names)
         for name in names:
             await pace.row()
-            rows.append(await _topic(connection, request, broker.cluster.kafka_name(name), create=False))
+            row = await _topic(connection, request, broker.cluster.kafka_name(name), create=False)
+            await pace.rows(len(row["partitions"]))
+            rows.append(row)
     else:
-        for topic in wanted:
+        with_id = request.version >= _IDS_SINCE
+        for kafka in dict.fromkeys(topic["topic_id"] if topic["name"] is None else topic["name"] for topic in wanted):
             await pace.row()
-            if topic["name"] is None:
-                rows.append(await _by_id(connection, request, topic["topic_id"]))
+            if isinstance(kafka, bytes):
+                row = await _by_id(connection, request, kafka)
             else:
-                rows.append(
-                    await _topic(
-                        connection, request, topic["name"], create=create, with_id=request.version >= _IDS_SINCE
-                    )
-                )
+                row = await _topic(connection, request, kafka, create=create, with_id=with_id)
+            await pace.rows(len(row["partitions"]))
+            rows.append(row)
     nodes = broker.cluster.nodes(connection.tls)
     return {
         "brokers": [{"node_id": node.number, "host": node.host, "port": node.port} for node in nodes],
@@ -210,7 +211,7 @@ async def find_coordinator(connection: KafkaConnection, request: Request) -> Fie
     if request.version >= 4:
         rows: list[Fields] = []
         pace = RowPace()
-        for key in fields["coordinator_keys"]:
+        for key in dict.fromkeys(fields["coordinator_keys"]):
             await pace.row()
             rows.append({"key": key, **await _coordinator(connection, request, key, kind)})
         return {"coordinators": rows}

@@ -245,11 +245,14 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
 async def offset_fetch(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
     if request.version >= 8:
-        return {
-            "groups": [
-                await _fetched(connection, request, group["group_id"], group["topics"]) for group in fields["groups"]
-            ]
-        }
+        groups: dict[str, list[Fields] | None] = {}
+        for group in fields["groups"]:
+            name, topics = group["group_id"], group["topics"]
+            if topics is None:
+                groups[name] = None
+            elif (asked := groups.setdefault(name, [])) is not None:
+                asked.extend(topics)
+        return {"groups": [await _fetched(connection, request, name, topics) for name, topics in groups.items()]}
     return await _fetched(connection, request, fields["group_id"], fields["topics"])
 
 
@@ -270,7 +273,7 @@ async def _fetched(connection: KafkaConnection, request: Request, group: str, to
         return {
             "group_id": group,
             "error_code": code,
-            "topics": _offset_rows({}, wanted, dict.fromkeys((topic for topic, _ in wanted), code)),
+            "topics": await _offset_rows({}, wanted, dict.fromkeys((topic for topic, _ in wanted), code)),
         }
     rows = dict(held.offsets.rows)
     names = {topic for topic, _ in rows} if topics is None else {topic["name"] for topic in topics}
@@ -286,7 +289,7 @@ async def _fetched(connection: KafkaConnection, request: Request, group: str, to
         # earlier versions kept them by what the client wrote
         rows = {key: row for key in keys if (row := rows.get(kept[key]) or rows.get(key)) is not None}
         unstable = {key for key in keys if kept[key] in unstable or key in unstable}
-    return {"group_id": group, "error_code": 0, "topics": _offset_rows(rows, keys, codes, unstable)}
+    return {"group_id": group, "error_code": 0, "topics": await _offset_rows(rows, keys, codes, unstable)}
 
 
 def _consumed(connection: KafkaConnection, request: Request, topic: str) -> Code:
@@ -298,7 +301,7 @@ def _consumed(connection: KafkaConnection, request: Request, topic: str) -> Code
     return Code.NONE
 
 
-def _offset_rows(
+async def _offset_rows(
     rows: dict[tuple[str, int], Row],
     keys: list[tuple[str, int]],
     codes: dict[str, Code],
@@ -306,7 +309,9 @@ def _offset_rows(
 ) -> list[Fields]:
     """codes: of each topic that `keys` name; nothing of one that is refused is told."""
     topics: dict[str, list[Fields]] = {}
-    for key in keys:
+    pace = RowPace()
+    for key in dict.fromkeys(keys):
+        await pace.row()
         code = codes[key[0]]
         row = None if code else rows.get(key)
         refused = not code and unstable is not None and key in unstable
@@ -365,7 +370,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
 async def describe_groups(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
-    for name in request.fields["groups"]:
+    for name in dict.fromkeys(request.fields["groups"]):
         await pace.row()
         row: Fields = {
             "group_id": name,
@@ -386,6 +391,7 @@ async def describe_groups(connection: KafkaConnection, request: Request) -> Fiel
             continue
         row["group_state"], row["protocol_type"] = group.state, group.protocol_type
         row["protocol_data"] = group.protocol
+        await pace.rows(len(group.members))
         row["members"] = [
             {
                 "member_id": m.id,
@@ -428,7 +434,7 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
 async def delete_groups(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
-    for name in request.fields["groups_names"]:
+    for name in dict.fromkeys(request.fields["groups_names"]):
         await pace.row()
         code = Code.NONE
         try:
