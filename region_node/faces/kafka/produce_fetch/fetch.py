@@ -3,7 +3,9 @@
 Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is
 (`partition_log`).
 Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one
-timer, and its partitions' wakers; a session that is not known is refused, and the client begins a new one.
+timer, and its partitions' wakers; a session that is not known, or another role's, is refused, and the client begins a
+new one.
+Bounds: PARTITIONS_A_SESSION in one session, PARTITIONS_MAX in all of a broker's.
 Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
@@ -35,39 +37,48 @@ Key = tuple[str | bytes, int]
 """(the topic, by its id from version 13 on and before by its name; partition)"""
 Wanted = dict[Key, Fields]
 _BY_ID = 13
+PARTITIONS_A_SESSION = 10_000
+PARTITIONS_MAX = 500_000
 
 
 class FetchSession:
-    """What one client fetches, so that it need not say it again. `sent`: what each partition's last answer said."""
+    """What one client fetches, so that it need not say it again. `owner`: its roles. `sent`: what each partition's last
+    answer said.
+    """
 
-    __slots__ = ("by_id", "epoch", "number", "sent", "wanted")
+    __slots__ = ("by_id", "epoch", "number", "owner", "sent", "wanted")
 
-    def __init__(self, number: int, by_id: bool) -> None:
-        self.number, self.epoch, self.by_id = number, 1, by_id
+    def __init__(self, number: int, owner: tuple[str, ...], by_id: bool) -> None:
+        self.number, self.owner, self.epoch, self.by_id = number, owner, 1, by_id
         self.wanted: Wanted = {}
         self.sent: dict[Key, tuple[int, int, int]] = {}
 
 
 class FetchSessions:
-    """Holds one broker's incremental sessions; beyond `count_max` the longest unused goes first."""
+    """Holds one broker's incremental sessions; beyond `count_max`, or PARTITIONS_MAX in all, the longest unused goes
+    first. A session that is another role's is not known.
+    """
 
     def __init__(self, count_max: int, rng: Rng) -> None:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._max, self._rng = count_max, rng
+        self._partitions = 0
 
-    def begin(self, by_id: bool) -> FetchSession:
+    def begin(self, owner: tuple[str, ...], by_id: bool, wanted: Wanted) -> FetchSession | None:
+        """None: it wants so many partitions that its client is to name them each time."""
+        if len(wanted) > PARTITIONS_A_SESSION:
+            return None
         number = 0
         while number == 0 or number in self._sessions:
             number = self._rng.getrandbits(31)
-        session = self._sessions[number] = FetchSession(number, by_id)
-        if len(self._sessions) > self._max:
-            self._sessions.popitem(last=False)
+        session = self._sessions[number] = FetchSession(number, owner, by_id)
+        self.change(session, wanted)
         return session
 
-    def go_on(self, number: int, epoch: int, by_id: bool) -> FetchSession:
+    def go_on(self, number: int, owner: tuple[str, ...], epoch: int, by_id: bool) -> FetchSession:
         """Returns a session and moves it to its next epoch. Raises Refused: not known, or asked otherwise."""
         session = self._sessions.get(number)
-        if session is None:
+        if session is None or session.owner != owner:
             raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise Refused(Code.INVALID_FETCH_SESSION_EPOCH)
@@ -77,8 +88,29 @@ class FetchSessions:
         self._sessions.move_to_end(number)
         return session
 
-    def end(self, number: int) -> None:
-        self._sessions.pop(number, None)
+    def change(self, session: FetchSession, wanted: Wanted, forgotten: Iterable[Key] = ()) -> None:
+        """It wants these too, or otherwise than before, and those no more. Raises Refused where it ends by that: its
+        client begins anew, and is told to do without.
+        """
+        before = len(session.wanted)
+        for key in forgotten:
+            session.wanted.pop(key, None)
+            session.sent.pop(key, None)
+        session.wanted.update(wanted)
+        self._partitions += len(session.wanted) - before
+        if len(session.wanted) > PARTITIONS_A_SESSION:
+            self._drop(session.number)
+            raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
+        while len(self._sessions) > self._max or self._partitions > PARTITIONS_MAX:
+            self._drop(next(iter(self._sessions)))
+
+    def end(self, number: int, owner: tuple[str, ...]) -> None:
+        session = self._sessions.get(number)
+        if session is not None and session.owner == owner:
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self._partitions -= len(self._sessions.pop(number).wanted)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -94,24 +126,24 @@ async def fetch(connection: KafkaConnection, request: Request) -> Fields:
     by_id = request.version >= _BY_ID
     how = "topic_id" if by_id else "topic"
     wanted = _wanted(fields, how)
+    assert connection.login.principal is not None
+    owner = connection.login.principal.roles
     if request.version >= 7:
         number, epoch = fields["session_id"], fields["session_epoch"]
         if epoch > 0:
             try:
-                session = sessions.go_on(number, epoch, by_id)
+                session = sessions.go_on(number, owner, epoch, by_id)
+                forgotten = fields["forgotten_topics_data"]
+                sessions.change(
+                    session, wanted, ((topic[how], index) for topic in forgotten for index in topic["partitions"])
+                )
             except Refused as error:
                 return {"error_code": error.code, "session_id": 0, "responses": []}
-            for topic in fields["forgotten_topics_data"]:
-                for index in topic["partitions"]:
-                    session.wanted.pop((topic[how], index), None)
-                    session.sent.pop((topic[how], index), None)
-            session.wanted.update(wanted)
             wanted = session.wanted
         else:
-            sessions.end(number)
+            sessions.end(number, owner)
             if epoch == 0 and wanted:
-                session = sessions.begin(by_id)
-                session.wanted.update(wanted)
+                session = sessions.begin(owner, by_id, wanted)
     fetching = _Fetching(connection, request, dict(wanted))
     rows = await fetching.run()
     throttle_ms = fetching.throttle_ms
@@ -120,7 +152,7 @@ async def fetch(connection: KafkaConnection, request: Request) -> Fields:
     known = fields["session_epoch"] > 0 if session is not None else False
     topics: dict[str | bytes, list[Fields]] = {}
     for key, row in rows.items():
-        if session is not None:
+        if session is not None and key in session.wanted:
             now = (row["error_code"], row["high_watermark"], row["log_start_offset"])
             same = session.sent.get(key) == now
             session.sent[key] = now

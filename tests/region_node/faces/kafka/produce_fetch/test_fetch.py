@@ -20,6 +20,7 @@ from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.log import large_conversions, partition_log
 from region_node.faces.kafka.log.large_conversions import LARGE_COUNT
 from region_node.faces.kafka.log.partition_log import KafkaLog
+from region_node.faces.kafka.produce_fetch import fetch
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
@@ -333,5 +334,77 @@ def test_an_entry_that_takes_long_to_convert_is_converted_off_the_event_loop(mon
                 break
         assert as_batch(part, LARGE_COUNT + 1)[16:] in answers[0]
         assert log.counts.converted_out == LARGE_COUNT + 1
+
+    with_face(main)
+
+
+def in_session(number: int, epoch: int, *wanted: int, forgotten: tuple[int, ...] = ()) -> dict[str, Any]:
+    part = {"current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+    asked = [{"topic": "t", "partitions": [{"partition": index, **part} for index in wanted]}] if wanted else []
+    return {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 4 << 20,
+        "isolation_level": 0,
+        "session_id": number,
+        "session_epoch": epoch,
+        "topics": asked,
+        "forgotten_topics_data": [{"topic": "t", "partitions": list(forgotten)}] if forgotten else [],
+        "rack_id": "",
+    }
+
+
+def test_a_session_is_known_to_the_role_alone_that_began_it() -> None:
+    async def main(face: Face) -> None:
+        ann, bob, annas = (Client(face.listener) for _ in range(3))
+        for client, role in ((ann, "ann"), (bob, "bob"), (annas, "ann")):
+            client.protocol.login.principal = Principal(role=role)
+        number = (await ann.ask("fetch", 11, in_session(0, 0, 0)))["session_id"]
+        assert number and len(face.broker.sessions) == 1
+        assert (await bob.ask("fetch", 11, in_session(number, 1)))["error_code"] == Code.FETCH_SESSION_ID_NOT_FOUND
+        for epoch in (-1, 0):
+            assert (await bob.ask("fetch", 11, in_session(number, epoch, 0)))["error_code"] == 0
+        assert len(face.broker.sessions) == 2, "he has one of his own, and has not ended hers"
+        assert (await annas.ask("fetch", 11, in_session(number, 1)))["error_code"] == 0, "from another connection"
+        await ann.ask("fetch", 11, in_session(number, -1))
+        assert len(face.broker.sessions) == 1
+
+    with_face(main)
+
+
+def test_a_session_has_a_bound_of_partitions_above_which_its_client_does_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "PARTITIONS_A_SESSION", 3)
+
+    async def main(face: Face) -> None:
+        client = Client(face.listener)
+        answer = await client.ask("fetch", 11, in_session(0, 0, 0, 1, 2, 3))
+        assert (answer["error_code"], answer["session_id"], len(face.broker.sessions)) == (0, 0, 0)
+        assert len(answer["responses"][0]["partitions"]) == 4
+        number = (await client.ask("fetch", 11, in_session(0, 0, 0, 1, 2)))["session_id"]
+        changed = await client.ask("fetch", 11, in_session(number, 1, 3, forgotten=(0,)))
+        assert (changed["error_code"], changed["session_id"]) == (0, number)
+        more = await client.ask("fetch", 11, in_session(number, 2, 4))
+        assert more["error_code"] == Code.FETCH_SESSION_ID_NOT_FOUND and not len(face.broker.sessions)
+
+    with_face(main)
+
+
+def test_sessions_have_a_bound_of_partitions_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "PARTITIONS_MAX", 5)
+
+    async def main(face: Face) -> None:
+        client = Client(face.listener)
+        first = (await client.ask("fetch", 11, in_session(0, 0, 0, 1)))["session_id"]
+        second = (await client.ask("fetch", 11, in_session(0, 0, 0, 1)))["session_id"]
+        assert (await client.ask("fetch", 11, in_session(first, 1)))["error_code"] == 0
+        await client.ask("fetch", 11, in_session(0, 0, 0, 1, 2))
+        answers = [await client.ask("fetch", 11, in_session(*each)) for each in ((first, 2), (second, 1))]
+        assert [answer["error_code"] for answer in answers] == [0, Code.FETCH_SESSION_ID_NOT_FOUND]
+        await client.ask("fetch", 11, in_session(first, -1))
+        await client.ask("fetch", 11, in_session(0, 0, 0, 1))
+        assert len(face.broker.sessions) == 2, "what an ended one had counts no more"
 
     with_face(main)
