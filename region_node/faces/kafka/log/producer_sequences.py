@@ -3,7 +3,9 @@
 Is: the last batches of each producer, as Kafka's brokers keep them, and what is answered to a batch that comes again,
 too early, or from an older epoch. Isn't: storage, or who gets a producer id.
 Invariants: a batch is stored once, however often it comes; a repetition is answered with the offset of the first, and
-not before that is durable; a batch behind one that failed is refused; what failed is forgotten.
+not before that is durable; a batch behind one that failed is refused, until that one has come again, also where no
+batch of the producer is kept any more; of a producer, or an epoch after a fence, of which nothing is known any first
+sequence is taken.
 Bounds: LAST_BATCHES a producer, `producers_max` producers (the longest idle is forgotten, as after Kafka's
 producer.id.expiration).
 Source: Kafka KIP-98, KIP-360; docs/protocols/kafka.md, "Producers".
@@ -40,11 +42,20 @@ class Sent:
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch")
+    """`expected`: the sequence that comes next; -1: any, as nothing of this epoch has come. `lost`: the first of the
+    batches whose append failed, as long as it is open what becomes of those behind it; -1: none.
+    """
+
+    __slots__ = ("batches", "epoch", "expected", "lost")
 
     def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.epoch, self.expected, self.lost = epoch, -1, -1
         self.batches: deque[Sent] = deque(maxlen=LAST_BATCHES)
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Whether it is that one, or comes later; after the highest one they begin again."""
+    return (sequence - other) % _WRAP < _WRAP // 2
 
 
 class Sequences:
@@ -59,17 +70,15 @@ class Sequences:
     def submit(self, batch: BatchHeader) -> Sent | None:
         """What this batch repeats, or None after `accept`-able: call `accept` then. Raises Refused."""
         known = self._producers.get(batch.producer)
-        if known is None or not known.batches:
-            if known is not None and batch.epoch < known.epoch:
-                raise Refused(
-                    Code.INVALID_PRODUCER_EPOCH,
-                    f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}",
-                )
+        if known is None:
             return None
         if batch.epoch < known.epoch:
             raise Refused(
                 Code.INVALID_PRODUCER_EPOCH, f"producer {batch.producer} is at epoch {known.epoch}, not {batch.epoch}"
             )
+        expected = known.expected
+        if expected < 0:
+            return None
         if batch.epoch > known.epoch:
             if batch.sequence:
                 raise Refused(
@@ -80,7 +89,8 @@ class Sequences:
         for sent in known.batches:
             if sent.first == batch.sequence and sent.last == last:
                 return sent
-        expected = (known.batches[-1].last + 1) % _WRAP
+        if known.lost >= 0:
+            expected = self._after_loss(known)
         if batch.sequence == expected:
             return None
         if batch.sequence < expected and expected - batch.sequence < _WRAP // 2:
@@ -88,6 +98,20 @@ class Sequences:
                 Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {batch.sequence} was stored long ago, {expected} comes next"
             )
         raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.sequence} came where {expected} comes next")
+
+    @staticmethod
+    def _after_loss(known: _Producer) -> int:
+        """What comes next where an append has failed. Raises Refused: it is not known yet, the client asks again."""
+        behind = [sent for sent in known.batches if _is_behind(sent.first, known.lost)]
+        if all(sent.offset < 0 for sent in behind):
+            if behind:
+                raise Refused(
+                    Code.REQUEST_TIMED_OUT, f"batches behind sequence {known.lost}, which failed, are on their way"
+                )
+            known.expected = known.lost
+        # else it is stored as well, although its client was told that it is not
+        known.lost = -1
+        return known.expected
 
     def accept(self, batch: BatchHeader, offset: int = -1) -> Sent:
         """It is on its way, or with `offset` it was found in the log."""
@@ -97,6 +121,7 @@ class Sequences:
         self._producers[batch.producer] = known
         sent = Sent(batch.producer, batch.epoch, batch.sequence, (batch.sequence + batch.offsets - 1) % _WRAP, offset)
         known.batches.append(sent)
+        known.expected = (sent.last + 1) % _WRAP
         while len(self._producers) > self._producers_max:
             del self._producers[next(iter(self._producers))]
         return sent
@@ -114,10 +139,15 @@ class Sequences:
             done(offset)
 
     def lost(self, sent: Sent, error: HeliographError) -> None:
-        """Forgets a batch whose append failed, and tells those who sent it again meanwhile."""
+        """Forgets a batch whose append failed, but not that it comes next, and tells those who sent it again
+        meanwhile.
+        """
         known = self._producers.get(sent.producer)
-        if known is not None and sent in known.batches:
-            known.batches.remove(sent)
+        if known is not None and known.epoch == sent.epoch:
+            if sent in known.batches:
+                known.batches.remove(sent)
+            if known.lost < 0 or _is_behind(known.lost, sent.first):
+                known.lost = sent.first
         waiting, sent.waiting = sent.waiting, []
         for _, failed in waiting:
             failed(error)
@@ -139,6 +169,8 @@ class Sequences:
                 known.batches.extend(
                     Sent(int(number), int(epoch), int(first), int(last), int(offset)) for first, last, offset in batches
                 )
+                if known.batches:
+                    known.expected = (known.batches[-1].last + 1) % _WRAP
         except (TypeError, ValueError) as error:
             raise CorruptData(f"producers of a partition: {error}") from error
 

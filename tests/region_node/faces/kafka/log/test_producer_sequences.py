@@ -76,6 +76,93 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
         known.submit(batch(1, epoch=1))
 
 
+GONE = NotEnoughBookies("none")
+
+
+def told(known: Sequences, sequence: int, count: int = 1, epoch: int = 0) -> Code | None:
+    try:
+        known.submit(batch(sequence, count, epoch=epoch))
+    except Refused as refused:
+        return refused.code
+    return None
+
+
+def test_what_comes_behind_a_failed_batch_waits_for_it_also_where_no_batch_is_left() -> None:
+    """Else the failed one, which comes again, would be answered as one that was stored."""
+    known = Sequences()
+    known.lost(known.accept(batch(0, 3)), GONE)
+    assert told(known, 3, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert told(known, 0, 3) is None, "it comes again"
+    known.accept(batch(0, 3))
+    assert told(known, 3, 2) is None
+    assert told(known, 3, 2, epoch=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and told(known, 0, epoch=1) is None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("first", [0, (1 << 31) - 2])
+def test_the_first_of_several_that_failed_comes_next(order: tuple[int, ...], first: int) -> None:
+    known = Sequences()
+    sequences = [(first + 2 * number) % (1 << 31) for number in range(3)]
+    sent = [known.accept(batch(sequence, 2)) for sequence in sequences]
+    for number in order:
+        known.lost(sent[number], GONE)
+    assert [told(known, sequence, 2) for sequence in sequences[1:]] == [Code.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
+    for sequence in sequences:
+        assert told(known, sequence, 2) is None
+        known.accept(batch(sequence, 2))
+
+
+@pytest.mark.parametrize("later", ["stored", "lost"])
+def test_what_becomes_of_a_batch_behind_a_failed_one_says_what_comes_next(later: str) -> None:
+    """One that was answered as failed is in the log all the same where the next one is."""
+    known = Sequences()
+    known.stored(known.accept(batch(0)), 0)
+    one, two = known.accept(batch(1)), known.accept(batch(2))
+    known.lost(one, GONE)
+    assert told(known, 1) == told(known, 3) == Code.REQUEST_TIMED_OUT, "asked again, it may be known"
+    assert known.submit(batch(2)) is two and known.submit(batch(0)) is not None
+    if later == "stored":
+        known.stored(two, 2)
+        assert told(known, 1) == Code.DUPLICATE_SEQUENCE_NUMBER and told(known, 3) is None
+    else:
+        known.lost(two, GONE)
+        assert told(known, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and told(known, 1) is None
+
+
+def test_a_batch_before_the_failed_one_that_is_on_its_way_holds_up_nothing() -> None:
+    known = Sequences()
+    known.accept(batch(0))
+    known.lost(known.accept(batch(1)), GONE)
+    assert told(known, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and told(known, 1) is None
+
+
+def test_a_loss_of_an_epoch_that_is_over_says_nothing_of_the_next_one() -> None:
+    known = Sequences()
+    sent = known.accept(batch(4))
+    known.accept(batch(0, epoch=1))
+    known.lost(sent, GONE)
+    assert told(known, 1, epoch=1) is None
+
+
+def test_more_than_are_kept_may_fail_and_come_again_from_the_first_on() -> None:
+    known = Sequences()
+    for sent in [known.accept(batch(sequence)) for sequence in range(8)]:
+        known.lost(sent, GONE)
+    for sequence in range(8):
+        assert told(known, sequence + 1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert told(known, sequence) is None
+        known.accept(batch(sequence))
+
+
+def test_what_comes_next_is_known_after_a_move_too() -> None:
+    known, moved = Sequences(), Sequences()
+    known.stored(known.accept(batch(0, 3)), 0)
+    known.lost(known.accept(batch(3, 2)), GONE)
+    moved.load(known.dump())
+    assert told(moved, 5) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and told(moved, 3, 2) is None
+    assert told(Sequences(), 5) is None, "of who is not known any is taken"
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
     """A client with up to five batches in flight, answers that are lost, appends that fail, and a broker that is
@@ -106,9 +193,11 @@ def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
                 if rng.random() < 0.7 and sequence == acked:  # else the answer is lost
                     acked += 1
             case 3 if flying and rng.random() < 0.3:
-                for _, sent in reversed(flying):  # an append that fails takes all behind it along
-                    known.lost(sent, NotEnoughBookies("none"))
-                flying, following = [], acked
+                for _, sent in rng.sample(flying, len(flying)):  # an append that fails takes all behind it along
+                    known.lost(sent, GONE)
+                flying = []
+                if rng.random() < 0.5:  # else it has sent more before it hears of that
+                    following = acked
             case 4 if rng.random() < 0.2:
                 fresh = Sequences()
                 fresh.load(known.dump())
