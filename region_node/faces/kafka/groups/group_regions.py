@@ -21,6 +21,8 @@ from region_node.faces.kafka.groups.consumer_group import Group
 if TYPE_CHECKING:
     from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup
 
+CONSUMERS = "consumer"
+"""The protocol type whose members name topics; members of others say nothing of them."""
 Waits = Callable[[Iterable[TopicName], str], str]
 """(topics without partitions, group) -> why it may not work here now; "": it may."""
 
@@ -86,9 +88,14 @@ class GroupLeadership:
 def subscribed(group: Group) -> set[str]:
     """Topics that a member of the group names in its subscription."""
     out: set[str] = set()
-    for member in group.members.values():
+    for member in group.members.values() if group.protocol_type == CONSUMERS else ():
         out |= topics_of(member.metadata(group.protocol) or (member.protocols[0][1] if member.protocols else b""))
     return out
+
+
+def may_name(metadata: bytes) -> int:
+    """How many topics a subscription has at most: so many as it says, and as it has room for."""
+    return max(0, min(int.from_bytes(metadata[2:6], "big"), (len(metadata) - 6) // 3))
 
 
 def topics_of(metadata: bytes) -> set[str]:
@@ -97,7 +104,7 @@ def topics_of(metadata: bytes) -> set[str]:
     """
     out: set[str] = set()
     at = 6
-    for _ in range(int.from_bytes(metadata[2:6], "big") if len(metadata) >= 6 else 0):
+    for _ in range(may_name(metadata)):
         size = int.from_bytes(metadata[at : at + 2], "big")
         if not size:
             break

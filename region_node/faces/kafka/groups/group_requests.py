@@ -15,7 +15,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import GroupMember
-from region_node.faces.kafka.groups.group_regions import subscribed, topics_of
+from region_node.faces.kafka.groups.group_regions import CONSUMERS, may_name, subscribed
 from region_node.faces.kafka.groups.group_rights import named, nobodys
 from region_node.security.authentication.principal import Principal
 
@@ -27,6 +27,8 @@ _NO_OFFSET = -1
 _PROTOCOLS_MAX = 32
 _JOIN_BYTES_MAX = 1 << 20
 """What one member says of itself; a group of more could not be stored."""
+_TOPICS_MAX = 50_000
+"""In all protocols of one member: they are looked at one after another, before anybody asks for rights."""
 _CLIENT_MAX = 256
 """Characters of a client's id that are kept, and are part of its member's."""
 
@@ -69,6 +71,11 @@ def _check_join(fields: Fields) -> None:
             f"a member with {size} bytes of metadata; at most {_JOIN_BYTES_MAX} are taken: subscribe to fewer topics, "
             "or configure one assignor",
         )
+    if fields["protocol_type"] == CONSUMERS and sum(may_name(each["metadata"]) for each in protocols) > _TOPICS_MAX:
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"a member may name {_TOPICS_MAX} topics at most, counted once for each assignor: subscribe to fewer",
+        )
 
 
 async def join_group(connection: KafkaConnection, request: Request) -> Fields:
@@ -82,7 +89,7 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
-        broker.group_leadership.check(fields["group_id"], topics_of(protocols[0][1]) if protocols else ())
+        broker.group_leadership.check(fields["group_id"], named(fields["protocol_type"], protocols[:1]))
         if nobodys(held):  # transactions and other regions write offsets past its coordinator
             await held.offsets.load()
         broker.group_rights.join(_principal(connection), held, named(fields["protocol_type"], protocols))

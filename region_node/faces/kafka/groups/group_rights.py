@@ -21,20 +21,18 @@ from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Protocols
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess
-from region_node.faces.kafka.groups.group_regions import topics_of
+from region_node.faces.kafka.groups.group_regions import CONSUMERS, topics_of
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
 
 ANSWERS_MAX = 1_000
 """Of one group."""
-_CONSUMERS = "consumer"
-"""The protocol type whose members name topics; members of others say nothing of them."""
 
 
 def named(protocol_type: str, protocols: Protocols) -> set[str]:
     """Topics that a member names when it joins."""
-    if protocol_type != _CONSUMERS:
+    if protocol_type != CONSUMERS:
         return set()
     return {topic for metadata in {metadata for _, metadata in protocols} for topic in topics_of(metadata)}
 

@@ -13,7 +13,7 @@ import pytest
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import BY_NAME, Request
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups import group_requests
+from region_node.faces.kafka.groups import group_requests, group_rights
 from region_node.faces.kafka.groups.group_regions import topics_of
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
@@ -133,6 +133,7 @@ def test_topics_end_at_a_name_without_bytes() -> None:
     [
         ([{"name": f"p{number}", "metadata": b""} for number in range(33)], {}),
         ([{"name": "range", "metadata": bytes(600_000)}, {"name": "other", "metadata": bytes(600_000)}], {}),
+        ([{"name": name, "metadata": subscription(*["t"] * 25_001)} for name in ("range", "sticky")], {}),
         ([{"name": "range", "metadata": b""}], {"protocol_type": "c" * 1_050_000}),
         ([{"name": "range", "metadata": b""}], {"group_instance_id": "i" * 1_050_000}),
     ],
@@ -144,11 +145,25 @@ def test_who_joins_with_too_much_is_refused_before_it_is_parsed(
         raise AssertionError("it was parsed")
 
     async def run(face: Face) -> None:
-        monkeypatch.setattr(group_requests, "topics_of", parsed)
+        monkeypatch.setattr(group_rights, "topics_of", parsed)
         head = {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": ""}
         asked = {**head, "protocol_type": "consumer", "protocols": protocols, **more}
         answer = await Client(face.listener).ask("join_group", 6, asked)
         assert answer["error_code"] == Code.INVALID_REQUEST
+
+    with_face(run)
+
+
+def test_a_subscription_of_very_many_topics_and_metadata_of_another_kind_are_taken() -> None:
+    """Who is no consumer says of itself what it wants, and names no topics by it."""
+
+    async def run(face: Face) -> None:
+        client, many = Client(face.listener), subscription(*(f"topic-number-{number}" for number in range(10_000)))
+        for kind, metadata in (("consumer", many), ("connect", b"\0\1\0\x16http://10.0.0.1:8083/" + bytes(900_000))):
+            head = {"group_id": kind, "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": ""}
+            protocols = [{"name": "range", "metadata": metadata}]
+            asked = {**head, "protocol_type": kind, "protocols": protocols}
+            assert (await client.ask("join_group", 3, asked))["error_code"] == 0, kind
 
     with_face(run)
 
