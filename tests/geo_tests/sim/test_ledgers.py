@@ -156,6 +156,7 @@ def trimming_passes_the_slowest_cursor(patch: BrokenRules) -> None:
     patch.setattr(
         ledger_retention, "trim_count", lambda infos, slowest, through, *more: count(infos, through, through, *more)
     )
+    patch.setattr(ledger_retention.LedgerRetention, "_waits", lambda *_: False)
 
 
 def the_claim_ignores_a_conflict(patch: BrokenRules) -> None:
