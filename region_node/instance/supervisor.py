@@ -135,6 +135,7 @@ class Supervisor:
         finally:
             for task in (failed, provision, *waiting):
                 task.cancel()
+        self._processes.all_started()
         for child in children.values():
             child.vital = False  # from here on one that does not start is no reason to end the others
         self._progress("ready")

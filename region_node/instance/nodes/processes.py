@@ -21,6 +21,7 @@ from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime.task_set import TaskSet
+from region_node.instance.nodes.forks import Forked, ForkServer
 from region_node.instance.plan.layout import NodePlan
 
 READY_S = 240.0
@@ -43,7 +44,7 @@ class Child:
     roles: list[str]
     command: list[str]
     ports: dict[str, int]
-    process: asyncio.subprocess.Process | None = None
+    process: asyncio.subprocess.Process | Forked | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     commanded: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -107,6 +108,8 @@ class Processes:
         """stopping: once it is set, nothing is started again. on_fatal: told why the instance cannot start."""
         self._data, self._stopping, self._restart, self._on_fatal = data, stopping, restart, on_fatal
         self.children: dict[str, Child] = {}
+        self._environment = {"GRPC_VERBOSITY": "ERROR", **os.environ}
+        self._forks = ForkServer(data, self._environment)
         self._watchers = TaskSet("the watch over a process has ended")
 
     def find(self, name: str) -> Child:
@@ -122,26 +125,37 @@ class Processes:
                 return
             child.ready.clear()
             child.started_at = time.monotonic()
-            with self.log_of(child).open("ab") as log:
-                spawning = asyncio.ensure_future(
-                    asyncio.create_subprocess_exec(
-                        *child.command,
-                        stdin=asyncio.subprocess.DEVNULL,
-                        stdout=asyncio.subprocess.PIPE,
-                        stderr=log,
-                        start_new_session=True,
-                        cwd=self._data,
-                        env={"GRPC_VERBOSITY": "ERROR", **os.environ},
-                    )
-                )
-                try:
-                    child.process = await asyncio.shield(spawning)
-                except (
-                    asyncio.CancelledError
-                ):  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
-                    child.process = await spawning
-                    raise
+            spawning = asyncio.ensure_future(self._begin(child))
+            try:
+                child.process = await asyncio.shield(spawning)
+            except (
+                asyncio.CancelledError
+            ):  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
+                child.process = await spawning
+                raise
             self._watchers.spawn(self._watch(child, child.process))
+
+    async def _begin(self, child: Child) -> asyncio.subprocess.Process | Forked:
+        """Forked where that can be, else as a program. Raises OSError."""
+        with self.log_of(child).open("ab") as log:
+            if self._forks.takes(child.command):
+                try:
+                    return await self._forks.fork(child.command, log.fileno())
+                except OSError as error:
+                    say("process.not_forked", name=child.name, error=str(error))
+            return await asyncio.create_subprocess_exec(
+                *child.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                cwd=self._data,
+                env=self._environment,
+            )
+
+    def all_started(self) -> None:
+        """From here on each start is a program's: a release may have been installed meanwhile."""
+        self._forks.finish()
 
     async def start(self, child: Child) -> None:
         """One that somebody wanted down; returns once it is ready. Raises ConfigError with why it is not, OSError."""
@@ -265,6 +279,7 @@ class Processes:
         """Ends every child and every watcher. `stopping` is set before, or they would be started again."""
         await self.end(list(self.children.values()))
         await self._watchers.close()
+        await self._forks.close()
 
     def last_words(self, child: Child) -> str:
         """The last line of its log."""
@@ -274,7 +289,7 @@ class Processes:
             lines = []
         return lines[-1] if lines else "it said nothing"
 
-    async def _watch(self, child: Child, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, child: Child, process: asyncio.subprocess.Process | Forked) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             if b'"ready"' in line:
@@ -308,7 +323,7 @@ class Processes:
         except (HeliographError, OSError) as error:
             say("process.not_revived", name=child.name, error=str(error))
 
-    def _is_over(self, child: Child, process: asyncio.subprocess.Process) -> bool:
+    def _is_over(self, child: Child, process: asyncio.subprocess.Process | Forked) -> bool:
         return self._stopping.is_set() or child.unwanted or child.process is not process
 
     def log_of(self, child: Child) -> Path:
