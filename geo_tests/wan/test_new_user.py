@@ -139,7 +139,6 @@ def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_star
         f"{tmp_path}/begun\nwait\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr(instance, "PROGRAM", str(program))
 
     def asked(process: subprocess.Popen[str], timeout: float) -> None:
         eventually((tmp_path / "begun").exists, "the program runs")
@@ -148,7 +147,7 @@ def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_star
 
     monkeypatch.setattr(subprocess.Popen, "communicate", asked)
     with pytest.raises(subprocess.TimeoutExpired):
-        instance.heliograph("up")
+        instance.heliograph("up", program=str(program))
     assert (tmp_path / "ended").exists()
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.guide.forks import begin
 from tests.guide.page import Command, Page
 
 _ENDS_S = 120.0
@@ -49,10 +50,7 @@ class Shell:
         path = f"{self._scratch}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         self.environment = {**kept, "PATH": path, "PWD": str(folder), **environment}
         self._staying: list[subprocess.Popen[str]] = []
-        command = [*self.prefix, sys.executable, "-m", "tests.guide.forks", str(self._scratch)]
-        self._forks = subprocess.Popen(
-            command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], start_new_session=True
-        )
+        self._forks = begin(self._scratch, self.prefix)
 
     def __enter__(self) -> Self:
         assert self._forks.stdout is not None and self._forks.stdout.readline() == b"ready\n"
