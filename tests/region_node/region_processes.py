@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Self
+
+from tests.region_node.forked_processes import begin
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -26,16 +26,10 @@ class Process:
         path = folder / f"{self.name}.json"
         path.write_text(json.dumps(settings))
         self.log_path = folder / f"{self.name}.log"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HELIOGRAPH_")}
+        own = ("HELIOGRAPH_", "PYTEST_CURRENT_TEST")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
         with self.log_path.open("ab") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "region_node.process", "--settings", str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=REPOSITORY,
-                env=environment,
-            )
+            self.popen = begin(REPOSITORY, path, settings["roles"], environment, log)
         self.ports: dict[str, int] = {}
 
     def wait_ready(self) -> Self:
