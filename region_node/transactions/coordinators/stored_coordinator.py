@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put, pages_under
@@ -36,6 +37,7 @@ from region_node.transactions.coordinators.coordinator import (
 )
 from region_node.transactions.coordinators.transaction_latency import Latencies
 from region_node.transactions.participants.transaction_errors import NoCoordinator, TransactionState
+from replicator.log.transaction_buffer import PARTICIPANTS_MAX
 
 log = logging.getLogger("region_node.transactions")
 
@@ -46,6 +48,8 @@ _OPS_MAX = 500
 _BYTES_MAX = 2 << 20
 _RETRY = Backoff(0.05, 2.0, spread=(0.5, 1.5))
 _WRITE_TRIES = 5
+_TOLD_AT_ONCE = 32
+"""Participants of one transaction that are on their way to its end at a time."""
 
 
 def open_key(txn: TxnId) -> str:
@@ -228,12 +232,13 @@ class StoredCoordinator:
             commit = txn.status is TransactionStatus.COMMITTING
             left: list[tuple[str, str | None]] = [(topic, None) for topic in txn.partitions]
             left += txn.subscriptions
+            named = list(txn.partitions) if commit and len(txn.partitions) <= PARTICIPANTS_MAX + 1 else []
             empty = set[str]()
-            await self._end_all(left, number, commit, empty)
-            if commit and empty:  # the others have named them, and other regions would wait for their parts
-                await self._end_all(
-                    [(topic, None) for topic in txn.partitions if topic not in empty], number, commit, empty, again=True
-                )
+            await self._end_all(left, partial(self._end_one, number, commit, named, empty, False))
+            if empty and (named := [topic for topic in named if topic not in empty]):
+                # the others have named them, and other regions would wait for their parts
+                again = partial(self._end_one, number, commit, named, empty, True)
+                await self._end_all([(topic, None) for topic in named], again)
             if (changed := self.core.done(number, self._clock.wall_ms())) is not None:
                 await self._store(changed)
                 self.latencies.ended(max(0, changed.ended_ms - changed.opened_ms))
@@ -250,34 +255,50 @@ class StoredCoordinator:
                 )
 
     async def _end_all(
-        self, left: list[tuple[str, str | None]], number: int, commit: bool, empty: set[str], *, again: bool = False
+        self, left: list[tuple[str, str | None]], end_one: Callable[[str, str | None], Awaitable[bool]]
     ) -> None:
-        """Returns once it is ended in each. empty: topics that have no part in it; those found now are added. again:
-        they are not named any more.
-        """
+        """Returns once it is ended in each."""
         failures = 0
         while left:
-            results = await asyncio.gather(
-                *(self._end_one(topic, name, number, commit, empty, again) for topic, name in left)
-            )
-            left = [one for one, ended in zip(left, results, strict=True) if not ended]
+            each, left = iter(left), []
+            await asyncio.gather(*(self._end_some(each, left, end_one) for _ in range(_TOLD_AT_ONCE)))
+            self._check()
             if left:
                 failures += 1
                 await asyncio.sleep(_RETRY.pause_s(failures, self._rng))
-            self._check()
+                self._check()
+
+    async def _end_some(
+        self,
+        each: Iterator[tuple[str, str | None]],
+        left: list[tuple[str, str | None]],
+        end_one: Callable[[str, str | None], Awaitable[bool]],
+    ) -> None:
+        """Takes from `each` until nothing is there, or this object has ended. left: what has to be told again."""
+        for topic, name in each:
+            if self.failed is not None:
+                return
+            if not await end_one(topic, name):
+                left.append((topic, name))
+            await asyncio.sleep(0)  # others have their turn, also where one is gone, which says so at once
 
     async def _end_one(
-        self, topic: str, subscription: str | None, number: int, commit: bool, empty: set[str], again: bool
+        self,
+        number: int,
+        commit: bool,
+        named: list[str],
+        empty: set[str],
+        again: bool,
+        topic: str,
+        subscription: str | None,
     ) -> bool:
-        """Whether it is ended there for good."""
+        """Whether it is ended there for good. named: the topics that each names in its end, but for itself. empty:
+        topics that have no part in it; those found now are added. again: they are not named any more.
+        """
         txn, low, began = (self.number, number), self.core.low_watermark, self._clock.monotonic()
         try:
             if subscription is None:
-                others = (
-                    [o for o in self.core.find(number).partitions if o != topic and not (again and o in empty)]
-                    if commit
-                    else []
-                )
+                others = [other for other in named if other != topic and not (again and other in empty)]
                 if not await self._participants.end_partition(
                     topic, txn, commit=commit, low=low, others=others, again=again
                 ):

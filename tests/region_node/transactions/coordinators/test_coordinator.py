@@ -123,6 +123,7 @@ class Nobody:
         self.gone: set[str] = set()
         self.let = asyncio.Event()
         self.let.set()
+        self.at_once = 0
 
     async def end_partition(
         self,
@@ -134,6 +135,7 @@ class Nobody:
         others: Sequence[str] = (),
         again: bool = False,
     ) -> bool:
+        self.at_once += 1
         await self.let.wait()
         if topic in self.gone:
             raise NotFound(topic)
@@ -249,6 +251,28 @@ def test_topics_that_had_no_part_in_a_commit_are_not_named_in_the_end(commit: bo
             if commit
             else [(topic, [], False) for topic, _, _ in first]
         )
+        await kept.close()
+
+    simulated(test)
+
+
+def test_an_end_in_very_many_topics_is_told_to_a_few_at_a_time_and_names_none() -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        kept = await load()
+        for count, named in ((201, 200), (202, 0)):
+            parts.let.clear()
+            parts.at_once, parts.named, parts.without = 0, [], {"t7"}
+            txn = await kept.begin(60_000, "me")
+            await kept.join(txn[1], [f"t{number}" for number in range(count)], [], "me")
+            ending = asyncio.ensure_future(kept.end(txn[1], commit=True, owner="me"))
+            await asyncio.sleep(1)
+            assert parts.at_once == 32
+            parts.let.set()
+            await ending
+            first = [len(others) for _, others, again in parts.named if not again]
+            assert first == [named] * count, "a marker names 200 others at most"
+            again = [len(others) for _, others, again in parts.named if again]
+            assert again == ([named - 1] * (count - 1) if named else []), "where none was named, none is taken back"
         await kept.close()
 
     simulated(test)
