@@ -117,6 +117,8 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
             raise ProducerFenced("another producer has taken the topic over")
     if ready:
         connection.producing.ready(handle)
+    else:
+        connection.producing.wait(handle)
     if cluster:
         del connection.cutter.producers[handle.id]
         connection.cutter.replicators[handle.id] = cluster

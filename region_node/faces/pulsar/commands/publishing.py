@@ -32,6 +32,10 @@ TOPIC_MIGRATED_SINCE = 20
 """The version of the protocol."""
 PARTS_MAX = 1000
 """Of one connection: transactions of topics that are remembered; what is forgotten is asked for again."""
+HELD_BYTES_MAX = 1 << 20
+"""Of one connection: SENDs of producers that are still being made. Clients send none before PRODUCER_SUCCESS."""
+_HELD_RUN_BYTES = 1 << 10
+"""What a run takes that is held, beside its entries."""
 NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator_enabled and start the brokers again"
 
 
@@ -54,6 +58,7 @@ class ProducerHandle:
         "schema_version",
         "sent",
         "topic",
+        "waits",
     )
 
     def __init__(self, producer_id: int, name: str, request_id: int, *, in_order: bool = False) -> None:
@@ -63,6 +68,8 @@ class ProducerHandle:
         self.producer: Producer | None = None
         self.schema_version = b""
         self.ready = False
+        self.waits = False
+        """It is made, and another producer has the topic for itself."""
         self.closed = False
         self.held: list[SendRun] = []
         self.sent = self.answered = 0
@@ -174,6 +181,7 @@ class ConnectionProducers:
         """Transactions of this client that topics are known to take part in."""
         self._waiting: dict[Topic, deque[SendRun]] = {}
         """What was cut for a topic since one of its runs began to wait until that is known."""
+        self._held_bytes = 0
 
     def begin(self, handle: ProducerHandle) -> None:
         """From here on SENDs with this id are this producer's; they wait until it is ready."""
@@ -185,19 +193,42 @@ class ConnectionProducers:
         assert handle.topic is not None
         handle.ready = True
         self._connection.cutter.producers[handle.id] = (handle.topic, handle.name)
-        held, handle.held = handle.held, []
-        for event in held:
-            self._publish(handle.topic, event)
+        handle.waits = False
+        for event in self._release(handle):
+            self._take(handle.topic, event)
+
+    def wait(self, handle: ProducerHandle) -> None:
+        """It is made, and has no access yet: nothing is taken from it before `ready`."""
+        handle.waits = True
+        self._check_held(handle)
 
     def take(self, event: SendRun) -> None:
         """A run that was cut."""
-        self._connection.listener.budget.take(self._connection, event.run.size_bytes)
         group = event.group
         if isinstance(group, ProducerHandle):
             group.held.append(event)
+            self._held_bytes += event.run.size_bytes + _HELD_RUN_BYTES
+            self._check_held(group)
         else:
             assert isinstance(group, Topic)
-            self._publish(group, event)
+            self._take(group, event)
+
+    def _take(self, topic: Topic, event: SendRun) -> None:
+        self._connection.listener.budget.take(self._connection, event.run.size_bytes)
+        self._publish(topic, event)
+
+    def _check_held(self, handle: ProducerHandle) -> None:
+        """Ends the connection of who sends to a topic that another producer has, or too much before an answer."""
+        if (handle.waits and handle.held) or self._held_bytes > HELD_BYTES_MAX:
+            self._connection.close(
+                f"producer {handle.id} sends before it may: wait for PRODUCER_SUCCESS with producer_ready"
+            )
+
+    def _release(self, handle: ProducerHandle) -> list[SendRun]:
+        """Returns what was held of it, which is held no more."""
+        held, handle.held = handle.held, []
+        self._held_bytes -= sum(event.run.size_bytes + _HELD_RUN_BYTES for event in held)
+        return held
 
     def _publish(self, topic: Topic, event: SendRun) -> None:
         """At once, unless it is not known yet whether the topic takes part in the run's transaction."""
@@ -348,9 +379,7 @@ class ConnectionProducers:
         handle.closed = True
         self._connection.cutter.producers.pop(handle.id, None)
         self._connection.cutter.replicators.pop(handle.id, None)
-        for event in handle.held:
-            self._connection.listener.budget.give(event.run.size_bytes)
-        handle.held = []
+        self._release(handle)
 
     def forget(self, handle: ProducerHandle) -> None:
         """The producer is gone, here and in its topic."""

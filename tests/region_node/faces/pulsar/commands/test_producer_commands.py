@@ -293,14 +293,44 @@ def test_reading_stops_above_the_budget() -> None:
     with_broker(test, inflight_bytes_max=6 << 20)
 
 
-def test_the_budget_is_given_back_by_what_is_gone() -> None:
+def test_what_is_sent_before_its_producer_is_made_takes_nothing_of_the_budget_and_is_bounded() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         broker.owned = lambda topic: False
-        client.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1) + send(1, 0, entry(b"x")))
-        assert broker.listener.budget.used > 0
+        made = frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
+        client.raw(made + send(1, 0, entry(b"x" * 900_000)))
+        assert broker.listener.budget.used == 0 and client.transport.reading
         await settle()
-        assert broker.listener.budget.used == 0
+        client.raw(made + send(1, 0, entry(b"x" * 900_000)))
+        assert not client.protocol.closed, "what went with the producer is held no more"
+        client.raw(send(1, 1, entry(b"x" * 200_000)))
+        assert client.protocol.closed and broker.listener.budget.used == 0
+        other = await broker.client()
+        other.raw(
+            made
+            + b"".join(
+                send(1, i, entry(b"x")) + frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
+                for i in range(1100)
+            )
+        )
+        assert other.protocol.closed, "each run counts, however small"
+        await settle()
+
+    with_broker(test)
+
+
+def test_who_waits_for_access_and_sends_is_closed_and_takes_nothing_of_the_budget() -> None:
+    async def test(broker: Broker) -> None:
+        one, two, three = await broker.client(), await broker.client(), await broker.client()
+        await one.producer(1, producer_access_mode=1)
+        await two.producer(1, producer_access_mode=2)
+        ((answer, _),) = await two.do(send(1, 0, entry(b"x")))
+        assert "producer_ready" in answer.error.message and two.protocol.closed
+        three.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_access_mode=2))
+        three.raw(send(1, 0, entry(b"x")))
+        await settle()
+        assert three.protocol.closed and broker.listener.budget.used == 0
+        await publish(one, 3)
 
     with_broker(test)
 
