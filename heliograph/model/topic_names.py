@@ -18,6 +18,10 @@ _PART = re.compile(r"(?!\.\.?\Z)[-=:.\w]+\Z")
 _WRONG = "may hold only letters, digits, and -=:._, and is neither . nor .."
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PARTITION = "-partition-"
+NAME_MAX = 4096
+"""Characters of a topic's full name."""
+_SHOWN = 200
+"""Characters of a wrong name that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,15 @@ class TopicName:
     @classmethod
     def parse(cls, text: str) -> TopicName:
         """Takes full and short names (`x` is `persistent://public/default/x`). Raises NotAllowed with the reason."""
+        if len(text) > NAME_MAX:
+            raise NotAllowed(f"topic {text[:_SHOWN]!r}...: more than {NAME_MAX} characters in the name")
         domain, separator, rest = text.partition("://")
         if not separator:
             domain, rest = "persistent", text
             if "/" not in rest:
                 rest = f"public/default/{rest}"
+            if len(rest) + len("persistent://") > NAME_MAX:
+                raise NotAllowed(f"topic {text[:_SHOWN]!r}...: more than {NAME_MAX} characters in the full name")
         if domain not in ("persistent", "non-persistent"):
             raise NotAllowed(f"topic {text!r}: the domain must be persistent or non-persistent, not {domain!r}")
         parts = rest.split("/", 2)
@@ -50,8 +58,8 @@ class TopicName:
             for part in local.split("/"):
                 if part in (".", ".."):
                     raise NotAllowed(f"topic {text!r}: {part!r} is no name, nor a part of one")
-        if _CONTROL.search(local) or len(text) > 4096:
-            raise NotAllowed(f"topic {text!r}: control characters or more than 4096 characters in the name")
+        if _CONTROL.search(local):
+            raise NotAllowed(f"topic {text!r}: control characters in the name")
         return cls(intern(domain), tenant, namespace, local)
 
     @property
@@ -86,7 +94,7 @@ class TopicName:
 def check_name(kind: str, text: str) -> str:
     """Returns `text` where it may name a tenant, namespace, region, or subscription part. Raises NotAllowed."""
     if not _PART.match(text):
-        raise NotAllowed(f"{kind} name {text!r} {_WRONG}")
+        raise NotAllowed(f"{kind} name {text[:_SHOWN]!r} {_WRONG}")
     return text
 
 

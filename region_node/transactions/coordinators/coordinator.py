@@ -24,7 +24,6 @@ from enum import IntEnum
 
 from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.model.topic_names import TopicName
 from region_node.transactions.participants.transaction_errors import (
     NoSuchTransaction,
     TransactionFull,
@@ -155,11 +154,13 @@ class Txn:
 
 
 def tenants_of(topics: Iterable[str]) -> set[str]:
-    """topics: names as clients give them, which parse."""
-    return {
-        rest.partition("/")[0] if (rest := topic.partition("://")[2]) else TopicName.parse(topic).tenant
-        for topic in topics
-    }
+    """topics: whole names, or short ones, which versions before kept as clients gave them."""
+    return {_tenant_of(topic.partition("://")[2] or topic) for topic in topics}
+
+
+def _tenant_of(rest: str) -> str:
+    tenant, slash, _ = rest.partition("/")
+    return tenant if slash else "public"
 
 
 def _size_of(topics: Iterable[str], pairs: Iterable[tuple[str, str]]) -> int:

@@ -14,15 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from heliograph.kv.metadata_store import MetadataStore
+from heliograph.kv.metadata_store import MetadataStore, check_key
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
+from local_meta import keys
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from region_node.topics.serving.topic_service import TopicService
 
 log = logging.getLogger("region_node.transactions")
+
+_SURELY_STORED = 256
+"""A topic whose name has as many characters has keys that the metadata takes."""
 
 Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int, Sequence[str], bool], Awaitable[bool]]
 """(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics, again): ends it there,
@@ -163,14 +168,15 @@ class Transactions:
         return await (await self.coordinator(number)).begin(ttl_ms, owner)
 
     async def add_partitions(self, txn: TxnId, topics: list[str], owner: str | None = None) -> None:
-        """topics: names that parse, kept as they are given. Raises NoCoordinator, NoSuchTransaction, TransactionState,
-        NotAllowed.
+        """topics: their names, as a client gives them. Raises NoCoordinator, NoSuchTransaction, TransactionState,
+        NotAllowed (also where no topic can have such a name).
         """
-        await (await self.coordinator(txn[0])).join(txn[1], topics, [], owner)
+        await (await self.coordinator(txn[0])).join(txn[1], [_full(topic) for topic in topics], [], owner)
 
     async def add_subscriptions(self, txn: TxnId, pairs: list[tuple[str, str]], owner: str | None = None) -> None:
         """pairs: (name of a topic, subscription). Raises as `add_partitions`."""
-        await (await self.coordinator(txn[0])).join(txn[1], [], pairs, owner)
+        full = [(_full(topic), name) for topic, name in pairs]
+        await (await self.coordinator(txn[0])).join(txn[1], [], full, owner)
 
     async def end(self, txn: TxnId, *, commit: bool, owner: str | None = None) -> None:
         """Returns when every participant has it durably; the same again succeeds. Raises NoCoordinator,
@@ -191,10 +197,9 @@ class Transactions:
         if found.status is not TransactionStatus.OPEN:
             raise NotAllowed(f"{name} is {found.status.name}: begin another one")
         if subscription is None:
-            part = topic in found.partitions or any(_full(each) == topic for each in found.partitions)
+            part = any(each in found.partitions for each in _spellings(topic))
         else:
-            pair = topic, subscription
-            part = pair in found.subscriptions or any((_full(each), sub) == pair for each, sub in found.subscriptions)
+            part = any((each, subscription) in found.subscriptions for each in _spellings(topic))
         if not part:
             what = topic if subscription is None else f"{topic}'s subscription {subscription!r}"
             raise NotAllowed(f"{what} is not in {name}: add it first, as clients do")
@@ -207,20 +212,29 @@ class Transactions:
         """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be
         tried again.
         """
-        topic, others = str(TopicName.parse(topic)), [str(TopicName.parse(other)) for other in others]
-        owner = await self._ownership().owner(topic)
+        topic, owner = await self._owner(topic)
+        others = _possible(others)
         if owner is not self._ownership().record:
             return await self._at(owner, topic, None, txn, commit, low, others, again)
         return await self.end_here(topic, None, txn, commit=commit, low=low, others=others, again=again)
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
         """The same of a subscription."""
-        topic = str(TopicName.parse(topic))
-        owner = await self._ownership().owner(topic)
+        topic, owner = await self._owner(topic)
         if owner is not self._ownership().record:
             await self._at(owner, topic, subscription, txn, commit, low)
         else:
             await self.end_here(topic, subscription, txn, commit=commit, low=low)
+
+    async def _owner(self, topic: str) -> tuple[str, BrokerRecord]:
+        """Returns its full name, and who owns it. Raises NotFound where it cannot be there: versions before took names
+        that no topic has, and a region may cease to serve a namespace.
+        """
+        try:
+            topic = _full(topic)
+            return topic, await self._ownership().owner(topic)
+        except NotAllowed as error:
+            raise NotFound(str(error)) from error
 
     async def _at(
         self,
@@ -324,5 +338,23 @@ class Transactions:
 
 
 def _full(topic: str) -> str:
-    """The whole name of a topic, as its broker knows it."""
-    return str(TopicName.parse(topic))
+    """The whole name of a topic, as its broker knows it. Raises NotAllowed where none can have it."""
+    full = str(TopicName.parse(topic))
+    if len(full) > _SURELY_STORED:
+        check_key(keys.managed_ledger(full))
+    return full
+
+
+def _possible(topics: Iterable[str]) -> list[str]:
+    """The whole names of those that can be there: versions before took others as well."""
+    full = []
+    for topic in topics:
+        with suppress(NotAllowed):
+            full.append(_full(topic))
+    return full
+
+
+def _spellings(topic: str) -> list[str]:
+    """A topic's whole name, and what versions before kept in its place where a client had given that."""
+    domain, _, rest = topic.partition("://")
+    return [topic, rest, rest.removeprefix("public/default/")] if domain == "persistent" else [topic]

@@ -49,6 +49,25 @@ def test_wrong_names_are_refused_with_a_reason(text: str) -> None:
         TopicName.parse(text)
 
 
+def test_the_full_name_is_bounded_however_it_is_given_and_an_error_repeats_little_of_it() -> None:
+    longest = str(TopicName.parse("x" * (4096 - len("persistent://public/default/"))))
+    assert len(longest) == 4096 and str(TopicName.parse(longest)) == longest
+    assert str(TopicName.parse(longest.removeprefix("persistent://"))) == longest
+    for text in (
+        longest.removeprefix("persistent://public/default/") + "x",
+        longest.removeprefix("persistent://") + "x",
+        longest + "x",
+        "x" * 5_000_000,
+        "x/" * 2_500_000,
+    ):
+        with pytest.raises(NotAllowed, match="4096 characters") as error:
+            TopicName.parse(text)
+        assert len(str(error.value)) < 400
+    with pytest.raises(NotAllowed) as error:
+        check_name("tenant", "/" * 5_000_000)
+    assert len(str(error.value)) < 400
+
+
 def test_dots_within_a_name_are_no_path() -> None:
     for name in ("...", "a.b", "..a", ".a"):
         assert check_name("tenant", name) == TopicName.parse(f"persistent://{name}/{name}/{name}").local == name

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.errors import NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX, UNKNOWN_ACKS_MAX
 from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
@@ -73,6 +74,65 @@ def test_what_is_published_in_a_transaction_comes_with_its_commit_and_in_order()
         assert await end(client, txn) is None  # its answer was lost
         assert await end(client, txn, 1) == pb.InvalidTxnStatus
         assert await publish(client, 6, b"t3", txn) == [K.SEND_ERROR]
+
+    with_transactions(test)
+
+
+@pytest.mark.parametrize("name", ["x" * 4069, "x" * 4096, f"persistent://public/default/{'x' * 4060}", "é" * 900])
+def test_a_topic_that_cannot_be_there_joins_no_transaction_and_one_that_has_keeps_it_not_from_ending(name: str) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        txn = await begin(client)
+        where = [pb.Subscription(topic=name, subscription="s")]
+        for command, fields in (
+            (K.ADD_PARTITION_TO_TXN, {"partitions": [name]}),
+            (K.ADD_SUBSCRIPTION_TO_TXN, {"subscription": where}),
+        ):
+            assert (await ask(client, command, **fields, **txn)).error == pb.NotAllowedError
+        coordinator = broker.transactions.loaded[0]
+        await coordinator.join(txn["txnid_least_bits"], [name], [(name, "s")])  # as a version before has let it
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=["t"], **txn)
+        assert await publish(client, 0, b"t0", txn) == [K.SEND_RECEIPT]
+        await coordinator.close()
+        assert await end(client, txn) is None
+        other = await begin(client)
+        assert broker.transactions.loaded[0].core.low_watermark == other["txnid_least_bits"]
+
+    with_transactions(test)
+
+
+def test_a_topic_of_a_namespace_that_is_not_served_here_any_more_has_ended_its_transactions() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        txn = await begin(client)
+        await join(client, txn)
+        ownership: Any = broker.transactions._ownership()
+
+        async def owner(topic: str) -> Any:
+            raise NotAllowed("not served in this region")
+
+        ownership.owner = owner
+        assert await end(client, txn) is None
+
+    with_transactions(test)
+
+
+@pytest.mark.parametrize("name", ["t", "public/default/t", TOPIC])
+def test_a_topic_takes_part_however_its_name_is_given(name: str) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        txn = await begin(client)
+        assert not (await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[name], **txn)).HasField("error")
+        coordinator = broker.transactions.loaded[0]
+        assert list(coordinator.core.find(txn["txnid_least_bits"]).partitions) == [TOPIC]
+        before = await begin(client)
+        await coordinator.join(before["txnid_least_bits"], [name], [])  # as a version before kept it
+        for sequence, each in enumerate((txn, before)):
+            assert await publish(client, sequence, b"tx", each) == [K.SEND_RECEIPT]
+            assert await end(client, each) is None
 
     with_transactions(test)
 
