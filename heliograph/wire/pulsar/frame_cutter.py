@@ -35,6 +35,21 @@ from heliograph.wire.varint import read_varint, varint
 HANDSHAKE_BYTES_MAX = 64 << 10
 MESSAGE_BYTES_MAX = 5 << 20
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + (10 << 10)
+COMMAND_BYTES_MAX = 256 << 10
+"""Of a command, without what follows it: all of it is worked through before anybody asks for rights."""
+COMMAND_BYTES_MAX_OF: dict[int, int] = {
+    BaseCommand.PRODUCER: 1 << 20,
+    BaseCommand.SUBSCRIBE: 1 << 20,
+    BaseCommand.GET_OR_CREATE_SCHEMA: 1 << 20,
+    BaseCommand.ADD_PARTITION_TO_TXN: 1 << 20,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: 1 << 20,
+    BaseCommand.ACK: 2 << 20,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: 2 << 20,
+}
+"""Of those that bring a schema, many names, or many ids."""
+_TEXTS_MAX = 50_000
+"""Fields and elements of a command that has texts in other letters than ASCII's: each is looked at by itself."""
+_NO_TEXTS = frozenset((BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES))
 PRIVATE_MIN = 1000
 SEQUENCE_MAX = (1 << 63) - 1
 IN_ORDER = "heliograph.in_order"
@@ -656,7 +671,14 @@ def _plainly_true(data: bytes, view: memoryview, entry: int, size: int, end: int
     return not untrue_count(metadata, len(payload), messages)
 
 
+def _check_size(size: int, kind: int) -> None:
+    if size > (size_max := COMMAND_BYTES_MAX_OF.get(kind, COMMAND_BYTES_MAX)):
+        raise PeerError(f"a command of {size} bytes; at most {size_max} are allowed of this one")
+
+
 def _parse(view: memoryview) -> BaseCommand:
+    if len(view) > COMMAND_BYTES_MAX:  # clients write the type first
+        _check_size(len(view), view[1] if view[0] == 8 else -1)
     command = BaseCommand()
     blob = bytes(view)
     try:
@@ -667,21 +689,27 @@ def _parse(view: memoryview) -> BaseCommand:
         raise PeerError("a command that lacks what it must have, or of a type that is not known")
     if not command.HasField(_FIELDS[command.type]) and command.type not in (BaseCommand.PING, BaseCommand.PONG):
         raise PeerError(f"a command {BaseCommand.Type.Name(command.type)} without its content")
-    if command.type != BaseCommand.ACK and not blob.isascii() and not _is_text(command):
-        raise PeerError("a string that is not UTF-8")
+    _check_size(len(blob), command.type)  # it may have come twice
+    if command.type not in _NO_TEXTS and not blob.isascii():
+        _check_texts(command, 0)
     return command
 
 
-def _is_text(message: Message) -> bool:
-    """False where a string field holds something else: the decoder then gives bytes for it."""
+def _check_texts(message: Message, before: int) -> int:
+    """Returns how many fields and elements there are, with those before. Raises PeerError where a string field holds
+    something else: the decoder then gives bytes for it.
+    """
+    count = before
     for field, value in message.ListFields():
         for item in value if field.is_repeated else (value,):
+            count += 1
+            if count > _TEXTS_MAX:
+                raise PeerError(f"a command of more than {_TEXTS_MAX} fields: send several")
             if isinstance(item, Message):
-                if not _is_text(item):
-                    return False
+                count = _check_texts(item, count)
             elif field.type == FieldDescriptor.TYPE_STRING and not isinstance(item, str):
-                return False
-    return True
+                raise PeerError("a string that is not UTF-8")
+    return count
 
 
 def _flow(data: bytes, at: int, stop: int) -> Flow | None:

@@ -31,7 +31,7 @@ from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAM
 from region_node.transactions.coordinators.replicated_transactions import Arrivals
 from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, StoredCoordinator, as_stored
-from region_node.transactions.participants.transaction_errors import NoCoordinator
+from region_node.transactions.participants.transaction_errors import NoCoordinator, TransactionFull
 from replicator.log.transaction_buffer import only_to
 
 if TYPE_CHECKING:
@@ -166,6 +166,14 @@ class Transactions:
     async def begin(self, number: int, ttl_ms: int, owner: str = "") -> TxnId:
         """Raises NoCoordinator, NotAllowed (too many are open)."""
         return await (await self.coordinator(number)).begin(ttl_ms, owner)
+
+    def check_participants(self, count: int) -> None:
+        """Raises TransactionFull where no transaction may have so many topics and subscriptions."""
+        if count > (count_max := self.settings.limits.participants_max):
+            raise TransactionFull(
+                f"{count} topics or subscriptions; at most {count_max} may take part in a transaction: use fewer of "
+                "them in one, or raise broker.transactions.limits.participants_max"
+            )
 
     async def add_partitions(self, txn: TxnId, topics: list[str], owner: str | None = None) -> None:
         """topics: their names, as a client gives them. Raises NoCoordinator, NoSuchTransaction, TransactionState,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthorized
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
 from region_node.faces.pulsar.commands.publishing import NO_TRANSACTIONS
@@ -50,6 +51,7 @@ _ANSWERS = {
         "endTxnOnSubscriptionResponse",
     ),
 }
+_JOINS = {Kind.ADD_PARTITION_TO_TXN: "partitions", Kind.ADD_SUBSCRIPTION_TO_TXN: "subscription"}
 
 
 def on_transaction(connection: PulsarConnection, command: pb.BaseCommand) -> None:
@@ -65,8 +67,10 @@ async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:
     if "txnid_least_bits" in asked.DESCRIPTOR.fields_by_name:
         part.txnid_least_bits, part.txnid_most_bits = asked.txnid_least_bits, asked.txnid_most_bits
     try:
-        _check_rights(connection, kind, asked)
         transactions = connection.listener.transactions
+        if transactions is not None and kind in _JOINS:
+            transactions.check_participants(len(getattr(asked, _JOINS[kind])))
+        await _check_rights(connection, kind, asked)
         if transactions is None:
             raise NoCoordinator(NO_TRANSACTIONS)
         await _act(connection, transactions, kind, asked, part)
@@ -76,15 +80,18 @@ async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:
     connection.send(response)
 
 
-def _check_rights(connection: PulsarConnection, kind: Any, asked: Any) -> None:
+async def _check_rights(connection: PulsarConnection, kind: Any, asked: Any) -> None:
     """What joins a transaction is written to when it ends. Raises Unauthorized."""
+    pace = RowPace()
     if kind == Kind.NEW_TXN:
         connection.identity.check_transactions()
     elif kind == Kind.ADD_PARTITION_TO_TXN:
         for topic in asked.partitions:
+            await pace.row()
             connection.identity.check(Action.PRODUCE, TopicName.parse(topic))
     elif kind == Kind.ADD_SUBSCRIPTION_TO_TXN:
         for one in asked.subscription:
+            await pace.row()
             connection.identity.check_subscribe(TopicName.parse(one.topic), one.subscription)
     elif kind in (Kind.END_TXN_ON_PARTITION, Kind.END_TXN_ON_SUBSCRIPTION):
         security, principal = connection.listener.security, connection.identity.principal

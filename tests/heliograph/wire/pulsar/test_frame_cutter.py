@@ -12,8 +12,11 @@ import crc32c
 import pytest
 
 from heliograph.model.errors import PeerError
+from heliograph.wire.pulsar import frame_cutter
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import (
+    COMMAND_BYTES_MAX,
+    COMMAND_BYTES_MAX_OF,
     FRAME_BYTES_MAX,
     BadSend,
     Flow,
@@ -328,6 +331,60 @@ def test_the_limit_counts_before_the_frame_is_whole() -> None:
     made = FrameCutter(bytes_max=100)
     with pytest.raises(PeerError):
         cut(made, struct.pack(">II", 101, 50))
+
+
+def command_of(kind: int, size_bytes: int, *, end: bytes = b"") -> bytes:
+    """A frame of a command of so many bytes, most of which no version knows. end: what follows it."""
+    whole = frame(kind, **FIELDS[kind])[8:]
+    missing = size_bytes - len(whole) - len(end)
+    filler = b"\xfa\x7f" + varint(missing - 5) + bytes(missing - 5)
+    body = whole + filler + end
+    assert len(body) == size_bytes
+    return struct.pack(">II", len(body) + 4, len(body)) + body
+
+
+FIELDS: dict[int, dict[str, Any]] = {
+    K.LOOKUP: {"topic": "t", "request_id": 1},
+    K.SUBSCRIBE: {"topic": "t", "subscription": "s", "subType": 0, "consumer_id": 1, "request_id": 1},
+    K.REDELIVER_UNACKNOWLEDGED_MESSAGES: {"consumer_id": 1},
+    K.ACK: {"consumer_id": 1, "ack_type": 0},
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_a_command_is_bounded_by_its_kind_before_it_is_worked_through(kind: int) -> None:
+    size_max = COMMAND_BYTES_MAX_OF.get(kind, COMMAND_BYTES_MAX)
+    (taken,) = cut(cutter(), command_of(kind, size_max))
+    assert taken.type == kind
+    with pytest.raises(PeerError, match=f"at most {size_max} "):
+        cut(cutter(), command_of(kind, size_max + 1))
+
+
+def test_a_command_that_says_its_kind_twice_is_bounded_by_what_it_is() -> None:
+    with pytest.raises(PeerError, match=f"at most {COMMAND_BYTES_MAX} "):
+        lookup = frame(K.LOOKUP, topic="t", request_id=1)[8:]
+        cut(cutter(), command_of(K.ACK, COMMAND_BYTES_MAX + 1, end=lookup))
+
+
+def test_texts_are_looked_at_where_there_are_some_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    check, looked_at = frame_cutter._check_texts, list[Any]()
+
+    def counted(message: Any, before: int) -> int:
+        looked_at.append(message)
+        return check(message, before)
+
+    monkeypatch.setattr(frame_cutter, "_check_texts", counted)
+    monkeypatch.setattr(frame_cutter, "_TEXTS_MAX", 500)
+    ids = [pb.MessageIdData(ledgerId=200, entryId=n) for n in range(200, 800)]
+    (taken,) = cut(cutter(), frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids))
+    assert len(taken.redeliverUnacknowledgedMessages.message_ids) == 600 and not looked_at
+    (taken,) = cut(cutter(), frame(K.ADD_PARTITION_TO_TXN, request_id=1, partitions=["é"] * 400))
+    assert len(taken.addPartitionToTxn.partitions) == 400 and len(looked_at) == 2
+    with pytest.raises(PeerError, match="500 fields"):
+        cut(cutter(), frame(K.ADD_PARTITION_TO_TXN, request_id=1, partitions=["é"] * 600))
+    pairs = [pb.KeyValue(key="é", value="v")] * 200
+    with pytest.raises(PeerError, match="500 fields"):  # elements of elements too
+        cut(cutter(), frame(K.PRODUCER, topic="t", producer_id=1, request_id=1, metadata=pairs))
 
 
 def test_private_commands_only_where_they_are_allowed() -> None:

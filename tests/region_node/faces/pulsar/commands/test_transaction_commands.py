@@ -11,6 +11,7 @@ import pytest
 from heliograph.model.errors import NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX, UNKNOWN_ACKS_MAX
+from region_node.faces.pulsar.connection.client_identity import Identity
 from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
@@ -115,6 +116,30 @@ def test_a_topic_of_a_namespace_that_is_not_served_here_any_more_has_ended_its_t
 
         ownership.owner = owner
         assert await end(client, txn) is None
+
+    with_transactions(test)
+
+
+def test_who_names_more_topics_than_may_take_part_is_refused_before_any_of_them_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        txn, asked = await begin(client), list[Any]()
+        monkeypatch.setattr(Identity, "check", lambda self, action, topic: asked.append(topic))
+        most = broker.transactions.settings.limits.participants_max
+        answer = await ask(client, K.ADD_PARTITION_TO_TXN, partitions=["x"] * (most + 1), **txn)
+        assert answer.error == pb.NotAllowedError and "participants_max" in answer.message and not asked
+        where = [pb.Subscription(topic="x", subscription="s")] * (most + 1)
+        answer = await ask(client, K.ADD_SUBSCRIPTION_TO_TXN, subscription=where, **txn)
+        assert answer.error == pb.NotAllowedError and "participants_max" in answer.message
+        client.raw(frame(K.ADD_PARTITION_TO_TXN, request_id=90, partitions=["x"] * 1000, **txn))
+        for _ in range(100):
+            if not asked:
+                await asyncio.sleep(0)
+        assert len(asked) < 300, "others have their turn meanwhile"
+        await client.news()
+        assert len(asked) == 1000
 
     with_transactions(test)
 
