@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand
+from heliograph.wire.pulsar.pulsar_pb2 import BaseCommand, CommandMessage
 from heliograph.wire.run import Buffer, Run
 from heliograph.wire.varint import column, column_limit, varint
 
@@ -85,8 +85,9 @@ def _receipt(producer_id: int, sequence: int, highest: int, ledger: int, entry: 
 
 
 def ack_set_words(bits: int) -> list[int]:
-    """A set of messages of a batch as words of 64 bits, the lowest first."""
-    return [bits >> at & (1 << 64) - 1 for at in range(0, bits.bit_length(), 64)]
+    """A set of messages of a batch as words of 64 bits, the lowest first, as signed numbers."""
+    count = (bits.bit_length() + 63) // 64
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little")))
 
 
 def with_broker_metadata(run: Run) -> Run:
@@ -139,7 +140,7 @@ def messages(
     head = b"\x08" + varint(consumer_id) + b"\x12"
     tail = b"\x18" + varint(redeliveries[0]) if redeliveries and redeliveries[0] else b""
     if ack_sets:
-        tail += b"".join(b"\x20" + varint(word) for word in ack_set_words(ack_sets[0]))
+        tail += CommandMessage(ack_set=ack_set_words(ack_sets[0])).SerializePartialToString()
     if epoch:
         tail += b"\x28" + varint(epoch)
     woven: list[Buffer] = []

@@ -45,6 +45,8 @@ class CursorSettings:
     """Properties, parts of batches, ranges, and bits together, as they are stored."""
     partly_max: int = 10_000
     """Batches of which a part is acknowledged, in memory; one more, and the oldest goes out whole again."""
+    partly_memory_bytes_max: int = 2 << 20
+    """Of the bits of those, in memory, likewise: 10,000 batches of 1,400 messages."""
     partly_bytes_max: int = 64 << 10
     """What is stored of those."""
     intervals: type[Intervals] = Intervals
@@ -58,6 +60,10 @@ def check_properties(properties: dict[str, str], bytes_max: int = GIVEN_BYTES_MA
     """Raises NotAllowed: no write of the cursor would be taken."""
     if (size := len(pack([properties]))) > bytes_max:
         raise NotAllowed(f"properties of a subscription: {size} bytes; at most {bytes_max} are allowed")
+
+
+def _part_bytes(left: int) -> int:
+    return (left.bit_length() + 7) // 8 + _PART_BYTES
 
 
 def _storable(position: Position) -> Position:
@@ -81,6 +87,9 @@ class Cursor:
 
     _settings = CURSOR_SETTINGS
     """Those of the class, unless others were given: cursors are very many."""
+
+    _partly_bytes = 0
+    """What `partly_acked` takes; about, as what is acknowledged as a whole may still be there."""
 
     moves = 0
     """How often the mark-delete position moved, of this owner."""
@@ -164,25 +173,37 @@ class Cursor:
             return 0
         before = self.partly_acked.get(position)
         left = given if before is None else before & given
+        if left == before:
+            return left
+        if before is not None:
+            self._partly_bytes -= _part_bytes(before)
         if not left:
             self.partly_acked.pop(position, None)
             self.ack([position])
-        elif left != before:
-            if before is None and len(self.partly_acked) >= self._settings.partly_max:
-                self._make_room()
+        else:
+            if before is None:
+                self._make_room(_part_bytes(left))
             self.partly_acked[position] = left
+            self._partly_bytes += _part_bytes(left)
             self._changed()
         return left
 
-    def _make_room(self) -> None:
+    def _make_room(self, size_bytes: int) -> None:
         """For one more batch: what is acknowledged goes, else the oldest, which will be delivered whole again. All are
         looked through only where enough has changed since the last time.
         """
-        most = self._settings.partly_max
+        most, bytes_max = self._settings.partly_max, self._settings.partly_memory_bytes_max - size_bytes
+        if len(self.partly_acked) < most and self._partly_bytes <= bytes_max:
+            return
         if self.changes - self._looked_through > most // 8:
-            self.partly_acked, self._looked_through = self._still_partly(), self.changes
-        if len(self.partly_acked) >= most:
-            del self.partly_acked[next(iter(self.partly_acked))]
+            self._set_partly(self._still_partly())
+            self._looked_through = self.changes
+        while self.partly_acked and (len(self.partly_acked) >= most or self._partly_bytes > bytes_max):
+            self._partly_bytes -= _part_bytes(self.partly_acked.pop(next(iter(self.partly_acked))))
+
+    def _set_partly(self, partly: dict[Position, int]) -> None:
+        self.partly_acked = partly
+        self._partly_bytes = sum(map(_part_bytes, partly.values()))
 
     def _still_partly(self) -> dict[Position, int]:
         return {position: left for position, left in self.partly_acked.items() if not self.is_acked(position)}
@@ -200,7 +221,7 @@ class Cursor:
         self.mark_delete = min(_storable(mark_delete), self._catalog.last)
         self._acked.clear()
         self._acked_count = 0
-        self.partly_acked.clear()
+        self._set_partly({})
         self._changed()
 
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
@@ -219,7 +240,7 @@ class Cursor:
                 self._add([(ledger, first, min(last, low - 1))])
                 first = max(first, high + 1)
             self._add([(ledger, first, last)])
-        self.partly_acked = {position: left for position, left in partly.items() if position > start}
+        self._set_partly({position: left for position, left in partly.items() if position > start})
         self._advance()
         self._changed()
 
@@ -353,10 +374,10 @@ class Cursor:
         """As many as there is room for, and whether that is all."""
         partly: list[tuple[int, int, bytes]] = []
         room = self._settings.partly_bytes_max
-        self.partly_acked = self._still_partly()
+        self._set_partly(self._still_partly())
         for (ledger, entry), left in self.partly_acked.items():
             not_acked = left.to_bytes((left.bit_length() + 7) // 8, "little")
-            room -= len(not_acked) + _PART_BYTES
+            room -= _part_bytes(left)
             if room < 0:
                 return partly, False
             partly.append((ledger, entry, not_acked))
@@ -396,7 +417,7 @@ class Cursor:
             self._advance()
             for ledger, entry, bits in more[0] if more else ():
                 self.partly_acked[int(ledger), int(entry)] = int.from_bytes(bits, "little")
-            self.partly_acked = self._still_partly()
+            self._set_partly(self._still_partly())
         except (ValueError, TypeError, IndexError) as error:
             raise CorruptData(f"cursor {self.name}: {error}") from error
 

@@ -11,6 +11,7 @@ Source: docs/protocols/pulsar.md, "SUBSCRIBE" to "SEEK".
 from __future__ import annotations
 
 import logging
+import struct
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.pulsar")
 
 ACK_SET_WORDS_MAX = 4096
+ACK_WORDS_MAX = 65_536
+"""Of all ack sets of one command together: of 16 of the largest batches that there are."""
 ACK_IDS_MAX = 50_000
 """Ids of one command: each costs microseconds, and nobody else has a turn meanwhile."""
 NEWS_AFTER_S = 1.0
@@ -454,16 +457,22 @@ def _positions(ids: Iterable[pb.MessageIdData]) -> list[Position]:
 
 def _parts(ids: Iterable[pb.MessageIdData]) -> list[tuple[Position, int]]:
     """Returns the ids that acknowledge parts of batches: (position, bits of the messages that are not acknowledged).
-    Raises NotAllowed where no batch has so many messages.
+    Raises NotAllowed where no batch has so many messages, or all together too many.
     """
     parts: list[tuple[Position, int]] = []
+    total = 0
     for part in ids:
         words = part.ack_set
         if not words:
             continue
+        total += len(words)
         if len(words) > ACK_SET_WORDS_MAX:
             raise NotAllowed(f"an ack set of {len(words)} words; at most {ACK_SET_WORDS_MAX} are allowed")
-        if left := int.from_bytes(b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words), "little"):
+        if total > ACK_WORDS_MAX:
+            raise NotAllowed(
+                f"more than {ACK_WORDS_MAX} words in the ack sets of one acknowledgement: send several acknowledgements"
+            )
+        if left := int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little"):
             parts.append(((part.ledgerId, part.entryId), left))
     return parts
 

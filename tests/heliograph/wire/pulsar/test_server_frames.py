@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import last_batch_index
-from heliograph.wire.pulsar.server_frames import messages, receipts
+from heliograph.wire.pulsar.server_frames import ack_set_words, messages, receipts
 from heliograph.wire.run import Run
 from heliograph.wire.varint import column, column_limit, read_varint, varint
 from tests.region_node.faces.pulsar.codec import Reader, entry
@@ -102,3 +102,16 @@ def test_ack_sets(epoch: int) -> None:
     ]
     ((one, _),) = Reader().feed(b"".join(messages(1, 2, 3, run.cut(0, 1), ack_sets={0: 7})))
     assert list(one.message.ack_set) == [7]
+
+
+def test_the_words_of_an_ack_set_are_made_at_once() -> None:
+    """Word by word each costs as much as the whole set: of the largest batches, seconds."""
+
+    class Bits(int):
+        def __rshift__(self, by: int) -> int:
+            raise AssertionError("all bits are moved for one word")
+
+    for bits in (1, 1 << 63, 1 << 64, (1 << 64 * 4096) - 1, 0b101 << 64 * 4000):
+        words = ack_set_words(Bits(bits))
+        assert sum((word & (1 << 64) - 1) << 64 * at for at, word in enumerate(words)) == bits and words[-1]
+    assert ack_set_words(0) == []

@@ -285,6 +285,33 @@ def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded() -> None:
         assert len(again.partly_acked) == stored
 
 
+def test_parts_of_large_batches_are_bounded_by_what_they_take_and_the_oldest_go_out_whole_again() -> None:
+    catalog = Catalog([LedgerInfo(1)])
+    catalog.grow(400, 400)
+    cursor = cursor_of(catalog, settings=CursorSettings(partly_memory_bytes_max=100_000))
+    for entry in range(100):
+        cursor.ack_batch((1, entry), 1 << 8 * 10_000 - 1)
+        taken = sum(left.bit_length() // 8 + 24 for left in cursor.partly_acked.values())
+        assert taken <= 100_000
+    assert list(cursor.partly_acked) == [(1, entry) for entry in range(91, 100)]
+    for entry in range(91, 100):
+        assert cursor.ack_batch((1, entry), 0b11) == 0, "messages of one that is there add up"
+    for entry in range(100, 400):
+        cursor.ack_batch((1, entry), 1 << 800)
+        cursor.ack_batch((1, entry), 1 << 800 | 1)
+    assert list(cursor.partly_acked) == [(1, entry) for entry in range(100, 400)], "what has gone takes no room"
+    for forget in (
+        lambda: cursor.reset((-1, -1)),
+        lambda: cursor.restore(cursor.encode()),
+        lambda: cursor.ack_cumulative((1, 399)),
+    ):
+        forget()
+        cursor.encode()
+        assert cursor._partly_bytes == sum(left.bit_length() // 8 + 25 for left in cursor.partly_acked.values())
+        for entry in range(10):
+            cursor.ack_batch((1, entry), 1 << 800)
+
+
 def test_many_parts_of_batches_do_not_look_through_all_others_for_each() -> None:
     catalog, looks, most = Catalog([LedgerInfo(1)]), 0, 800
     catalog.grow(5 * most, 5 * most)

@@ -14,7 +14,12 @@ from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
-from region_node.faces.pulsar.commands.consumer_commands import ACK_IDS_MAX, position_of
+from region_node.faces.pulsar.commands.consumer_commands import (
+    ACK_IDS_MAX,
+    ACK_SET_WORDS_MAX,
+    ACK_WORDS_MAX,
+    position_of,
+)
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
@@ -137,6 +142,27 @@ def test_an_acknowledgement_of_very_many_ids_is_refused_and_nothing_of_it_is_loo
             frame(K.FLOW, consumer_id=1, messagePermits=10),
         )
         assert [m.message_id.entryId for m, _ in messages(back)] == [0]
+
+    with_broker(test)
+
+
+def test_the_ack_sets_of_an_acknowledgement_are_bounded_together() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 3)
+        await client.subscribe(1, initialPosition=1)
+        words = [-1] * (ACK_SET_WORDS_MAX - 1) + [(1 << 62) - 1]
+        most = ACK_WORDS_MAX // ACK_SET_WORDS_MAX
+        many = [pb.MessageIdData(ledgerId=10, entryId=1, ack_set=words) for _ in range(most)]
+        (answer, _), *_ = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many, request_id=9))
+        cursor = broker.ledger().cursors["s"]
+        assert not answer.ackResponse.HasField("error")
+        assert cursor.partly_acked == {(10, 1): (1 << 64 * ACK_SET_WORDS_MAX - 2) - 1}
+        many.append(pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1]))
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many, request_id=10))
+        assert answer.ackResponse.error == pb.NotAllowedError and str(ACK_WORDS_MAX) in answer.ackResponse.message
+        assert list(cursor.partly_acked) == [(10, 1)]
 
     with_broker(test)
 
