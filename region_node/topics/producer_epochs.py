@@ -17,7 +17,10 @@ from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import OutcomeUnknown, TopicClosed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
-from region_node.topics.producers import ProducerRegistry
+from region_node.topics.producers import EPOCH_GIVEN_MAX, ProducerRegistry
+
+_NEVER_GIVEN = 1 << 62
+"""Versions before took any epoch from a client: the one after this could not be stored some day."""
 
 
 class TopicEpoch:
@@ -71,6 +74,8 @@ class TopicEpoch:
     async def _read(self) -> None:
         found = await self._meta.get(self._key)
         self._saved, self._version = (-1, -1) if found is None else (int(unpack("topic epoch", found[0])[0]), found[1])
+        if self._saved >= _NEVER_GIVEN:
+            self._saved = EPOCH_GIVEN_MAX
 
 
 def topic_epoch_key(topic: TopicName) -> str:

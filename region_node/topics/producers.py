@@ -12,8 +12,13 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Protocol
 
-from heliograph.model.errors import ProducerBusy, ProducerFenced
+from heliograph.model.errors import NotAllowed, ProducerBusy, ProducerFenced
 from region_node.runtime.rate_meter import Meter
+
+EPOCH_GIVEN_MAX = 1 << 53
+"""A topic epoch that a client may bring although the topic knows none so high: enough for any number of owners, and far
+below what can be stored.
+"""
 
 
 class AccessMode(IntEnum):
@@ -127,7 +132,8 @@ class ProducerRegistry:
     def add(self, producer: Producer) -> tuple[bool, list[Producer]]:
         """(it has access now, producers to close). False: it waits for exclusive access.
 
-        Raises ProducerBusy, or ProducerFenced where another one owns the topic or has owned it since.
+        Raises ProducerBusy, or ProducerFenced where another one owns the topic or has owned it since; NotAllowed where
+        no topic has given such an epoch.
         """
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
@@ -136,6 +142,8 @@ class ProducerRegistry:
             raise ProducerFenced(
                 f"another producer has owned the topic since (epoch {self.topic_epoch}, not {producer.topic_epoch})"
             )
+        if producer.topic_epoch is not None and producer.topic_epoch > max(self.topic_epoch, EPOCH_GIVEN_MAX):
+            raise NotAllowed(f"no topic has given the epoch {producer.topic_epoch}: leave it out to get the next one")
         others = [other for other in self.producers.values() if other is not old]
         if producer.mode is AccessMode.SHARED and (
             self.waiting or (self._exclusive is not None and self._exclusive is not old)

@@ -14,7 +14,8 @@ from heliograph.model.errors import CorruptData, MetadataUnavailable, OutcomeUnk
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from region_node.topics.producer_epochs import TopicEpoch, topic_epoch_key
-from region_node.topics.producers import ProducerRegistry
+from region_node.topics.producers import EPOCH_GIVEN_MAX, AccessMode, ProducerRegistry
+from tests.region_node.topics.made_producers import made
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 KEY = topic_epoch_key(TOPIC)
@@ -247,3 +248,18 @@ def test_damage_is_no_epoch() -> None:
             await loaded(store)
 
     run_alone(main())
+
+
+@pytest.mark.parametrize("before", [2**62, 2**63, 2**64 - 1])
+def test_an_epoch_that_a_version_before_took_from_a_client_leaves_room_for_the_next(before: int) -> None:
+    async def test() -> None:
+        store = Slow()
+        await store.put(KEY, pack([before]))
+        epoch, registry = await loaded(store)
+        registry.add(made("a", mode=AccessMode.EXCLUSIVE))
+        await epoch.save()
+        assert stored(store) == registry.topic_epoch == EPOCH_GIVEN_MAX + 1
+        _, again = await loaded(store)
+        assert again.topic_epoch == EPOCH_GIVEN_MAX + 1
+
+    run_alone(test())

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from heliograph.model.errors import ProducerBusy, ProducerFenced
-from region_node.topics.producers import AccessMode, Producer, ProducerRegistry
+from heliograph.model.errors import NotAllowed, ProducerBusy, ProducerFenced
+from region_node.topics.producers import EPOCH_GIVEN_MAX, AccessMode, Producer, ProducerRegistry
 from tests.region_node.topics.made_producers import Sink, made
 
 
@@ -49,6 +49,22 @@ def test_exclusive_fences() -> None:
         registry.add(made("a", mode=AccessMode.EXCLUSIVE, topic_epoch=0))
     again = made("c", mode=AccessMode.EXCLUSIVE, topic_epoch=1, epoch=1)
     assert registry.add(again) == (True, []) and again.topic_epoch == 1
+
+
+def test_an_epoch_that_a_lost_metadata_forgot_is_taken_and_one_that_was_never_given_is_not() -> None:
+    registry = ProducerRegistry()
+    for mode in AccessMode:
+        for never in (EPOCH_GIVEN_MAX + 1, 2**63 - 1, 2**64 - 1):
+            with pytest.raises(NotAllowed, match="leave it out"):
+                registry.add(made("a", mode=mode, topic_epoch=never))
+    assert registry.topic_epoch == -1 and not registry.producers
+    forgotten = made("a", mode=AccessMode.EXCLUSIVE, topic_epoch=EPOCH_GIVEN_MAX)
+    assert registry.add(forgotten)[0] and registry.topic_epoch == EPOCH_GIVEN_MAX
+    following = made("b", mode=AccessMode.EXCLUSIVE_WITH_FENCING)
+    registry.add(following)
+    registry.remove(following)
+    again = made("b", mode=AccessMode.EXCLUSIVE, topic_epoch=following.topic_epoch)
+    assert registry.add(again)[0] and again.topic_epoch == EPOCH_GIVEN_MAX + 1
 
 
 def test_the_owner_that_reconnects_keeps_the_topic_before_those_that_wait() -> None:
