@@ -75,7 +75,7 @@ def left_of(acked: int, size: int) -> int:
 class PendingAcks:
     """Keeps what open transactions hold of one subscription."""
 
-    __slots__ = ("_bytes", "_cumulative", "_ended", "_low", "_partly", "_whole", "held")
+    __slots__ = ("_bytes", "_cumulative", "_ended", "_forgotten", "_low", "_partly", "_whole", "held")
 
     def __init__(self) -> None:
         self.held: dict[TxnId, HeldAcks] = {}
@@ -83,6 +83,8 @@ class PendingAcks:
         self._partly: dict[Position, dict[TxnId, int]] = {}
         self._low: dict[int, int] = {}
         self._ended: dict[TxnId, None] = {}
+        self._forgotten: dict[int, int] = {}
+        """Coordinator -> the highest number of those of its transactions that have gone from `_ended`."""
         self._cumulative: TxnId | None = None
         """Who has acknowledged cumulatively last, while it holds that: one does at most."""
         self._bytes = 0
@@ -182,8 +184,14 @@ class PendingAcks:
         self._low[txn[0]] = max(low, self._low.get(txn[0], 0))
         self._ended[txn] = None
         if len(self._ended) > ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
+            coordinator, number = next(iter(self._ended))
+            del self._ended[coordinator, number]
+            self._forgotten[coordinator] = max(number, self._forgotten.get(coordinator, 0))
         return self._remove(txn)
+
+    def may_have_ended(self, txn: TxnId) -> bool:
+        """Says whether its end may have been told here and is forgotten: its coordinator knows then."""
+        return txn not in self.held and txn[1] <= self._forgotten.get(txn[0], -1)
 
     def put_back(self, txn: TxnId, held: HeldAcks | None) -> None:
         """What `take` returned: its end could not be stored, and will be told again."""

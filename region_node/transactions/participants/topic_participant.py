@@ -55,6 +55,11 @@ class TopicTransactions:
         reason = "" if self.buffer is None else self.buffer.refuses(txn)
         return NotAllowed(reason) if reason else None
 
+    def may_have_ended(self, txn: TxnId) -> bool:
+        """Says whether its end may have been stored here and is forgotten: its coordinator knows then."""
+        buffer = self.buffer
+        return buffer is not None and (None, *txn) not in buffer.open and buffer.may_have_committed(txn)
+
     def watch_held(self) -> None:
         """Whoever asks for a held transaction's other topics hears of it; where nobody does, nothing is held."""
         buffer, topic = self.buffer, self._topic

@@ -100,7 +100,10 @@ class Consuming:
 
     def is_part(self, subscription: Subscription, txn: TxnId) -> bool:
         """Whether that is known, or will never be, as transactions are off."""
-        return (subscription, txn) in self._parts or self._connection.listener.transactions is None
+        if self._connection.listener.transactions is None:
+            return True
+        held = subscription.transactional
+        return (subscription, txn) in self._parts and (held is None or not held.pending.may_have_ended(txn))
 
     def note_part(self, subscription: Subscription, txn: TxnId) -> None:
         if len(self._parts) >= PARTS_MAX:
@@ -336,7 +339,8 @@ def on_close_consumer(connection: PulsarConnection, command: pb.BaseCommand) -> 
     connection.send_success(close.request_id)
 
 
-def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: bool = False) -> None:
+    """known: that the subscription takes part in the transaction was found out just now."""
     ack = command.ack
     handle = connection.consuming.handles.get(ack.consumer_id)
     if handle is None or handle.subscription is None or handle.consumer is None:
@@ -344,7 +348,7 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
             _ack_response(connection, ack, pb.ConsumerNotFound, f"consumer {ack.consumer_id} is not on this connection")
         return
     subscription, consumer = handle.subscription, handle.consumer
-    if ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
+    if not known and ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
         _ack_when_known(connection, command, subscription)
         return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
@@ -398,7 +402,7 @@ async def _ask_for_transactions(connection: PulsarConnection) -> None:
             command, subscription = unknown[0]
             try:
                 await _check_part(connection, command.ack, subscription)
-                on_ack(connection, command)
+                on_ack(connection, command, known=True)
             except HeliographError as error:
                 if command.ack.HasField("request_id"):
                     _ack_response(connection, command.ack, code_of(error), str(error))

@@ -242,7 +242,9 @@ class ConnectionProducers:
 
     def _is_part(self, topic: Topic, event: SendRun) -> bool:
         txn = event.run.transaction
-        return txn is None or (topic, txn) in self._parts or self._connection.listener.transactions is None
+        if txn is None or self._connection.listener.transactions is None:
+            return True
+        return (topic, txn) in self._parts and not topic.transactions.may_have_ended(txn)
 
     async def _publish_waiting(self, topic: Topic) -> None:
         """In their order, each transaction asked for once; what is in none that the client may use is refused."""
@@ -252,7 +254,7 @@ class ConnectionProducers:
                 error: HeliographError | None = None
                 event, transactions = waiting[0], connection.listener.transactions
                 txn = event.run.transaction
-                if txn is not None and transactions is not None and (topic, txn) not in self._parts:
+                if txn is not None and transactions is not None and not self._is_part(topic, event):
                     try:
                         await transactions.check_part(txn, connection.identity.role, topic.text)
                         if len(self._parts) >= PARTS_MAX:

@@ -12,6 +12,8 @@ from heliograph.model.errors import NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX, UNKNOWN_ACKS_MAX
 from region_node.faces.pulsar.connection.client_identity import Identity
+from region_node.transactions.participants import pending_acks
+from replicator.log import transaction_buffer
 from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Client, K, ids, messages
@@ -403,6 +405,41 @@ def test_what_is_refused() -> None:
         assert (await ask(client, K.NEW_TXN, tc_id=0)).error == pb.TransactionCoordinatorNotFound
         await client.producer(3, topic=OTHER)
         assert await publish(client, 0, b"t0", txn, producer_id=3) == [K.SEND_ERROR]
+
+    with_transactions(test)
+
+
+def test_nothing_comes_into_a_transaction_whose_end_is_forgotten_and_into_an_open_one_of_that_age_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_buffer, "ENDED_MAX", 3)
+    monkeypatch.setattr(pending_acks, "ENDED_MAX", 3)
+
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.flow(100)
+        await publish(client, 0, b"p0")
+        await publish(client, 1, b"p1")
+        late = await join(client, await begin(client))  # it keeps the low watermark where it is
+        ended = await join(client, await begin(client))
+        assert await publish(client, 2, b"t0", ended) == [K.SEND_RECEIPT]
+        assert await ack(client, ended, 0) is None
+        assert await end(client, ended) is None
+        for number in range(5):
+            assert await end(client, await join(client, await begin(client))) is None, number
+        assert await publish(client, 3, b"t1", ended) == [K.SEND_ERROR]
+        assert await ack(client, ended, 1) == pb.NotAllowedError
+        assert payloads(client.got) == [b"p0", b"p1", b"t0"], "readers stand before nothing"
+        await client.producer(2)
+        assert await publish(client, 0, b"t2", late, producer_id=2) == [K.SEND_RECEIPT]
+        assert await publish(client, 1, b"t3", late, producer_id=2) == [K.SEND_RECEIPT]
+        assert await ack(client, late, 1) is None
+        assert await ack(client, late, 2) is None
+        assert await end(client, late) is None
+        await client.news()
+        assert payloads(client.got) == [b"p0", b"p1", b"t0", b"t2", b"t3"]
 
     with_transactions(test)
 
