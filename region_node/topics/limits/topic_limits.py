@@ -8,6 +8,9 @@ A limit that is lowered throws nobody out; it holds for whoever comes next.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
 from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import (
     CorruptData,
@@ -19,9 +22,25 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import delayed_entries
 
+
+class Pair(Protocol):
+    """A pair of texts, as commands have them."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def value(self) -> str: ...
+
+
 _CLIENTS_MAX = 10_000
 NAME_BYTES_MAX = 1000
 """Names of producers and subscriptions are not longer: both are parts of what the metadata holds, key or value."""
+
+METADATA_BYTES_MAX = 64 << 10
+"""What a producer or consumer says of itself."""
+PAIR_BYTES = 100
+"""What a pair of that takes beside its texts."""
 
 
 def check_new_subscription(policies: Applied, topic: str, name: str, there: int) -> None:
@@ -39,6 +58,24 @@ def check_name(what: str, name: str) -> None:
     size = len(name) if name.isascii() else len(name.encode())
     if size > NAME_BYTES_MAX:
         raise NotAllowed(f"the name of the {what} has {size} bytes: at most {NAME_BYTES_MAX} are allowed")
+
+
+def metadata_of(what: str, pairs: Sequence[Pair]) -> dict[str, str]:
+    """What a producer or consumer says of itself. Raises NotAllowed: it is too much. what: whose it is."""
+    size = PAIR_BYTES * len(pairs)
+    if size <= METADATA_BYTES_MAX:
+        metadata = {pair.key: pair.value for pair in pairs}
+        if metadata_bytes(metadata) <= METADATA_BYTES_MAX:
+            return metadata
+    raise NotAllowed(
+        f"the metadata of the {what} has more than {METADATA_BYTES_MAX} bytes, {PAIR_BYTES} for each pair beside its "
+        "texts: say less"
+    )
+
+
+def metadata_bytes(metadata: Mapping[str, str]) -> int:
+    """What it takes in memory, about."""
+    return PAIR_BYTES * len(metadata) + sum(len(key) + len(value) for key, value in metadata.items())
 
 
 class SubscribeRate:

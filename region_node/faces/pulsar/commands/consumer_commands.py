@@ -23,7 +23,14 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
 from heliograph.wire.varint import signed
 from region_node.faces.pulsar.commands.producer_commands import NO_SCHEMA
-from region_node.faces.pulsar.commands.publishing import NO_REQUEST, PARTS_MAX, name_next_owner, send_on
+from region_node.faces.pulsar.commands.publishing import (
+    NO_REQUEST,
+    PARTS_MAX,
+    check_metadata,
+    has_room,
+    name_next_owner,
+    send_on,
+)
 from region_node.faces.pulsar.commands.transaction_commands import check_available
 from region_node.faces.pulsar.server_errors import code_of
 from region_node.replication.replicated_subscriptions import replicate, replicate_by_policy
@@ -32,6 +39,7 @@ from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.dispatcher import after
 from region_node.subscriptions.subscription import Subscription, consumer_stats
 from region_node.topics.admission import check_consumers, check_type
+from region_node.topics.limits.topic_limits import check_name, metadata_bytes, metadata_of
 from region_node.topics.topic import Topic
 from region_node.transactions.participants.pending_acks import Part, part_of
 from region_node.usage.tenant_usage import TenantUsage
@@ -93,6 +101,8 @@ class Consuming:
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
         self.handles: dict[int, ConsumerHandle] = {}
+        self.metadata_bytes = 0
+        """Of what they say of themselves."""
         self._parts: dict[tuple[Subscription, TxnId], None] = {}
         """Transactions of this client that subscriptions are known to take part in."""
         self.unknown: deque[tuple[pb.BaseCommand, Subscription]] = deque()
@@ -158,7 +168,7 @@ class Consuming:
             return
         handle.closed = True
         self._connection.deliveries.forget(handle)
-        del self.handles[consumer.id]
+        self._drop(handle)
         migration = None if handle.topic is None else handle.topic.migration
         if (
             migration is not None
@@ -175,11 +185,16 @@ class Consuming:
         handle.closed = True
         self._connection.deliveries.forget(handle)
         if self.handles.get(handle.id) is handle:
-            del self.handles[handle.id]
+            self._drop(handle)
         if handle.subscription is not None and handle.consumer is not None and handle.topic is not None:
             handle.subscription.remove(handle.consumer)
             if not handle.subscription.durable and not handle.subscription.consumers:
                 handle.topic.drop_reader(handle.subscription)
+
+    def _drop(self, handle: ConsumerHandle) -> None:
+        del self.handles[handle.id]
+        if handle.consumer is not None:
+            self.metadata_bytes -= metadata_bytes(handle.consumer.metadata)
 
     def throw_out(self, handle: ConsumerHandle) -> None:
         """The client hears of it, subscribes again, and then learns why not."""
@@ -224,6 +239,8 @@ def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         else:
             connection.send_success(subscribe.request_id)
         return
+    if not has_room(connection, subscribe.request_id):
+        return
     handle = connection.consuming.handles[subscribe.consumer_id] = ConsumerHandle(subscribe.consumer_id)
     connection.answer(subscribe.request_id, _subscribe_or_forget(connection, handle, subscribe))
 
@@ -246,6 +263,8 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     if command.read_compacted and kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
         raise NotAllowed("compacted reads want an exclusive or failover subscription")
     topics, wanted = connection.listener.topics, TopicName.parse(command.topic)
+    check_name("consumer", command.consumer_name)
+    metadata = metadata_of("consumer", command.metadata)
     connection.identity.check_subscribe(wanted, command.subscription)
     topic = await topics.get_for_client(command.topic, create=command.force_topic_creation)
     check_type(topic, kind)
@@ -269,7 +288,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         connection,
         priority=command.priority_level,
         epoch=command.consumer_epoch,
-        metadata={pair.key: pair.value for pair in command.metadata},
+        metadata=metadata,
         address=connection.address,
         client_version=connection.client_version,
         connected_ms=listener.clock.wall_ms(),
@@ -283,6 +302,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         connection.identity.check_subscribe(wanted, command.subscription)  # the grant may have gone while we waited
         check_consumers(topic, command.subscription)
         subscription.check_room(kind, consumer)
+        check_metadata(metadata, connection.consuming.metadata_bytes)
     except BaseException:
         topic.drop_reader(subscription)
         raise
@@ -300,6 +320,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         consumer,
         topic.name.partition,
     )
+    connection.consuming.metadata_bytes += metadata_bytes(metadata)
     handle.usage = listener.usage.of(topic.name.tenant)
     connection.send_success(command.request_id)
     subscription.add(consumer, kind)

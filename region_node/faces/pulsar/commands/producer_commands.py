@@ -14,12 +14,13 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
-from region_node.faces.pulsar.commands.publishing import ProducerHandle, send_on
+from region_node.faces.pulsar.commands.publishing import ProducerHandle, check_metadata, has_room, send_on
 from region_node.faces.pulsar.commands.replicator_producers import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
 from region_node.topics.admission import check_producer, check_region
+from region_node.topics.limits.topic_limits import METADATA_BYTES_MAX, PAIR_BYTES, metadata_bytes, metadata_of
 from region_node.topics.producers import AccessMode, Producer
 from region_node.topics.topic import Topic
 
@@ -41,12 +42,14 @@ def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         return
     if known is not None:
         connection.producing.forget(known)
+    if not has_room(connection, producer.request_id):
+        return
     name = producer.producer_name or connection.listener.unique_name()
     handle = ProducerHandle(
         producer.producer_id,
         name,
         producer.request_id,
-        in_order=any(pair.key == IN_ORDER for pair in producer.metadata),
+        in_order=IN_ORDER in {pair.key for pair in producer.metadata[: METADATA_BYTES_MAX // PAIR_BYTES]},
     )
     connection.producing.begin(handle)
     connection.answer(producer.request_id, _make_or_forget(connection, handle, producer))
@@ -69,6 +72,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     topics, identity = connection.listener.topics, connection.identity
     wanted = TopicName.parse(command.topic)
     identity.check(Action.PRODUCE, wanted)
+    metadata = metadata_of("producer", command.metadata)
     cluster = cluster_of(connection, handle.name)
     if command.initial_subscription_name:
         identity.check_subscribe(wanted, command.initial_subscription_name)
@@ -88,7 +92,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
         named_by_user=bool(command.producer_name) and command.user_provided_producer_name,
         mode=AccessMode(command.producer_access_mode),
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-        metadata={pair.key: pair.value for pair in command.metadata},
+        metadata=metadata,
         address=connection.address,
         client_version=connection.client_version,
         connected_ms=connection.listener.clock.wall_ms(),
@@ -106,11 +110,13 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     identity.check(Action.PRODUCE, wanted)  # the grant may have gone while we waited
     check_region(topic)
     check_producer(topic, handle.name, encrypted=command.encrypted)  # others may have come while we waited
+    check_metadata(metadata, connection.producing.metadata_bytes)
     ready, closing = topic.producers.add(producer)
     topic.touch()
     for old in closing:
         old.sink.producer_closed(old)
     handle.topic, handle.producer = topic, producer
+    connection.producing.metadata_bytes += metadata_bytes(metadata)
     if ready and producer.mode is not AccessMode.SHARED and topic.epoch is not None:
         await topic.epoch.save()
         if handle.closed:  # thrown out meanwhile, or closed by the client, which asks for no answer then

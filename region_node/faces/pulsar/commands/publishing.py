@@ -11,7 +11,7 @@ the producer asked for order (`IN_ORDER`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, RegionPassive
@@ -21,6 +21,7 @@ from heliograph.wire.pulsar.server_frames import receipts
 from heliograph.wire.run import TxnId
 from region_node.faces.pulsar.server_errors import MOVED, code_of
 from region_node.runtime.topic_ports import Segments
+from region_node.topics.limits.topic_limits import metadata_bytes
 from region_node.topics.producers import Producer
 from region_node.topics.topic import Topic
 
@@ -36,6 +37,10 @@ HELD_BYTES_MAX = 1 << 20
 """Of one connection: SENDs of producers that are still being made. Clients send none before PRODUCER_SUCCESS."""
 _HELD_RUN_BYTES = 1 << 10
 """What a run takes that is held, beside its entries."""
+CLIENTS_MAX = 50_000
+"""Producers and consumers of one connection."""
+METADATA_BYTES_MAX = 16 << 20
+"""Of the producers of one connection, and of its consumers: what they say of themselves."""
 NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator_enabled and start the brokers again"
 
 
@@ -86,6 +91,29 @@ class ProducerHandle:
         self.answered += count
         while self._after and self._after[0][0] <= self.answered:
             self._after.popleft()[1]()
+
+
+def has_room(connection: PulsarConnection, request_id: int) -> bool:
+    """Whether the connection may have one producer or consumer more; else the client is told."""
+    if len(connection.producing.handles) + len(connection.consuming.handles) < CLIENTS_MAX:
+        return True
+    connection.send_error(
+        request_id,
+        pb.TooManyRequests,
+        f"{CLIENTS_MAX} producers and consumers are on this connection, which is all that it may have: use another one",
+    )
+    return False
+
+
+def check_metadata(metadata: Mapping[str, str], others_bytes: int) -> None:
+    """Raises NotAllowed where a connection's producers, or consumers, say too much of themselves. others_bytes: what
+    those say that are there.
+    """
+    if others_bytes + metadata_bytes(metadata) > METADATA_BYTES_MAX:
+        raise NotAllowed(
+            f"what producers, or consumers, of this connection say of themselves takes more than {METADATA_BYTES_MAX} "
+            "bytes: say less, or use another connection"
+        )
 
 
 def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, topic: Topic | None) -> None:
@@ -177,6 +205,8 @@ class ConnectionProducers:
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
         self.handles: dict[int, ProducerHandle] = {}
+        self.metadata_bytes = 0
+        """Of what they say of themselves."""
         self._parts: dict[tuple[Topic, TxnId], None] = {}
         """Transactions of this client that topics are known to take part in."""
         self._waiting: dict[Topic, deque[SendRun]] = {}
@@ -388,6 +418,8 @@ class ConnectionProducers:
         self._stop_taking(handle)
         if self.handles.get(handle.id) is handle:
             del self.handles[handle.id]
+            if handle.producer is not None:
+                self.metadata_bytes -= metadata_bytes(handle.producer.metadata)
         if handle.topic is not None and handle.producer is not None:
             handle.topic.remove_producer(handle.producer)
 

@@ -55,6 +55,8 @@ _FRAME_ROOM = 10 << 10
 _LINK_ROOM = 128 << 10
 """An entry of the largest size grows on a link, by its run's header and `replicated_from`."""
 _JOIN_BELOW = 1 << 16
+_SHOWN_MAX = 256
+"""Characters that are kept of what a client says that it is."""
 _GET = b"GET "
 """As a frame's size it would be more than a gigabyte."""
 
@@ -241,7 +243,7 @@ class PulsarConnection(asyncio.Protocol):
         """The client is known: answers CONNECT."""
         settings = self.listener.settings
         self.connected = True
-        self.client_version = command.client_version
+        self.client_version = command.client_version[:_SHOWN_MAX]
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
         self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
         if self.link and self.listener.link_receivers is not None:

@@ -14,6 +14,7 @@ from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
+from region_node.faces.pulsar.commands import publishing
 from region_node.faces.pulsar.commands.consumer_commands import (
     ACK_IDS_MAX,
     ACK_SET_WORDS_MAX,
@@ -22,7 +23,7 @@ from region_node.faces.pulsar.commands.consumer_commands import (
 )
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, with_broker
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, settle, with_broker
 
 
 def test_permits_count_messages_and_the_last_entry_may_overdraw() -> None:
@@ -491,5 +492,34 @@ def test_an_entry_that_no_client_can_be_given_stops_nobody(kind: int) -> None:
         assert consumer.permits == 13 - 2 - 2 - 1, "what was not given is owed to nobody"
         assert not any((10, e) in consumer.pending for e in (0, 2, 4, 5))
         assert broker.topics.loaded[TOPIC].unreadable_out == 4
+
+    with_broker(test)
+
+
+def test_what_consumers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "METADATA_BYTES_MAX", 100_000)
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+
+        async def refused(**fields: Any) -> str:
+            ((answer, _),) = await client.do(
+                frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=1, consumer_id=9, request_id=9, **fields)
+            )
+            assert answer.error.error == pb.NotAllowedError and 9 not in client.protocol.consuming.handles
+            return answer.error.message
+
+        for metadata in ([pb.KeyValue(key="k", value="v" * (64 << 10))], [pb.KeyValue(key="", value="")] * 656):
+            assert "metadata of the consumer" in await refused(metadata=metadata)
+        assert "name of the consumer" in await refused(consumer_name="n" * 1001)
+        most = [pb.KeyValue(key=f"{number:02}", value="v" * 549) for number in range(100)]
+        await client.subscribe(1, kind=1, metadata=most, consumer_name="n" * 1000)
+        assert client.protocol.consuming.metadata_bytes == 65_100
+        assert "use another connection" in await refused(metadata=most)
+        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=8))
+        await client.subscribe(2, kind=1, metadata=most)
+        await broker.topics.unload(TOPIC)
+        await settle()
+        assert client.protocol.consuming.metadata_bytes == 0
 
     with_broker(test)

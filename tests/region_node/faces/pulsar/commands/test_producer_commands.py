@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
+from region_node.faces.pulsar.commands import publishing
 from region_node.topics.producer_epochs import topic_epoch_key
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, settle, with_broker
@@ -442,5 +446,53 @@ def test_a_dead_connection_gives_its_producer_name_up() -> None:
         await new.do(frame(K.PONG))
         ((answer, _),) = await third.news()
         assert answer.error.error == pb.ProducerBusy
+
+    with_broker(test)
+
+
+def test_what_producers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "METADATA_BYTES_MAX", 200_000)
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+
+        async def refused(**fields: Any) -> str:
+            ((answer, _),) = await client.do(frame(K.PRODUCER, topic=TOPIC, producer_id=9, request_id=9, **fields))
+            assert answer.error.error == pb.NotAllowedError and 9 not in client.protocol.producing.handles
+            return answer.error.message
+
+        for metadata in ([pb.KeyValue(key="k", value="v" * (64 << 10))], [pb.KeyValue(key="", value="")] * 656):
+            assert "metadata of the producer" in await refused(metadata=metadata)
+        assert "1000" in await refused(producer_name="n" * 1001)
+        most = [pb.KeyValue(key=f"{number:02}", value="v" * 549) for number in range(100)]
+        for number in range(3):
+            await client.producer(number, producer_name=f"p{number}", metadata=most)
+        assert client.protocol.producing.metadata_bytes == 3 * 65_100
+        assert "use another connection" in await refused(metadata=most)
+        await client.do(*(frame(K.CLOSE_PRODUCER, producer_id=number, request_id=1) for number in (0, 1)))
+        await client.producer(9999, metadata=most)
+        await broker.topics.unload(TOPIC)
+        await settle()
+        assert client.protocol.producing.metadata_bytes == 0
+
+    with_broker(test)
+
+
+def test_the_producers_and_consumers_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "CLIENTS_MAX", 2)
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        fields = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 2}
+        for one in (
+            frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=7),
+            frame(K.SUBSCRIBE, request_id=7, **fields),
+        ):
+            ((answer, _),) = await client.do(one)
+            assert (answer.error.request_id, answer.error.error) == (7, pb.TooManyRequests)
+        await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=8))
+        await client.producer(2)
 
     with_broker(test)
