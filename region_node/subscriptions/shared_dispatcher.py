@@ -26,6 +26,8 @@ from region_node.subscriptions.filters import RESCHEDULE_MS
 UNACKED_CONSUMER_MAX = 50_000
 UNACKED_SUBSCRIPTION_MAX = 200_000
 DUE_MAX = 1000
+FEW_CONSUMERS = 16
+"""Among so many who holds an entry is found by asking each."""
 _NO_CHUNKS: dict[int, Chunk] = {}
 
 
@@ -59,6 +61,8 @@ class SharedDispatcher(Dispatcher):
         self._replaying: dict[Position, None] = {}
         self._counts: dict[Position, int] = {}
         self._replay_fetched: list[Piece] = []
+        self._holders: dict[Position, Consumer] | None = None
+        """Entry -> who holds it; None: the consumers are few."""
 
     @property
     def blocked(self) -> bool:
@@ -75,17 +79,23 @@ class SharedDispatcher(Dispatcher):
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda c: c.priority)
         self._end_told = False
+        if self._holders is None and len(self.consumers) > FEW_CONSUMERS:
+            self._holders = {position: holder for holder in self.consumers for position in holder.pending}
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self.redeliver(consumer, None)
+            if len(self.consumers) <= FEW_CONSUMERS // 2:
+                self._holders = None
 
     def acked(self, consumer: Consumer, positions: list[Position]) -> None:
         for position in positions:
             holder = consumer if position in consumer.pending else self._holder(position)
             if holder is not None:
                 messages = holder.pending.pop(position)
+                if self._holders is not None:
+                    self._holders.pop(position, None)
                 holder.unacked -= messages
                 holder.messages_acked += messages
                 self.unacked -= messages
@@ -105,6 +115,8 @@ class SharedDispatcher(Dispatcher):
             self.wake()
 
     def _holder(self, position: Position) -> Consumer | None:
+        if self._holders is not None:
+            return self._holders.get(position)
         return next((c for c in self.consumers if position in c.pending), None)
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
@@ -115,6 +127,8 @@ class SharedDispatcher(Dispatcher):
         )
         for position in back:
             messages = consumer.pending.pop(position)
+            if self._holders is not None:
+                self._holders.pop(position, None)
             consumer.unacked -= messages
             consumer.messages_redelivered += messages
             self.unacked -= messages
@@ -286,6 +300,8 @@ class SharedDispatcher(Dispatcher):
         else:
             for index, count in enumerate(run.counts):
                 consumer.pending[ledger, first + index] = count
+        if self._holders is not None:
+            self._holders.update(dict.fromkeys([(ledger, e) for e in range(first, first + run.count)], consumer))
         consumer.unacked += messages
         self.unacked += messages
 

@@ -491,9 +491,43 @@ def test_a_reader_of_thousands_of_entries_gets_ranges() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_who_holds_what_another_acknowledges_is_found_without_asking_all(kind: SubscriptionType) -> None:
+    class Pending(dict[Position, int]):
+        def __contains__(self, position: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().__contains__(position)
+
+    looks = 0
+
+    async def test(w: World) -> None:
+        many = [w.join(kind) for _ in range(100)]
+        for consumer in many:
+            consumer.pending = Pending(consumer.pending)
+        w.append(200)
+        for consumer in many:
+            w.subscription.flow(consumer, 1000)
+        await w.settle()
+        positions = [p for consumer in many for p in consumer.pending]
+        assert len(positions) == 200
+        never, before = [(0, n) for n in range(300)], looks
+        w.subscription.ack(many[0], [*never, *positions])
+        for position in positions:
+            w.subscription.ack_batch(many[0], position, 1)
+        assert looks - before <= 3 * 700, "a few for each id"
+        assert not any(c.pending or c.unacked for c in many) and w.cursor.backlog_entries == 0
+
+    run(test)
+
+
 @pytest.mark.parametrize("seed", range(150))
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.FAILOVER])
-def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind: SubscriptionType) -> None:
+def test_every_entry_arrives_and_none_after_its_acknowledgement(
+    seed: int, kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_dispatcher, "FEW_CONSUMERS", (0, 1, 2, 16)[seed % 4])
+
     async def test(w: World) -> None:
         rng = random.Random(seed)
         here: list[Consumer] = []
@@ -510,6 +544,8 @@ def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind:
                 seen[consumer] = len(sink.got)
             held = [p for c in w.subscription.consumers for p in c.pending]
             assert len(held) == len(set(held)), "held by two consumers"
+            if (holders := getattr(w.subscription.dispatcher, "_holders", None)) is not None:
+                assert holders == {p: c for c in w.subscription.consumers for p in c.pending}
 
         for _ in range(120):
             match rng.randrange(10):
