@@ -28,6 +28,8 @@ RANGES_MAX = 1000
 """Ranges that one sticky consumer may name."""
 KEY_BYTES = 64
 """What is remembered of a key at most."""
+KEY_HASHED_MAX = 1024
+"""Bytes of a key that is hashed as it is: Murmur3 goes word by word, and of a key of 5 MB that takes a second."""
 _MASK = 0xFFFFFFFF
 
 
@@ -51,8 +53,10 @@ def _mix(word: int) -> int:
 
 
 def key_hash(key: bytes) -> int:
-    """Returns the hash by which a key has its consumer, 0 to 65535, as Pulsar computes it."""
-    return (murmur3_32(key) & 0x7FFFFFFF) % HASHES
+    """Returns the hash by which a key has its consumer, 0 to 65535, as Pulsar computes it; of one of more than
+    KEY_HASHED_MAX bytes that of its digest.
+    """
+    return (murmur3_32(key if len(key) <= KEY_HASHED_MAX else key_digest(key)) & 0x7FFFFFFF) % HASHES
 
 
 def sticky_key(entry: Buffer) -> bytes:

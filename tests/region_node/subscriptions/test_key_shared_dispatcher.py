@@ -12,11 +12,13 @@ import pytest
 from heliograph.model.errors import ConsumerAssignError, ConsumerBusy
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
+from region_node.subscriptions import sticky_keys
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.key_shared_dispatcher import LOOK_AHEAD_MAX, KeySharedDispatcher
 from region_node.subscriptions.sticky_keys import (
     HASHES,
     KEY_BYTES,
+    KEY_HASHED_MAX,
     RANGES_MAX,
     AutoSplit,
     ConsistentHash,
@@ -187,6 +189,21 @@ def test_many_sticky_ranges_are_not_compared_with_each_other() -> None:
         sticky.check([(15, 19), (1_210, 1_220)])
     with pytest.raises(ConsumerAssignError, match=f"at most {RANGES_MAX}"):
         sticky.check([(at, at) for at in range(61_000, 61_001 + RANGES_MAX)])
+
+
+def test_a_large_key_is_hashed_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = list[int]()
+
+    def counted(data: bytes) -> int:
+        hashed.append(len(data))
+        return murmur3_32(data)
+
+    monkeypatch.setattr(sticky_keys, "murmur3_32", counted)
+    for size in (0, 64, KEY_HASHED_MAX):
+        assert key_hash(b"k" * size) == (murmur3_32(b"k" * size) & 0x7FFFFFFF) % HASHES
+    large = [bytes([number]) * (5 << 20) for number in range(8)]
+    assert len({key_hash(key) for key in large}) > 1 and key_hash(large[0]) == key_hash(bytes(large[0]))
+    assert max(hashed) == KEY_HASHED_MAX
 
 
 def test_of_large_keys_little_is_remembered() -> None:
