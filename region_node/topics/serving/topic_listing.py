@@ -2,7 +2,7 @@
 
 Is: one watch of the metadata a namespace, whoever asks; patterns; the hash of a list. Isn't: frames.
 Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop pass
-come together.
+come together, and so do those that come while watchers are told, of whom each has a loop pass of its own.
 A pattern cannot keep the broker busy: RE2 matches it without backtracking, in one pass over a name, and it has few
 states (a client whose pattern is refused polls and matches by itself).
 Source: docs/protocols/pulsar.md, "Topic lists".
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import crc32c
@@ -82,6 +83,8 @@ class _Namespace:
         self.watchers: dict[int, OnChange] = {}
         self.came: dict[str, None] = {}
         self.gone: dict[str, None] = {}
+        self.telling: deque[tuple[list[int], list[str], list[str]]] = deque()
+        """(watchers that are to be told, the last first; new names; names that are gone)."""
         self.scheduled = False
         self.stop: Callable[[], None] = lambda: None
 
@@ -117,7 +120,7 @@ class TopicLists:
         except BaseException:
             stop()
             raise
-        self._tell(found)
+        self._end_batch(found)
         if mine in found.watchers:
             found.watchers[mine] = on_change
         return sorted(found.names), stop
@@ -138,13 +141,28 @@ class TopicLists:
             namespace.scheduled = True
             self._call_soon(self._tell, namespace)
 
-    def _tell(self, namespace: _Namespace) -> None:
-        namespace.scheduled = False
+    def _end_batch(self, namespace: _Namespace) -> None:
+        """What has changed until now goes to those who watch now."""
         came, gone = sorted(namespace.came), sorted(namespace.gone)
         namespace.came, namespace.gone = {}, {}
         if came or gone:
-            for on_change in list(namespace.watchers.values()):
+            watching = [number for number, on_change in namespace.watchers.items() if on_change is not _nothing]
+            namespace.telling.append((watching[::-1], came, gone))
+
+    def _tell(self, namespace: _Namespace) -> None:
+        """Tells one watcher in a loop pass: each makes a hash of its list."""
+        if not namespace.telling:
+            self._end_batch(namespace)
+        while namespace.telling:
+            watching, came, gone = namespace.telling[0]
+            if not watching:
+                namespace.telling.popleft()
+            elif (on_change := namespace.watchers.get(watching.pop())) is not None:
                 on_change(came, gone)
+                break
+        namespace.scheduled = bool(namespace.telling or namespace.came or namespace.gone)
+        if namespace.scheduled:
+            self._call_soon(self._tell, namespace)
 
     def close(self) -> None:
         for namespace in self._namespaces.values():

@@ -17,7 +17,8 @@ from region_node.topics.serving.topic_listing import matching, topic_pattern, to
 if TYPE_CHECKING:
     from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
-WATCHERS_MAX = 1000
+WATCHERS_MAX = 100
+"""Of one connection; a client that is refused asks for the list from time to time."""
 
 
 class TopicWatchers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
@@ -11,6 +12,8 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.server_frames import with_broker_metadata
 from heliograph.wire.run import Run
 from local_meta import keys
+from region_node.faces.pulsar.commands import topic_list_commands
+from region_node.faces.pulsar.commands.topic_list_commands import WATCHERS_MAX
 from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages, settle, with_broker
@@ -152,6 +155,42 @@ def test_changes_of_one_turn_come_together_and_cancel_out() -> None:
         await settle()
         assert told == [([PREFIX + "b", PREFIX + "d"], [PREFIX + "a"])]
         stop()
+
+    with_broker(test)
+
+
+def test_of_many_watchers_each_is_told_in_a_turn_of_its_own_and_all_of_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed = list[int]()
+
+    def counted(names: Iterable[str]) -> str:
+        hashed.append(1)
+        return topics_hash(names)
+
+    monkeypatch.setattr(topic_list_commands, "topics_hash", counted)
+
+    async def test(broker: Broker) -> None:
+        client, late = await broker.client(), await broker.client()
+        await client.do(*(watch(number) for number in range(WATCHERS_MAX)))
+        for _ in range(3):
+            await settle(200)
+        ((answer, _), *_) = [c for c in await client.do(watch(WATCHERS_MAX)) if c[0].type == K.ERROR]
+        assert answer.error.error == pb.NotAllowedError
+        await put(broker, "a1")
+        before = len(hashed)
+        for turn in range(40):
+            await asyncio.sleep(0)
+            assert len(hashed) - before <= turn + 1
+        await put(broker, "a2")  # while the first is told
+        ((answer, _),) = await late.do(watch(7))
+        assert list(answer.watchTopicListSuccess.topic) == [PREFIX + "a1", PREFIX + "a2"]
+        await broker.meta.delete(keys.managed_ledger(PREFIX + "a1"))
+        await settle(5 * WATCHERS_MAX)
+        told = updates(await client.news())
+        assert [names for watcher, *names in told if watcher == 0] == [[["a1"], []], [["a2"], []], [[], ["a1"]]]
+        assert {watcher for watcher, *_ in told} == set(range(WATCHERS_MAX)) and len(told) == 3 * WATCHERS_MAX
+        assert updates(await late.news()) == [(7, [], ["a1"])]
 
     with_broker(test)
 
