@@ -200,10 +200,13 @@ class KeySharedDispatcher(SharedDispatcher):
         ledger, first, run = piece
         hashes = [self._hash(part) for part in run.parts]
         at = 0
+        spare: Consumer | None = None
         while at < run.count and not self.blocked and len(self._replaying) < LOOK_AHEAD_MAX:
             owner = self.ranges.owner(hashes[at])
             if owner is None or not self._room(owner) or not self._next_of_its_hash(hashes[at], owner):
-                if not any(self._room(c) for c in self.consumers):
+                if spare is None or not self._room(spare):
+                    spare = next((c for c in self.consumers if self._room(c)), None)
+                if spare is None:
                     break
                 self._wait((ledger, first + at), hashes[at])
                 at += 1

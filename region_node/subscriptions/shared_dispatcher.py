@@ -205,7 +205,14 @@ class SharedDispatcher(Dispatcher):
         return [c for c in ready if c.priority == ready[0].priority] if ready else ready
 
     def _limit(self) -> int:
-        return 0 if self.blocked else min(sum(c.permits for c in self.consumers if self._room(c)), self._let())
+        if self.blocked:
+            return 0
+        most, permits = min(self._let(), READ_ENTRIES * self._messages_per_entry), 0
+        for consumer in self.consumers:
+            if permits >= most:  # no read brings more
+                break
+            permits += consumer.permits if self._room(consumer) else 0
+        return min(permits, most)
 
     def _give(self, piece: Piece) -> int:
         """Holds back what is delayed, and hands out the rest."""
@@ -239,21 +246,26 @@ class SharedDispatcher(Dispatcher):
         ledger, first, run = piece
         chunks = chunked_entries(run) if len(self.consumers) > 1 and not self.volatile else _NO_CHUNKS
         given = 0
+        ready: list[Consumer] = []
         while given < run.count and not self.blocked:
-            ready = self._ready_consumers()
+            if not ready or given in chunks:
+                ready = self._ready_consumers()
             if not ready:
                 break
             if given in chunks:
                 if not self._give_chunk(chunks[given], ledger, first + given, run.cut(given, given + 1), ready):
                     break
-                count = 1
-            elif len(ready) == 1:
+                given += 1
+                continue
+            consumer = ready[0] if len(ready) == 1 else self._next_of(ready)
+            if not self._room(consumer):  # others are asked when it is their turn
+                ready.remove(consumer)
+                continue
+            count = 1
+            if len(ready) == 1:
                 rest = run.cut(given, min((index for index in chunks if index > given), default=run.count))
-                count = entries_for(rest, min(ready[0].permits, self._let()))
-                self._hand(ready[0], ledger, first + given, rest.cut(0, count))
-            else:
-                count = 1
-                self._hand(self._next_of(ready), ledger, first + given, run.cut(given, given + 1))
+                count = entries_for(rest, min(consumer.permits, self._let()))
+            self._hand(consumer, ledger, first + given, run.cut(given, given + count))
             given += count
         return given
 

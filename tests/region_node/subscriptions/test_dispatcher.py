@@ -15,6 +15,7 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.runtime.ready_queue import BoundedReads
 from region_node.subscriptions import shared_dispatcher
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.key_shared_dispatcher import KeySharedDispatcher
 from region_node.subscriptions.subscription import Rules
 from tests.region_node.subscriptions.dispatch_world import Sink, World, run
 
@@ -517,6 +518,41 @@ def test_who_holds_what_another_acknowledges_is_found_without_asking_all(kind: S
             w.subscription.ack_batch(many[0], position, 1)
         assert looks - before <= 3 * 700, "a few for each id"
         assert not any(c.pending or c.unacked for c in many) and w.cursor.backlog_entries == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_not_all_consumers_are_asked_for_room_for_each_entry(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        many = [w.join(kind) for _ in range(100)]
+        dispatcher, asked = w.subscription.dispatcher, 0
+        assert isinstance(dispatcher, shared_dispatcher.SharedDispatcher)
+        room = dispatcher._room
+
+        def counted(consumer: Consumer) -> bool:
+            nonlocal asked
+            asked += 1
+            return room(consumer)
+
+        dispatcher._room = counted  # type: ignore[method-assign]
+        w.append(400)
+        await w.settle()
+        if isinstance(dispatcher, KeySharedDispatcher):  # all are of one key, whose owner has no room
+            owner = dispatcher.ranges.owner(dispatcher._hash(w.ledger.runs[0][2].parts[0]))
+            next(consumer for consumer in reversed(many) if consumer is not owner).permits = 1000
+        else:
+            for consumer in many:
+                consumer.permits = 4
+        w.subscription.wake()
+        await w.settle()
+        waiting = dispatcher.redelivering if isinstance(dispatcher, KeySharedDispatcher) else 0
+        assert sum(len(consumer.pending) for consumer in many) + waiting == 400
+        assert asked < 4000, "ten for each entry, and not a hundred"
+        for consumer in many:
+            consumer.permits = 300
+        asked = 0
+        assert dispatcher._limit() >= 512 and asked == 2, "no read brings more than two take"
 
     run(test)
 
