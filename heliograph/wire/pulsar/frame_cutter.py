@@ -48,7 +48,7 @@ COMMAND_BYTES_MAX_OF: dict[int, int] = {
 }
 """Of those that bring a schema, many names, or many ids."""
 _TEXTS_MAX = 50_000
-"""Fields and elements of a command that has texts in other letters than ASCII's: each is looked at by itself."""
+"""Fields and elements of a command that may have texts, and whose bytes are not all ASCII: each is looked at."""
 _NO_TEXTS = frozenset((BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES))
 PRIVATE_MIN = 1000
 SEQUENCE_MAX = (1 << 63) - 1

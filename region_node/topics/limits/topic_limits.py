@@ -22,6 +22,14 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import delayed_entries
 
+_CLIENTS_MAX = 10_000
+NAME_BYTES_MAX = 1000
+"""Names of producers and subscriptions are not longer: both are parts of what the metadata holds, key or value."""
+METADATA_BYTES_MAX = 64 << 10
+"""What a producer or consumer says of itself."""
+PAIR_BYTES = 100
+"""What a pair of that takes beside its texts."""
+
 
 class Pair(Protocol):
     """A pair of texts, as commands have them."""
@@ -31,16 +39,6 @@ class Pair(Protocol):
 
     @property
     def value(self) -> str: ...
-
-
-_CLIENTS_MAX = 10_000
-NAME_BYTES_MAX = 1000
-"""Names of producers and subscriptions are not longer: both are parts of what the metadata holds, key or value."""
-
-METADATA_BYTES_MAX = 64 << 10
-"""What a producer or consumer says of itself."""
-PAIR_BYTES = 100
-"""What a pair of that takes beside its texts."""
 
 
 def check_new_subscription(policies: Applied, topic: str, name: str, there: int) -> None:
