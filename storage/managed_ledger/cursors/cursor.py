@@ -146,6 +146,7 @@ class Cursor:
 
     def _add(self, ranges: Iterable[tuple[int, int, int]]) -> int:
         added = 0
+        single: dict[int, list[int]] = {}
         mark_ledger, mark_entry = self.mark_delete
         for ledger, first, last in ranges:
             if ledger < mark_ledger:
@@ -157,7 +158,12 @@ class Cursor:
             acked = self._acked.get(ledger)
             if acked is None:
                 self._acked[ledger] = acked = self._settings.intervals()
-            added += acked.add(start, stop)
+            if acked.chunks is not None and stop - start == 1:
+                single.setdefault(ledger, []).append(start)
+            else:
+                added += acked.add(start, stop)
+        for ledger, entries in single.items():
+            added += self._acked[ledger].add_ids(entries)
         self._acked_count += added
         return added
 

@@ -14,6 +14,7 @@ from storage.managed_ledger.cursors.ack_intervals import Intervals
 from tests.storage.managed_ledger.cursors.small_intervals import small_intervals
 
 _STEP = st.one_of(
+    st.tuples(st.just("ids"), st.integers(0, 60), st.integers(0, 12)),
     st.tuples(st.just("add"), st.integers(0, 60), st.integers(0, 12)),
     st.tuples(st.just("cut"), st.integers(0, 60), st.just(0)),
 )
@@ -29,6 +30,10 @@ def test_it_is_a_set_in_as_few_ranges_as_can_be(ranges_max: int, chunk: int, ste
             new = set(range(at, at + size)) - model
             assert ours.add(at, at + size) == len(new)
             model |= new
+        elif what == "ids":
+            some = [at + 3 * number % 14 for number in range(size)] * 2
+            assert ours.add_ids(some) == len({*some} - model)
+            model |= {*some}
         else:
             gone = {x for x in model if x < at}
             assert ours.remove_below(at) == len(gone)

@@ -12,6 +12,7 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import LedgerInfo, pack
 from heliograph.model.positions import BEFORE_ALL, Position
 from storage.managed_ledger.cursors import cursor as cursors
+from storage.managed_ledger.cursors.ack_intervals import Intervals
 from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from tests.storage.managed_ledger.cursors.small_intervals import small_intervals
@@ -109,6 +110,33 @@ def test_a_million_holes_are_stored_in_a_bit_each_and_none_is_forgotten() -> Non
     assert again.backlog_entries == 25_000 and again.encode()[0] == 2
     again.ack_cumulative((40, 49_999))
     assert again.backlog_entries == 0 and len(again.encode()) < 50 and again.encode()[0] == 1
+
+
+def test_many_ids_move_all_bits_of_a_chunk_once() -> None:
+    moved = 0
+
+    class Counted(Intervals):
+        __slots__ = ()
+
+        def _add_bits(self, start: int, stop: int) -> int:
+            nonlocal moved
+            moved += 1
+            return super()._add_bits(start, stop)
+
+        def set_chunk(self, number: int, bits: int) -> None:
+            nonlocal moved
+            moved += 1
+            super().set_chunk(number, bits)
+
+    catalog = Catalog([LedgerInfo(1)])
+    catalog.grow(200_000, 200_000)
+    cursor = cursor_of(catalog, settings=CursorSettings(intervals=Counted))
+    cursor.ack([(1, entry) for entry in range(1, 1000, 2)])
+    moved = 0
+    many = [(1, entry) for entry in range(1001, 150_000, 50)] * 2
+    cursor.ack(many)
+    assert moved == 3 and cursor.backlog_entries == 200_000 - 500 - len(many) // 2
+    assert cursor.is_acked((1, 1001)) and cursor.is_acked((1, 149_951)) and not cursor.is_acked((1, 1002))
 
 
 def test_what_is_beyond_the_bound_is_the_newest() -> None:
