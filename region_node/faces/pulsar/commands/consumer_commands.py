@@ -55,9 +55,13 @@ ACK_WORDS_MAX = 65_536
 ACK_IDS_MAX = 50_000
 """Ids of one command: each costs microseconds, and nobody else has a turn meanwhile."""
 NEWS_AFTER_S = 1.0
-_UNKNOWN = "acks"
+_UNKNOWN, _UNANSWERED = "acks", "unanswered acks"
 UNKNOWN_ACKS_MAX = 1000
 """So many acknowledgements whose transaction is asked for may wait on a connection; then nothing is read from it."""
+UNKNOWN_BYTES_MAX = 4 << 20
+"""The same of the bytes of those."""
+UNANSWERED_ACKS_MAX = 10_000
+"""The same of acknowledgements that are not durable yet, and are to be answered."""
 
 
 class ConsumerHandle:
@@ -90,7 +94,8 @@ class ConsumerHandle:
         self.flowed = False
         self.active: bool | None = None
         """Whether it is the active one, as long as it was not told."""
-        self.ack_waiting: list[pb.CommandAck] = []
+        self.ack_waiting: list[pb.CommandAckResponse] = []
+        """Answers to acknowledgements that are not durable yet."""
         self.usage = TenantUsage()
         """The tenant's sums, once the topic is known."""
 
@@ -107,6 +112,9 @@ class Consuming:
         """Transactions of this client that subscriptions are known to take part in."""
         self.unknown: deque[tuple[pb.BaseCommand, Subscription]] = deque()
         """Acknowledgements whose transaction is asked for, one at a time: the first is."""
+        self.unknown_bytes = 0
+        self.unanswered = 0
+        """Acknowledgements that are not durable yet, and are to be answered."""
 
     def is_part(self, subscription: Subscription, txn: TxnId) -> bool:
         """Whether that is known, or will never be, as transactions are off."""
@@ -366,7 +374,12 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: bool
     handle = connection.consuming.handles.get(ack.consumer_id)
     if handle is None or handle.subscription is None or handle.consumer is None:
         if ack.HasField("request_id"):
-            _ack_response(connection, ack, pb.ConsumerNotFound, f"consumer {ack.consumer_id} is not on this connection")
+            _send_ack_response(
+                connection,
+                _response_to(ack),
+                pb.ConsumerNotFound,
+                f"consumer {ack.consumer_id} is not on this connection",
+            )
         return
     subscription, consumer = handle.subscription, handle.consumer
     if not known and ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
@@ -391,12 +404,15 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: bool
                 subscription.ack_batch(consumer, position, left)
     except TopicError as error:
         if ack.HasField("request_id"):
-            _ack_response(connection, ack, code_of(error), str(error))
+            _send_ack_response(connection, _response_to(ack), code_of(error), str(error))
         return
     if ack.HasField("request_id"):
-        handle.ack_waiting.append(ack)
+        handle.ack_waiting.append(_response_to(ack))
         if len(handle.ack_waiting) == 1:
             connection.listener.tasks.spawn(_answer_acks(connection, handle, subscription))
+        connection.consuming.unanswered += 1
+        if connection.consuming.unanswered == UNANSWERED_ACKS_MAX:
+            connection.hold_reading(True, _UNANSWERED)
 
 
 def _txn(ack: pb.CommandAck) -> TxnId:
@@ -407,17 +423,19 @@ def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand, subsc
     """Once it is known whether the subscription takes part in the client's transaction. Nothing is read from a client
     of which too many wait.
     """
-    unknown = connection.consuming.unknown
-    unknown.append((command, subscription))
-    if len(unknown) == 1:
+    consuming = connection.consuming
+    consuming.unknown.append((command, subscription))
+    consuming.unknown_bytes += command.ByteSize()
+    if len(consuming.unknown) == 1:
         connection.listener.tasks.spawn(_ask_for_transactions(connection))
-    if len(unknown) == UNKNOWN_ACKS_MAX:
+    if len(consuming.unknown) >= UNKNOWN_ACKS_MAX or consuming.unknown_bytes >= UNKNOWN_BYTES_MAX:
         connection.hold_reading(True, _UNKNOWN)
 
 
 async def _ask_for_transactions(connection: PulsarConnection) -> None:
     """Each transaction is asked for once; in the order of the acknowledgements."""
-    unknown = connection.consuming.unknown
+    consuming = connection.consuming
+    unknown = consuming.unknown
     try:
         while unknown and not connection.closed:
             command, subscription = unknown[0]
@@ -426,12 +444,14 @@ async def _ask_for_transactions(connection: PulsarConnection) -> None:
                 on_ack(connection, command, known=True)
             except HeliographError as error:
                 if command.ack.HasField("request_id"):
-                    _ack_response(connection, command.ack, code_of(error), str(error))
+                    _send_ack_response(connection, _response_to(command.ack), code_of(error), str(error))
             unknown.popleft()
-            if len(unknown) == UNKNOWN_ACKS_MAX // 2:
+            consuming.unknown_bytes -= command.ByteSize()
+            if len(unknown) <= UNKNOWN_ACKS_MAX // 2 and consuming.unknown_bytes <= UNKNOWN_BYTES_MAX // 2:
                 connection.hold_reading(False, _UNKNOWN)
     finally:
         unknown.clear()
+        consuming.unknown_bytes = 0
         connection.hold_reading(False, _UNKNOWN)
 
 
@@ -514,17 +534,27 @@ async def _answer_acks(connection: PulsarConnection, handle: ConsumerHandle, sub
                 await subscription.cursor.flushed()
         except HeliographError as error:
             code, text = code_of(error), str(error)
-        for ack in handle.ack_waiting[:count]:
-            _ack_response(connection, ack, code, text)
+        for response in handle.ack_waiting[:count]:
+            _send_ack_response(connection, response, code, text)
         del handle.ack_waiting[:count]
+        connection.consuming.unanswered -= count
+        if connection.consuming.unanswered <= UNANSWERED_ACKS_MAX // 2:
+            connection.hold_reading(False, _UNANSWERED)
 
 
-def _ack_response(
-    connection: PulsarConnection, ack: pb.CommandAck, code: pb.ServerError.ValueType | None = None, text: str = ""
-) -> None:
+def _response_to(ack: pb.CommandAck) -> pb.CommandAckResponse:
     response = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
     if ack.HasField("txnid_least_bits"):
         response.txnid_least_bits, response.txnid_most_bits = ack.txnid_least_bits, ack.txnid_most_bits
+    return response
+
+
+def _send_ack_response(
+    connection: PulsarConnection,
+    response: pb.CommandAckResponse,
+    code: pb.ServerError.ValueType | None = None,
+    text: str = "",
+) -> None:
     if code is not None:
         response.error, response.message = code, text
     connection.send(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=response))

@@ -14,7 +14,7 @@ from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
-from region_node.faces.pulsar.commands import publishing
+from region_node.faces.pulsar.commands import consumer_commands, publishing
 from region_node.faces.pulsar.commands.consumer_commands import (
     ACK_IDS_MAX,
     ACK_SET_WORDS_MAX,
@@ -164,6 +164,35 @@ def test_the_ack_sets_of_an_acknowledgement_are_bounded_together() -> None:
         ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many, request_id=10))
         assert answer.ackResponse.error == pb.NotAllowedError and str(ACK_WORDS_MAX) in answer.ackResponse.message
         assert list(cursor.partly_acked) == [(10, 1)]
+
+    with_broker(test)
+
+
+def test_nothing_is_read_where_too_many_acknowledgements_wait_and_no_ids_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_commands, "UNANSWERED_ACKS_MAX", 20)
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await publish(client, 3)
+        stuck = asyncio.Event()
+        for number in (1, 2):
+            await client.subscribe(number, name=f"s{number}", initialPosition=1)
+            broker.ledger().cursors[f"s{number}"].flushed = stuck.wait  # type: ignore[assignment]
+        ids = [pb.MessageIdData(ledgerId=10, entryId=entry) for entry in range(3)]
+        for request in range(19):
+            client.raw(frame(K.ACK, consumer_id=1 + request % 2, ack_type=0, message_id=ids, request_id=request))
+        await settle()
+        assert client.transport.reading
+        client.raw(frame(K.ACK, consumer_id=1, ack_type=0, message_id=ids, request_id=19))
+        assert not client.transport.reading
+        kept = [one for handle in client.protocol.consuming.handles.values() for one in handle.ack_waiting]
+        assert len(kept) == 20 and all(one.ByteSize() < 10 for one in kept)
+        stuck.set()
+        answers = [command.ackResponse.request_id for command, _ in await client.news()]
+        assert sorted(answers) == list(range(20)) and client.transport.reading
 
     with_broker(test)
 

@@ -10,6 +10,7 @@ import pytest
 
 from heliograph.model.errors import NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.faces.pulsar.commands import consumer_commands
 from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX, UNKNOWN_ACKS_MAX
 from region_node.faces.pulsar.connection.client_identity import Identity
 from region_node.transactions.participants import pending_acks
@@ -551,6 +552,31 @@ def test_acks_whose_transaction_is_asked_for_are_bounded_and_each_transaction_is
         for txn in (one, other):
             assert await end(client, txn) is None
         assert broker.topics.loaded[TOPIC].subscriptions["s"].cursor.mark_delete >= (10, 3)
+
+    with_transactions(test)
+
+
+def test_acknowledgements_whose_transaction_is_asked_for_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        txn, go = await join(client, await begin(client)), asyncio.Event()
+
+        async def slow(*about: Any) -> None:
+            await go.wait()
+
+        broker.transactions.check_part = slow  # type: ignore[method-assign]
+        ids = [pb.MessageIdData(ledgerId=10, entryId=entry) for entry in range(50)]
+        one = frame(K.ACK, consumer_id=1, ack_type=0, message_id=ids, **txn)
+        monkeypatch.setattr(consumer_commands, "UNKNOWN_BYTES_MAX", 5 * len(one) // 2)
+        client.raw(one * 2)
+        assert client.transport.reading
+        client.raw(one)
+        assert not client.transport.reading
+        go.set()
+        await client.news()
+        assert client.transport.reading and client.protocol.consuming.unknown_bytes == 0
 
     with_transactions(test)
 
