@@ -93,7 +93,15 @@ class BrokerDeletions:
         for name in await self._owned(found):
             if await topics.exists(name):
                 await topics.purge(name)
-        return not any([await topics.exists(name) for name in await self._names(found)])
+        if any([await topics.exists(name) for name in await self._names(found)]):
+            return False
+        # what its partitions share, and what was never made
+        await (
+            topics.schemas.delete_namespace(found.topic)
+            if found.whole
+            else topics.schemas.delete(TopicName.parse(found.topic))
+        )
+        return True
 
     async def forget(self, found: Tombstone) -> None:
         broker = self._broker

@@ -63,7 +63,8 @@ class ReplicatedSchemas:
             changed,
         )
         self._unpark = unpark
-        self._topics: dict[str, None] = {}
+        self._topics: dict[str, set[int]] = {}
+        """Topic -> the numbers of its versions."""
         self.close = meta.watch(_PREFIX, self._on_key)
 
     def has(self, topic: str) -> bool:
@@ -107,11 +108,21 @@ class ReplicatedSchemas:
 
     def _on_key(self, key: str, value: bytes | None, version: int) -> None:
         base, _, number = key.removeprefix(_PREFIX).partition("/")[2].partition("/")[2].rpartition("/")
-        if value is None or not base:
+        if not base:
             return
-        self._topics[base] = None
+        if value is None:
+            self._gone(base, int(number, 16))
+            return
+        self._topics.setdefault(base, set()).add(int(number, 16))
         name, own = TopicName.parse(base), int(number, 16) >> REGION_SHIFT == self._region_number() - 1
         for topic in (base, *(str(name.with_partition(index)) for index in range(self._partitions(base)))):
             self._unpark(topic)
             if own:
                 self._changed(topic)
+
+    def _gone(self, base: str, number: int) -> None:
+        found = self._topics.get(base)
+        if found is not None:
+            found.discard(number)
+            if not found:
+                del self._topics[base]

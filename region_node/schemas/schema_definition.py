@@ -91,6 +91,12 @@ class Schema:
     def type_name(self) -> str:
         return NAMES.get(self.type, str(self.type))
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes where it is stored."""
+        texts = (self.name, *self.properties, *self.properties.values())
+        return len(self.data) + sum(len(text.encode()) for text in texts)
+
     def same(self, other: Schema) -> bool:
         """Whether both say the same: they share a version then. Properties say something only of a KeyValue."""
         return (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put, pages_between
+from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put, pages_between, pages_under
 from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
@@ -27,6 +27,11 @@ from region_node.schemas.schema_definition import Schema, check_definition
 
 REGION_SHIFT = 40
 VERSIONS_MAX = 1000
+BYTES_MAX = 8 << 20
+"""All versions of a topic's schema together: each question about it reads all of them."""
+AHEAD_MAX = 10_000
+"""So many versions may a namespace have where topics that do not exist yet still get one."""
+_DELETES = 256
 _ATTEMPTS = 16
 _DELETION = -1
 
@@ -83,6 +88,12 @@ class SchemaRegistry:
                     f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so "
                     "often"
                 )
+            size = schema.size_bytes + sum(each.size_bytes for _, each in alive)
+            if size > BYTES_MAX:
+                raise NotAllowed(
+                    f"{topic} would have {size:,} bytes of schemas, and may have {BYTES_MAX:,}; delete them, or find "
+                    "out who changes it so often"
+                )
             number = self._next(every)
             try:
                 await self._meta.put(_key(topic, number), _encode(schema, self._later(every)), expected=ABSENT)
@@ -125,6 +136,20 @@ class SchemaRegistry:
         """The topic itself is gone."""
         for version in await self._load(topic):
             await self._meta.delete(_key(topic, version.number))
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Deletes what is left of its topics, those too that never came to exist. Raises what the metadata raises."""
+        async for rows in pages_under(self._meta, _namespace(namespace)):
+            for start in range(0, len(rows), _DELETES):
+                await self._meta.txn([Delete(key) for key, _, _ in rows[start : start + _DELETES]])
+
+    async def check_ahead(self, topic: TopicName) -> None:
+        """Raises NotAllowed where the namespace has too many versions for one of a topic that does not exist."""
+        if await self._meta.count(_namespace(topic.namespace)) >= AHEAD_MAX:
+            raise NotAllowed(
+                f"{topic} does not exist, and {topic.namespace} has {AHEAD_MAX:,} schema versions or more: create the "
+                "topic first"
+            )
 
     async def dump(self, topic: TopicName, bytes_max: int) -> list[tuple[int, bytes]]:
         """(number, as it is stored) of every version, deletions included; of more than `bytes_max` bytes, the
@@ -266,7 +291,11 @@ def _decode(number: int, value: bytes) -> Version:
 
 def _prefix(topic: TopicName) -> str:
     base = topic.partitioned
-    return f"/schemas/{base.namespace}/{base}/"
+    return f"{_namespace(base.namespace)}{base}/"
+
+
+def _namespace(namespace: str) -> str:
+    return f"/schemas/{namespace}/"
 
 
 def _key(topic: TopicName, number: int) -> str:

@@ -110,11 +110,26 @@ class NamedTopics(ABC):
         return strategy_of(self.policies.of(topic).values["schemaCompatibilityStrategy"])
 
     async def new_schema(self, topic: TopicName, schema: Schema) -> int:
-        """The number of a client's schema, which is added where it may be. Raises IncompatibleSchema, InvalidSchema."""
+        """The number of a client's schema, which is added where it may be. Raises IncompatibleSchema, InvalidSchema,
+        and as `check_takes_schema`.
+        """
+        await self.check_takes_schema(topic)
         may_create = self.policies.of(topic).on("isAllowAutoUpdateSchema")
         number = await self.schemas.get_or_create(topic, schema, self.schema_strategy(topic), may_create=may_create)
         self._links.schemas_changed(str(topic))
         return number
+
+    async def check_takes_schema(self, topic: TopicName) -> None:
+        """Returns where the topic exists, or a client could have it made now. Raises NotFound, NotAllowed (there is no
+        room for it).
+        """
+        base = topic.partitioned
+        if str(topic) in self.loaded or self.view.partitions(str(base)) or await self.exists(str(base)):
+            return
+        if not self.creation.may_create(str(base)):
+            raise NotFound(f"{base} does not exist, and clients may not make it: create the topic first")
+        await self.creation.check_room(base)
+        await self.schemas.check_ahead(base)
 
     async def schema_of_consumer(self, topic: Topic, schema: Schema) -> None:
         """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises

@@ -37,6 +37,41 @@ def test_a_namespace_of_which_nothing_is_left_was_never_made_again(
     assert asyncio.run(deletions(stored, parted).made_ms(found)) == newest
 
 
+@pytest.mark.parametrize(("topic", "partitions"), [("t/n", 0), ("persistent://t/n/x", 2), ("persistent://t/n/x", 0)])
+def test_schemas_go_once_the_region_has_nothing_else_of_it(topic: str, partitions: int) -> None:
+    stored, gone = dict.fromkeys(("persistent://t/n/x-partition-0", "persistent://t/n/x-partition-1")), list[str]()
+    record = object()
+
+    async def names(namespace: str) -> list[str]:
+        return sorted(stored)
+
+    async def exists(name: str) -> bool:
+        return name in stored
+
+    async def purge(name: str) -> None:
+        del stored[name]
+
+    async def owner(name: str) -> object:
+        return record if name != "persistent://t/n/x-partition-1" else None
+
+    async def delete(name: object) -> None:
+        gone.append(str(name))
+
+    topics = SimpleNamespace(
+        stored=names, exists=exists, purge=purge, schemas=SimpleNamespace(delete=delete, delete_namespace=delete)
+    )
+    broker: Any = SimpleNamespace(topics=topics, ownership=SimpleNamespace(owner=owner, record=record))
+    found = Tombstone(topic=topic, partitions=partitions, regions=("us",), since_ms=6, until_ms=8)
+
+    async def test() -> None:
+        if partitions or topic == "t/n":
+            assert not await BrokerDeletions(broker).purge(found) and not gone, "another broker's are left"
+        stored.clear()
+        assert await BrokerDeletions(broker).purge(found) and gone == [topic]
+
+    asyncio.run(test())
+
+
 def test_a_topic_that_is_gone_was_never_made_again() -> None:
     found = Tombstone(topic="persistent://t/n/x", regions=("us",), since_ms=6, until_ms=8)
     assert asyncio.run(deletions({}, {}).made_ms(found)) == 0

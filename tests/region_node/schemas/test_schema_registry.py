@@ -10,11 +10,12 @@ import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine, MachineSettings
-from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable
+from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable, NotAllowed
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import SystemClock
 from region_node.replication.replicated_schemas import ReplicatedSchemas
+from region_node.schemas import schema_registry
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_diff import differences
 from region_node.schemas.schema_registry import SchemaRegistry, conflicting
@@ -103,6 +104,62 @@ def test_a_deletion_hides_what_was_and_no_number_comes_again() -> None:
         assert await schemas.mark_deleted(BASE) == 3 and await schemas.mark_deleted(BASE) == 4
         await schemas.delete(BASE)
         assert await schemas.get_or_create(BASE, avro(INT), "FULL") == 0
+
+    run(test())
+
+
+def test_the_versions_of_a_topic_have_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        schemas = registry(KvMachine())
+        first, second = avro(INT), avro(INT, name="S")
+        monkeypatch.setattr(schema_registry, "BYTES_MAX", first.size_bytes + second.size_bytes - 1)
+        await schemas.get_or_create(BASE, first, "ALWAYS_COMPATIBLE")
+        with pytest.raises(NotAllowed, match=r"would have .* bytes of schemas"):
+            await schemas.get_or_create(BASE, second, "ALWAYS_COMPATIBLE")
+        assert await schemas.get_or_create(BASE, first, "ALWAYS_COMPATIBLE") == 0, "what is there may be used"
+        await schemas.mark_deleted(BASE)
+        await schemas.get_or_create(BASE, second, "ALWAYS_COMPATIBLE")
+
+    run(test())
+
+
+def test_a_namespace_takes_the_schemas_of_its_topics_along() -> None:
+    async def test() -> None:
+        schemas = registry(KvMachine(settings=MachineSettings(range_limit=3)))
+        other = TopicName.parse("persistent://public/default2/t")
+        for number in range(8):
+            await schemas.get_or_create(TopicName.parse(f"persistent://public/default/{number}"), avro(INT), "FULL")
+        await schemas.get_or_create(other, avro(INT), "FULL")
+        await schemas.delete_namespace("public/default")
+        assert await schemas._meta.count("/schemas/public/default/") == 0
+        assert len(await schemas.versions(other)) == 1
+
+    run(test())
+
+
+def test_a_topic_whose_versions_are_gone_is_not_remembered() -> None:
+    async def test() -> None:
+        store = EmbeddedStore(KvMachine())
+        schemas = SchemaRegistry(store, lambda: 1, SystemClock())
+        host = ReplicatedSchemas(
+            store,
+            schemas,
+            region_number=lambda: 1,
+            partitions=lambda _: 0,
+            changed=lambda _: None,
+            unpark=lambda _: None,
+        )
+        for each in (avro(INT), avro(INT, OPTIONAL)):
+            await schemas.get_or_create(BASE, each, "FULL")
+        await asyncio.sleep(0.01)
+        assert host.has(str(BASE))
+        await store.delete(schema_registry._key(BASE, 0))
+        await asyncio.sleep(0.01)
+        assert host.has(str(BASE)), "one is left"
+        await schemas.delete(BASE)
+        await asyncio.sleep(0.01)
+        assert not host.has(str(BASE)) and not host._topics
+        host.close()
 
     run(test())
 

@@ -97,6 +97,7 @@ async def delete_whole(admin: Admin, namespace: str, topics: list[str]) -> None:
     await delete_topics(admin, topics)
     for topic in admin.view.partitioned(namespace):
         await admin.topics.policies.forget(topic)
+    await admin.topics.schemas.delete_namespace(namespace)
     await forget_leadership(admin, namespace)
     await admin.config.delete_namespace(namespace)
 

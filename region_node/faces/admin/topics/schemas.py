@@ -71,6 +71,7 @@ class PostSchema(Given):
 
 async def upload(admin: Admin, request: web.Request, given: PostSchema) -> Any:
     name, schema = _topic(admin, request), _schema(request, given)
+    await admin.topics.check_takes_schema(name)
     try:
         number = await admin.topics.schemas.get_or_create(name, schema, admin.topics.schema_strategy(name))
     except (IncompatibleSchema, InvalidSchema) as error:

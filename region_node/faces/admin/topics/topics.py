@@ -168,6 +168,7 @@ async def delete_partitioned(admin: Admin, request: web.Request) -> None:
     )
     await deleted_topic_grants.forget(admin.config, admin.view, name)
     await admin.topics.policies.forget(str(name))
+    await admin.topics.schemas.delete(name)
     await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
     await admin.config.delete_partitioned(str(name))  # last: until then a deletion that failed can be given again
     await permissions.gone(admin, name)

@@ -32,6 +32,7 @@ class World:
         self.unaware: set[str] = set()
         """Regions whose copy of the configuration does not have the namespace yet."""
         self.asked: list[str] = []
+        self.without_schemas: list[str] = []
         monkeypatch.setattr(region_facts, "elsewhere", self.elsewhere)
 
     async def start(self) -> World:
@@ -52,6 +53,9 @@ class World:
                 raise found
             return found
 
+        async def delete_schemas(namespace: str) -> None:
+            self.without_schemas.append(namespace)
+
         def policies(namespace: str) -> Any:
             if region in self.unaware:
                 raise NotFound(namespace)
@@ -63,7 +67,12 @@ class World:
             view=self.view,
             leases=None,
             tombstones=None,
-            topics=SimpleNamespace(topics=topics, stored=topics, policies=SimpleNamespace(forget=_nothing)),
+            topics=SimpleNamespace(
+                topics=topics,
+                stored=topics,
+                policies=SimpleNamespace(forget=_nothing),
+                schemas=SimpleNamespace(delete_namespace=delete_schemas),
+            ),
             namespace=lambda request: "t/n",
             policies=policies,
             table=lambda namespace: SimpleNamespace(count=1, boundaries=list),
@@ -102,7 +111,7 @@ def test_a_namespace_stays_while_another_region_has_topics(monkeypatch: pytest.M
             await world.delete()
         assert await world.there()
         world.stored |= {"eu": [], "ap": []}
-        assert await world.delete()
+        assert not world.without_schemas and await world.delete() and world.without_schemas == ["t/n"]
 
     run_alone(main())
 

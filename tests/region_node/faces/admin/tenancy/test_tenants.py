@@ -60,7 +60,11 @@ class World:
             leases=SimpleNamespace(store=store),
             clock=SimpleNamespace(wall_ms=lambda: 0),
             tombstones=SimpleNamespace(known=self.tombstones),
-            topics=SimpleNamespace(topics=topics, policies=SimpleNamespace(forget=_nothing)),
+            topics=SimpleNamespace(
+                topics=topics,
+                policies=SimpleNamespace(forget=_nothing),
+                schemas=SimpleNamespace(delete_namespace=_nothing),
+            ),
             tenant=lambda request: "t",
             namespace=lambda request: "t/n",
             policies=self.view.namespace,
