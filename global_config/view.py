@@ -69,6 +69,8 @@ class ConfigView:
         self._namespaces: dict[str, NamespacePolicies] = {}
         self._by_tenant: dict[str, dict[str, None]] = {}
         self._partitioned: dict[str, PartitionedTopic] = {}
+        self._partitioned_in: dict[str, dict[str, int]] = {}
+        """Namespace -> its partitioned topics -> how many partitions each has."""
         self._topic_policies: dict[str, TopicPolicies] = {}
         self._resource_groups: dict[str, ResourceGroup] = {}
         self._quotas: dict[str, TenantQuota] = {}
@@ -195,7 +197,11 @@ class ConfigView:
 
     def partitioned(self, namespace: str) -> list[str]:
         """Full names of the partitioned topics of a namespace, sorted."""
-        return sorted(topic for topic in self._partitioned if topic.partition("://")[2].startswith(f"{namespace}/"))
+        return sorted(self._partitioned_in.get(namespace, ()))
+
+    def partitions_in(self, namespace: str) -> int:
+        """How many partitions the partitioned topics of a namespace have together, used or not."""
+        return sum(self._partitioned_in.get(namespace, {}).values())
 
     def topic_policies(self, topic: str) -> TopicPolicies | None:
         """topic: its full name, without a partition."""
@@ -268,7 +274,9 @@ class ConfigView:
                 _set(self._namespaces, name, NamespacePolicies, value)
                 _index(self._by_tenant, name, known=name in self._namespaces)
             elif key.startswith(keys.PARTITIONED):
-                _set(self._partitioned, key.removeprefix(keys.PARTITIONED), PartitionedTopic, value)
+                name = key.removeprefix(keys.PARTITIONED)
+                _set(self._partitioned, name, PartitionedTopic, value)
+                _index_partitions(self._partitioned_in, name, self.partitions(name))
             elif key.startswith(keys.TOPIC_POLICIES):
                 _set(self._topic_policies, key.removeprefix(keys.TOPIC_POLICIES), TopicPolicies, value)
             elif key.startswith(keys.RESOURCE_GROUPS):
@@ -312,6 +320,17 @@ def _index(by_tenant: dict[str, dict[str, None]], namespace: str, *, known: bool
         members.pop(namespace, None)
         if not members:
             del by_tenant[tenant]
+
+
+def _index_partitions(by_namespace: dict[str, dict[str, int]], topic: str, count: int) -> None:
+    namespace = "/".join(topic.partition("://")[2].split("/", 2)[:2])
+    members = by_namespace.setdefault(namespace, {})
+    if count:
+        members[topic] = count
+    else:
+        members.pop(topic, None)
+        if not members:
+            del by_namespace[namespace]
 
 
 def _above(fields: Fields, pending: list[tuple[Change, ...]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import WatchCallback
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies, PartitionedTopic
 from heliograph.model.errors import MetadataUnavailable
 from tests.storage.managed_ledger.ledger_cases import turns
 
@@ -113,3 +113,28 @@ def test_one_who_waits_for_changes_and_fails_keeps_them_from_nobody() -> None:
         assert [type(context["exception"]) for context in told] == [ValueError] * 2
 
     asyncio.run(main())
+
+
+def test_partitioned_topics_are_found_by_their_namespace() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        view = ConfigView(store)
+
+        async def put(topic: str, partitions: int) -> None:
+            await store.put(keys.partitioned(topic), PartitionedTopic(partitions=partitions).encode())
+
+        await put("persistent://t/n/a", 3)
+        await put("non-persistent://t/n/b", 2)
+        await put("persistent://t/n/a", 5)
+        await put("persistent://t/nn/c", 7)
+        await view.ready()
+        await turns()
+        assert view.partitioned("t/n") == ["non-persistent://t/n/b", "persistent://t/n/a"]
+        assert (view.partitions_in("t/n"), view.partitions_in("t/nn"), view.partitions_in("t/x")) == (7, 7, 0)
+        for topic in ("persistent://t/n/a", "non-persistent://t/n/b"):
+            await store.delete(keys.partitioned(topic))
+        await turns()
+        assert view.partitioned("t/n") == [] and view.partitions_in("t/n") == 0
+        assert list(view._partitioned_in) == ["t/nn"]
+
+    run_alone(main())

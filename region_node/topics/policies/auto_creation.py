@@ -7,13 +7,17 @@ Is: the policies `autoTopicCreation` and `maxTopics`. Isn't: the making of a top
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from heliograph.model.errors import AlreadyExists, NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.runtime.topic_ports import ViewPort
 from region_node.topics.policies.policy_book import PolicyBook
 
+PARTITIONS_OF_NAMESPACE_MAX = 1_000_000
+"""So many partitions may the partitioned topics of a namespace have together, also where no quota says less: whoever
+lists its topics is told of each.
+"""
 MakePartitions = Callable[[str, int], Awaitable[None]]
 
 
@@ -69,22 +73,40 @@ class Creation:
         if self._partition is None or await self._exists(topic):
             return 0
         count = int(wanted.part("autoTopicCreation", "defaultNumPartitions"))
+        await self.check_room(name, count)
         with contextlib.suppress(AlreadyExists):
             await self._partition(topic, count)
         return count
 
-    async def check_room(self, name: TopicName) -> None:
-        """Raises NotAllowed where the namespace, or its tenant, has as many topics as it may have."""
+    async def check_room(self, name: TopicName, partitions: int = 0) -> None:
+        """Raises TooManyTopics where the namespace, or its tenant, has as many topics as it may have. partitions: a
+        partitioned topic gets so many more; 0: one topic is made.
+
+        Partitions count from when they are declared on, but for one that is made now: it is one of those.
+        """
+        declared = self._view.partitions_in
+        if partitions and declared(name.namespace) + partitions > PARTITIONS_OF_NAMESPACE_MAX:
+            raise TooManyTopics(
+                f"{name.namespace} has {declared(name.namespace)} partitions, and may have "
+                f"{PARTITIONS_OF_NAMESPACE_MAX}: delete partitioned topics, or take another namespace"
+            )
+        if not partitions and not name.persistent:
+            return
         quota = self._view.tenant_quota(name.tenant)
-        if quota is not None and quota.max_topics and name.persistent and not await self._exists(str(name)):
-            count = 0
-            for namespace in self._view.namespaces(name.tenant):
-                count += await self._count(namespace)
-            if count >= quota.max_topics:
-                raise TooManyTopics(
-                    f"tenant {name.tenant} has {count} topics, partitions each, and may have {quota.max_topics}: ask "
-                    "an operator for more"
-                )
+        of_tenant = 0 if quota is None else quota.max_topics
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
-        if most and name.persistent and not await self._exists(str(name)) and await self._count(name.namespace) >= most:
+        if not (of_tenant or most) or (not partitions and await self._exists(str(name))):
+            return
+        member = 0 <= name.partition < self._view.partitions(str(name.partitioned))
+
+        async def there(namespaces: Sequence[str]) -> int:
+            stored = [await self._count(namespace) for namespace in namespaces]
+            return max(sum(stored), 0 if member else sum(map(declared, namespaces)))
+
+        if of_tenant and (count := await there(self._view.namespaces(name.tenant))) + (partitions or 1) > of_tenant:
+            raise TooManyTopics(
+                f"tenant {name.tenant} has {count} topics, partitions each, and may have {of_tenant}: ask an operator "
+                "for more"
+            )
+        if most and await there([name.namespace]) + (partitions or 1) > most:
             raise TooManyTopics(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")

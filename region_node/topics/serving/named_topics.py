@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from heliograph.model.errors import AlreadyExists, NotFound, SubscriptionNotFound
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from region_node.runtime.topic_ports import FactoryPort, LinksPort, ViewPort
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.schema_definition import Schema
@@ -77,13 +78,19 @@ class NamedTopics(ABC):
 
     async def listed(self, namespace: str) -> list[str]:
         """The same with the partitions that nobody has used yet: what clients are told."""
-        found = dict.fromkeys(await self.topics(namespace))
+        found = await self.topics(namespace)
+        found += await self.declared_partitions(namespace, "persistent")
+        return list(dict.fromkeys(sorted(found)))
+
+    async def declared_partitions(self, namespace: str, domain: str) -> list[str]:
+        """Full names of all partitions that the partitioned topics of a namespace have, used or not."""
+        found, pace = list[str](), RowPace()
         for topic in self.view.partitioned(namespace):
-            if topic.startswith("persistent:"):
-                found.update(
-                    dict.fromkeys(f"{topic}-partition-{index}" for index in range(self.view.partitions(topic)))
-                )
-        return sorted(found)
+            if topic.startswith(f"{domain}://"):
+                count = self.view.partitions(topic)
+                await pace.rows(count)
+                found += sorted(f"{topic}-partition-{index}" for index in range(count))
+        return found
 
     def volatile_topics(self, namespace: str) -> list[str]:
         """Full names of the non-persistent topics of a namespace that this broker has loaded."""

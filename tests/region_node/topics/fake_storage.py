@@ -384,6 +384,9 @@ class FakeView:
     def partitioned(self, namespace: str) -> list[str]:
         return sorted(topic for topic in self.counts if topic.partition("://")[2].startswith(f"{namespace}/"))
 
+    def partitions_in(self, namespace: str) -> int:
+        return sum(self.counts[topic] for topic in self.partitioned(namespace))
+
     def namespaces(self, tenant: str) -> list[str]:
         return sorted(name for name in self.known if name.startswith(f"{tenant}/"))
 

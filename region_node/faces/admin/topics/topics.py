@@ -42,9 +42,7 @@ async def list_plain(admin: Admin, request: web.Request) -> list[Any]:
     namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
     table = admin.table(namespace)
     found = set(await _there(admin, request, namespace))
-    for topic in admin.view.partitioned(namespace):
-        if topic.startswith(f"{domain}://"):
-            found.update(map(str, partitions(admin, TopicName.parse(topic))))
+    found.update(await admin.topics.declared_partitions(namespace, domain))
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
     if wanted:
         found = {topic for topic in found if table.of(topic) == table.named(wanted)}
@@ -116,6 +114,7 @@ async def create_partitioned(admin: Admin, request: web.Request, given: int | Pa
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
     if await _is_there(admin, name):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
+    await admin.topics.creation.check_room(name, count)
     properties: dict[str, Any] = dict(given.properties or {}) if isinstance(given, Partitions) else {}
     if (
         SHADOW_SOURCE in properties
@@ -144,6 +143,8 @@ async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> N
     present, count = len(partitions_of(admin, name)), _count(given)
     if count < present:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
+    if count > present:
+        await admin.topics.creation.check_room(name, count - present)
     if source := admin.topics.shadow_source(str(name)):
         if admin.view.partitions(source) < count:
             raise NotAllowed(

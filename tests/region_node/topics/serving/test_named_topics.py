@@ -1,6 +1,8 @@
-"""What topics are asked by their names: which of them may have a schema."""
+"""What topics are asked by their names: which there are, and which of them may have a schema."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -47,5 +49,19 @@ def test_schemas_ahead_of_their_topics_have_a_bound(monkeypatch: pytest.MonkeyPa
         broker.view.quotas["public"] = TenantQuota(max_topics=1)
         with pytest.raises(NotAllowed, match="may have 1"):
             await topics.new_schema(TopicName.parse(f"{TOPIC}0"), avro(INT, OPTIONAL))
+
+    with_broker(test)
+
+
+def test_a_list_of_very_many_partitions_lets_others_go_on() -> None:
+    async def test(broker: Broker) -> None:
+        broker.view.counts |= {f"{TOPIC}{index}": 1000 for index in range(4)} | {f"{TOPIC}-one": 2}
+        await broker.topics.get(f"{TOPIC}0-partition-7", create=True)
+        turns, listing = 0, asyncio.ensure_future(broker.topics.listed("public/default"))
+        while not listing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 4
+        assert listing.result() == sorted(set(listing.result())) and len(listing.result()) == 4002
 
     with_broker(test)

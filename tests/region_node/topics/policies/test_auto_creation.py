@@ -1,0 +1,73 @@
+"""How many topics and partitions a namespace, and its tenant, may have."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
+from heliograph.model.topic_names import TopicName
+from region_node.topics.policies import auto_creation
+from region_node.topics.policies.auto_creation import TooManyTopics
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
+
+NAME = TopicName.parse(TOPIC)
+PARTED = TopicName.parse("persistent://public/default/parted")
+
+
+@pytest.mark.parametrize("of", ["tenant", "namespace"])
+def test_partitions_count_from_when_they_are_declared_on(of: str) -> None:
+    async def test(broker: Broker) -> None:
+        room = broker.topics.creation.check_room
+        if of == "tenant":
+            broker.view.quotas["public"] = TenantQuota(max_topics=4)
+        else:
+            limited = NamespacePolicies(regions=("us",), policies={"maxTopics": 4})
+            broker.view.set("public/default", limited)
+        await room(PARTED, 4)
+        with pytest.raises(TooManyTopics):
+            await room(PARTED, 5)
+        broker.view.counts[str(PARTED)] = 4
+        with pytest.raises(TooManyTopics):
+            await room(NAME)
+        with pytest.raises(TooManyTopics):
+            await room(PARTED, 1)
+        for index in range(4):
+            await broker.topics.get(str(PARTED.with_partition(index)), create=True)
+        del broker.view.counts[str(PARTED)]
+        with pytest.raises(TooManyTopics):
+            await room(PARTED, 1)
+
+    with_broker(test)
+
+
+def test_a_client_declares_no_more_partitions_than_there_is_room_for() -> None:
+    made = list[tuple[str, int]]()
+
+    async def noted(topic: str, count: int) -> None:
+        made.append((topic, count))
+
+    async def test(broker: Broker) -> None:
+        creation = broker.topics.creation
+        creation._partition = noted
+        wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"autoTopicCreation": wanted}))
+        assert await creation.make_partitions(TOPIC) == 3 and made == [(TOPIC, 3)]
+        broker.view.quotas["public"] = TenantQuota(max_topics=2)
+        with pytest.raises(TooManyTopics):
+            await creation.make_partitions(TOPIC)
+        assert len(made) == 1
+
+    with_broker(test)
+
+
+def test_a_namespace_has_a_bound_of_partitions_without_any_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_creation, "PARTITIONS_OF_NAMESPACE_MAX", 10)
+
+    async def test(broker: Broker) -> None:
+        for domain in ("persistent", "non-persistent"):
+            broker.view.counts[f"{domain}://public/default/parted"] = 4
+        await broker.topics.creation.check_room(NAME, 2)
+        with pytest.raises(TooManyTopics, match="delete partitioned topics"):
+            await broker.topics.creation.check_room(NAME, 3)
+
+    with_broker(test)
