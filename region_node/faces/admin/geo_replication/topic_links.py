@@ -7,6 +7,7 @@ Source: docs/protocols/links.md, "Parked links".
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -85,10 +86,11 @@ async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
     if parked is not None:
         host = admin.links.schemas
         here = dict(await host.dump(link.log.topic)) if host is not None and parked.rows else {}
-        found["parked"] = {
-            "since_ms": parked.since_ms,
-            "schemas": differences(here, dict(parked.rows), (admin.region, link.target)),
-        }
+        rows = []
+        for row in differences(here, dict(parked.rows), (admin.region, link.target)):
+            rows.append(row)
+            await asyncio.sleep(0)
+        found["parked"] = {"since_ms": parked.since_ms, "schemas": rows}
     return found
 
 
