@@ -254,7 +254,7 @@ class ConfigView:
             self.restored = value or b""
             return
         if key.startswith(keys.REGION_NUMBERS):
-            self._number_given(key, value)
+            _number_given(self.region_numbers, self.broken, key, value)
             return
         try:
             if key.startswith(keys.REGIONS):
@@ -299,16 +299,17 @@ class ConfigView:
             log.error("config.acls_unreadable", extra={"error": unreadable(tenant, str(error)), "until_then": counts})
         _tell(self._listeners, key)
 
-    def _number_given(self, key: str, value: bytes | None) -> None:
-        """Nobody takes a number away: where it is gone, the configuration went back, and its region may live."""
-        try:
-            number = int(key.removeprefix(keys.REGION_NUMBERS))
-            if value is None:
-                self.region_numbers.pop(number, None)
-            else:
-                self.region_numbers[number] = value.decode()
-        except ValueError as error:
-            self.broken[key] = f"no number of a region with its name: {error}"
+
+def _number_given(numbers: dict[int, str], broken: dict[str, str], key: str, value: bytes | None) -> None:
+    """Nobody takes a number away: where it is gone, the configuration went back, and its region may live."""
+    try:
+        number = int(key.removeprefix(keys.REGION_NUMBERS))
+        if value is None:
+            numbers.pop(number, None)
+        else:
+            numbers[number] = value.decode()
+    except ValueError as error:
+        broken[key] = f"no number of a region with its name: {error}"
 
 
 def _index(by_tenant: dict[str, dict[str, None]], namespace: str, *, known: bool) -> None:
