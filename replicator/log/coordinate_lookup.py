@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.coordinates import Coordinate, Origin
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.links.link_commands import SkipReason
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.coordinates.skip_reasons import HERE
@@ -212,7 +213,7 @@ async def own_before(log: ReplicatedLog, position: Position, back: Sequence[int]
 
 async def _runs(log: ReplicatedLog, low: Position, high: Position) -> AsyncIterator[tuple[int, int, Run]]:
     """What lies in [low, high]; the last run may go on behind it."""
-    at = low
+    at, pace = low, RowPace()
     while at <= high:
         runs = await log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
         for ledger, first, run in runs:
@@ -222,6 +223,7 @@ async def _runs(log: ReplicatedLog, low: Position, high: Position) -> AsyncItera
         if not runs:
             return
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+        await pace.rows(sum(run.count for *_, run in runs))  # what is in the cache is read without a pause
 
 
 def entries_until(

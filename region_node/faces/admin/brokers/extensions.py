@@ -8,6 +8,7 @@ Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
@@ -136,6 +137,7 @@ async def write_blocks(
         if not runs:
             return
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+        await asyncio.sleep(0)  # what is in the cache, for who reads it as quickly, is sent without a pause
 
 
 async def vector(admin: Admin, request: web.Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A long answer of blocks ends where whoever asked may not read any more."""
+"""A long answer of blocks lets others go on, and ends where whoever asked may not read any more."""
 
 from __future__ import annotations
 
@@ -75,3 +75,16 @@ def test_blocks_end_with_the_token_or_the_grant(handler: Handler) -> None:
     assert ends_at(lambda world: setattr(world, "now_ms", 11_000)) == (6, True)
     assert ends_at(World.take_back) == (6, True)
     assert ends_at(lambda world: setattr(world.rights, "changes", 7)) == (LAST + 1, False), "it may still"
+
+
+@pytest.mark.parametrize("handler", [extensions.blocks, many])
+def test_others_go_on_between_two_reads(handler: Handler) -> None:
+    async def test() -> None:
+        world, turns = World(), 0
+        asking = asyncio.ensure_future(world.ask(handler))
+        while not asking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > world.reads == LAST + 1
+
+    asyncio.run(test())
