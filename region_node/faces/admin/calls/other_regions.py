@@ -16,9 +16,11 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 ANSWER_BYTES_MAX = 16 << 20
+_PROOF = ("Authorization", ORIGINAL)
 
 
 class Caller(Protocol):
@@ -40,7 +42,7 @@ def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
 
 async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
     """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
-    address that may not be called).
+    address that may not be called, or the region refuses whoever asks).
     """
     info = admin.view.region(region)
     if info is None or not info.admin_url:
@@ -48,7 +50,7 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
             f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
         )
     admin.urls.check(info.admin_url, ("http", "https"))
-    headers = {"Authorization": request.headers["Authorization"]} if "Authorization" in request.headers else {}
+    headers = {name: request.headers[name] for name in _PROOF if name in request.headers}
     check_private(info.admin_url, region, headers)
     try:
         async with (
@@ -70,6 +72,8 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
             text = raw.decode(errors="replace")
     except (ClientError, TimeoutError, OSError) as error:
         raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {reason_of(error)}") from error
+    if answer.status in (401, 403):
+        raise NotAllowed(_refusal(region, answer.status, text, proven="Authorization" in headers))
     if answer.status >= 300:
         raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
     try:
@@ -78,6 +82,17 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
         raise MetadataUnavailable(
             f"region {region} answers at {info.admin_url} with something else than JSON"
         ) from error
+
+
+def _refusal(region: str, status: int, text: str, *, proven: bool) -> str:
+    if status == 403:
+        return f"region {region} does not let whoever asks do that there: {text[:300]}"
+    if proven:
+        return f"region {region} does not take the caller's credentials, ask with some that it takes too: {text[:300]}"
+    return (
+        f"region {region} does not know who asks: a certificate proves that here alone, and is not passed on; ask with "
+        f"a token that region {region} takes too"
+    )
 
 
 async def read_at_most(answer: ClientResponse, most: int) -> bytes | None:

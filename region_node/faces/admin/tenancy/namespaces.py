@@ -83,10 +83,14 @@ async def _check_empty_elsewhere(admin: Admin, request: web.Request, namespace: 
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {', '.join(there)}")
     for region, error in found.items():
         if isinstance(error, HeliographError):
-            kind = NotAllowed if isinstance(error, NotAllowed) else MetadataUnavailable
+            kind, then = (
+                (NotAllowed, "")
+                if isinstance(error, NotAllowed)
+                else (MetadataUnavailable, ": try again when it answers")
+            )
             raise kind(
-                f"{error}; whether {namespace} has topics there is not known: try again when it answers; force deletes "
-                f"the namespace without asking {region}, and its topics stay there, out of reach"
+                f"{error}; whether {namespace} has topics there is not known{then}; force deletes the namespace "
+                f"without asking {region}, and its topics stay there, out of reach"
             ) from error
 
 

@@ -1,8 +1,9 @@
-"""A caller's credentials go to another region by TLS, or stay on this machine."""
+"""A caller's credentials go to another region by TLS, or stay on this machine; and what its refusal says."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from aiohttp.test_utils import make_mocked_request
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
 from region_node.faces.admin.calls import other_regions
+from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.other_regions import elsewhere
 from region_node.faces.admin.server import console_server
 from region_node.security.allowed_urls import UrlList
@@ -82,6 +84,48 @@ def test_regions_of_one_machine_pass_tokens_on(ask: Any) -> None:
 
     asyncio.run(main())
     assert heard == [TOKEN["Authorization"]]
+
+
+async def refused_with(status: int, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """What `elsewhere` says, and what the other region was sent."""
+    heard: dict[str, str] = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        heard.update(request.headers)
+        return web.json_response({"reason": "no, you"}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/heliograph/v1/status", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    try:
+        with pytest.raises(MetadataUnavailable if status == 503 else NotAllowed) as refused:
+            await by_handler(admin_of(f"http://127.0.0.1:{port}"), headers)
+    finally:
+        await runner.cleanup()
+    return str(refused.value), heard
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "says"),
+    [
+        (401, {}, "a certificate proves that here alone, .* ask with a token that region eu takes too"),
+        (401, TOKEN, "eu does not take the caller's credentials, .*no, you"),
+        (403, TOKEN, "eu does not let whoever asks do that there: .*no, you"),
+        (503, TOKEN, "eu answered 503"),
+    ],
+)
+def test_a_region_that_refuses_whoever_asks_is_not_away(status: int, headers: dict[str, str], says: str) -> None:
+    told, _ = asyncio.run(refused_with(status, headers))
+    assert re.search(says, told)
+
+
+def test_a_proxy_says_there_too_for_whom_it_speaks() -> None:
+    _, heard = asyncio.run(refused_with(403, TOKEN | {ORIGINAL: "alice", "X-Other": "x"}))
+    assert heard[ORIGINAL] == "alice" and "X-Other" not in heard
 
 
 def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

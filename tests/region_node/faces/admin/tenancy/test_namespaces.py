@@ -124,6 +124,7 @@ def test_a_region_that_cannot_be_asked_keeps_a_namespace_unless_it_is_forced(mon
             with pytest.raises(kind, match=f"^{why}; .*force deletes the namespace without asking ap") as refused:
                 await world.delete()
             assert "stay there" in str(refused.value) and await world.there()
+            assert ("try again" in str(refused.value)) == (kind is MetadataUnavailable)
         world.asked.clear()
         assert await world.delete(force="true")
         assert not world.asked
