@@ -97,7 +97,7 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> An
     """All of it in one run. Raises OwnedElsewhere, MalformedRequest, NotAllowed, and what a producer would be refused
     with."""
     text = await admin.here(name)
-    topic = await admin.topics.get(text, create=admin.topics.creation.may_create(text))
+    topic = await admin.topics.get_for_client(text)
     producer = str(given.get("producerName") or _NAME)
     check_producer(topic, producer, encrypted=False)
     topic.producers.check_shared()

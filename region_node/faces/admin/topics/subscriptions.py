@@ -77,13 +77,15 @@ class StartPosition(Given, rename="camel"):
 
 
 async def create(admin: Admin, request: web.Request, name: TopicName, given: StartPosition | None) -> None:
-    """At the position in the body; nothing given: behind the last message. The topic is made where it is not there."""
+    """At the position in the body; nothing given: behind the last message. A topic that is not there is made where
+    clients may make it.
+    """
     topic, subscription = await admin.here(name), _subscription(request)
     if flag(request, "replicated"):
         _check_replicable(subscription)
     properties = None if given is None else given.properties
     check_given(properties)
-    await admin.topics.get(topic, create=True)
+    await admin.topics.get_for_client(topic)
     at = AFTER_ALL if given is None or given.ledger_id is None else _before((given.ledger_id, given.entry_id))
     await admin.topics.create_subscription(topic, subscription, at=at, properties=properties)
     loaded = await admin.loaded(name)

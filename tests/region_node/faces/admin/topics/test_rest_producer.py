@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from heliograph.model.errors import NotAllowed, NotEnoughBookies
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.errors import NotAllowed, NotEnoughBookies, NotFound, RegionPassive
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.faces.admin.calls.admin_context import MalformedRequest, OwnedElsewhere
@@ -91,6 +92,21 @@ def test_messages_are_stored_in_their_order_under_ids_of_their_places() -> None:
         used = admin.usage.of("public")
         assert used.messages_in == 3 and used.bytes_in == sum(run.size_bytes for *_, run in broker.ledger().runs)
         assert broker.topics.loaded[TOPIC].last_publish_ms == broker.clock.wall_ms()
+
+    with_broker(test)
+
+
+def test_a_topic_that_clients_may_not_make_is_not_made() -> None:
+    async def test(broker: Broker) -> None:
+        closed = {"autoTopicCreation": {"allowAutoTopicCreation": False}}
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies=closed))
+        with pytest.raises(NotFound):
+            await post(Admin(broker), texts(1))
+        broker.view.set("public/default", NamespacePolicies(regions=("us",)))
+        broker.topics.gates.sent_on = lambda namespace: RegionPassive("in eu")  # type: ignore[method-assign]
+        with pytest.raises(RegionPassive):
+            await post(Admin(broker), texts(1))
+        assert not broker.factory.ledgers
 
     with_broker(test)
 
@@ -246,7 +262,7 @@ def test_a_payload_is_written_as_its_schema_says(kind: str, value: Any, wanted: 
     async def test(broker: Broker) -> None:
         admin = Admin(broker)
         admin.topics = SimpleNamespace(  # type: ignore[assignment]
-            get=broker.topics.get, creation=broker.topics.creation, new_schema=noted
+            get_for_client=broker.topics.get_for_client, new_schema=noted
         )
         schema = {"name": "s", "type": kind, "schema": "", "properties": {}}
         for given in (schema, json.dumps(schema)):
