@@ -27,7 +27,7 @@ import crc32c
 from aiohttp import web
 from msgspec import Meta
 
-from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
+from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, TopicError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
@@ -41,6 +41,8 @@ from region_node.topics.admission import check_producer
 from region_node.topics.topic import Topic
 
 MESSAGES_MAX = COUNT_MAX
+RATE_WAIT_S = 5.0
+"""So long what is published waits for the rates of its topic."""
 _NAME = "rest"
 _INTEGERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q"}
 _FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
@@ -132,6 +134,7 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> An
         results = [
             {"messageId": "", "errorCode": 2, "errorMsg": str(error), "schemaVersion": version or 0} for _ in entries
         ]
+        return {"messagePublishResults": results, "schemaVersion": version or 0}
     topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
     usage = admin.usage.of(name.tenant)
     usage.messages_in += run.messages
@@ -139,8 +142,40 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> An
     return {"messagePublishResults": results, "schemaVersion": version or 0}
 
 
+class RateExceeded(TopicError):
+    """The rate of the topic, or of its resource group, lets nothing in for now."""
+
+    retryable = True
+
+
+class _Waiting:
+    """A publisher at a topic's gate (`PausableReader`)."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+
+    def hold_reading(self, hold: bool, reason: object = None) -> None:
+        if not hold:
+            self.let_go.set()
+
+
+async def _let_in(topic: Topic) -> None:
+    """Returns once the rates let something in. Raises RateExceeded where that takes longer than RATE_WAIT_S."""
+    wait_s = 0.0
+    try:
+        async with asyncio.timeout(RATE_WAIT_S):
+            while (gate := topic.publish_gate) is not None and (wait_s := gate.hold(waiting := _Waiting())) > 0:
+                await waiting.let_go.wait()
+    except TimeoutError:
+        raise RateExceeded(
+            f"{topic.text} takes no more for now, its publish rate or that of its resource group is used up: try again "
+            f"in {wait_s:.1f} s"
+        ) from None
+
+
 async def _published(topic: Topic, run: Run) -> Segments:
-    """Once it is durable. Raises what the append failed with."""
+    """Once it is durable. Raises RateExceeded, and what the append failed with."""
+    await _let_in(topic)
     done: asyncio.Future[Segments] = asyncio.get_running_loop().create_future()
 
     def settle(answered: Segments | None, error: HeliographError | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,11 +16,12 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.faces.admin.calls.admin_context import MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.call_bodies import decoded
+from region_node.faces.admin.topics import rest_producer
 from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, produce
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.usage.tenant_usage import Usage
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
 
 NAME = TopicName.parse(TOPIC)
 ELSEWHERE = BrokerRecord("other")
@@ -107,6 +109,31 @@ def test_a_topic_that_clients_may_not_make_is_not_made() -> None:
         with pytest.raises(RegionPassive):
             await post(Admin(broker), texts(1))
         assert not broker.factory.ledgers
+
+    with_broker(test)
+
+
+def test_what_is_published_waits_for_the_rates_of_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker) -> None:
+        rate = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"publishRate": rate}))
+        admin = Admin(broker)
+        await post(admin, texts(30))
+        posting = [asyncio.ensure_future(post(admin, texts(30))) for _ in range(2)]
+        await settle()
+        assert len(entries(broker)) == 30
+        for count in (60, 90):
+            gate = broker.topics.loaded[TOPIC].publish_gate
+            assert gate is not None
+            gate.open()
+            await settle()
+            assert len(entries(broker)) == count, "the next one waits for what this one has used up"
+        assert all(one.done() for one in posting)
+        monkeypatch.setattr(rest_producer, "RATE_WAIT_S", 0)
+        answer = await post(admin, texts(2))
+        assert [row["errorCode"] for row in answer["messagePublishResults"]] == [2, 2]
+        assert "publish rate" in answer["messagePublishResults"][0]["errorMsg"] and len(entries(broker)) == 90
+        assert admin.usage.of("public").messages_in == 90
 
     with_broker(test)
 
