@@ -17,13 +17,18 @@ from aiohttp import web
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
 from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from heliograph.runtime.throttle import RowPace
 from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.sealing.keyring import DataKey
 from storage.sealing.sealing import Sealing
 
+KEYS_MAX = 400
+"""A tenant that rotates daily has so many after a year; only a super user makes more."""
+_EXAMPLES = 5
 SETTLED_MS = 24 * 3600 * 1000
 """A broker that was cut off from the configuration for less than this has heard of a rotation."""
 
@@ -42,9 +47,9 @@ async def of_tenant(admin: Admin, request: web.Request) -> dict[str, Any]:
     sealing, tenant = await _sealing(admin), request.match_info["tenant"]
     found = sealing.listing().get(tenant, ())
     rows = _shown(found)
-    for row, uses in zip(rows, await _uses(admin, tenant, found), strict=True):
-        row["topics"] = len(uses)
-        row["for_example"] = uses[:5]
+    for row, (count, names) in zip(rows, await _uses(admin, tenant, found), strict=True):
+        row["topics"] = count
+        row["for_example"] = names
     info = admin.view.tenant(tenant)
     return {
         "region": admin.region,
@@ -85,7 +90,14 @@ async def rotate(admin: Admin, request: web.Request) -> dict[str, Any]:
     tenant = request.match_info["tenant"]
     if admin.view.tenant(tenant) is None:
         raise NotFound(f"tenant {tenant} does not exist")
-    key = await (await _sealing(admin)).rotate(tenant)
+    sealing = await _sealing(admin)
+    count = len(sealing.listing().get(tenant, ()))
+    if count >= KEYS_MAX and not admin.security.rights.is_super(request[PRINCIPAL]):
+        raise NotAllowed(
+            f"tenant {tenant} has {count} data keys, and {KEYS_MAX} are enough: ask an operator to remove those that "
+            "no topic needs any more"
+        )
+    key = await sealing.rotate(tenant)
     return {"region": admin.region, "tenant": tenant, "number": f"{key.number:016x}", "master": key.master}
 
 
@@ -104,10 +116,10 @@ async def remove(admin: Admin, request: web.Request) -> Any:
     found = sealing.listing().get(tenant, ())
     numbers = [key.number for key in found]
     if request.query.get("force") != "true" and number in numbers[:-1]:
-        uses = (await _uses(admin, tenant, found))[numbers.index(number)]
-        if uses:
+        count, names = (await _uses(admin, tenant, found))[numbers.index(number)]
+        if count:
             raise NotAllowed(
-                f"{len(uses)} topics may hold entries that are sealed with data key {text}, {', '.join(uses[:3])} "
+                f"{count} topics may hold entries that are sealed with data key {text}, {', '.join(names[:3])} "
                 "among them: let them be trimmed, "
                 "or publish what has to stay once more and delete them; with force they cannot be read any more"
             )
@@ -134,12 +146,14 @@ def _shown(found: tuple[DataKey, ...]) -> list[dict[str, Any]]:
     ]
 
 
-async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[list[str]]:
-    """Lists, for each key, the topics that may hold something it sealed; the last key, which seals now, is left out."""
-    uses: list[list[str]] = [[] for _ in found]
-    meta = admin.usage_store
+async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[tuple[int, list[str]]]:
+    """Counts, for each key, the topics that may hold something it sealed, and names _EXAMPLES of them; the last key,
+    which seals now, has none.
+    """
+    counts, examples = [0] * len(found), [list[str]() for _ in found]
+    meta, pace = admin.usage_store, RowPace()
     if meta is None or len(found) < 2:
-        return uses
+        return list(zip(counts, examples, strict=True))
     for namespace in admin.view.namespaces(tenant):
         for name in await admin.topics.stored(namespace):
             stored = await meta.get(keys.managed_ledger(name))
@@ -149,13 +163,16 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[l
             compacted = (
                 await meta.get(keys.cursor(name, CURSOR)) is not None
             )  # that ledger is of any age, and stands elsewhere
+            await pace.rows(len(found) * len(spans))
             for at, (key, following) in enumerate(pairwise(found)):
                 made_ms = (
                     key.created_ms if at else 0
                 )  # with the first one also what was lost of older ledgers is sealed
                 if compacted or may_hold(spans, made_ms, following.created_ms):
-                    uses[at].append(name)
-    return uses
+                    counts[at] += 1
+                    if len(examples[at]) < _EXAMPLES:
+                        examples[at].append(name)
+    return list(zip(counts, examples, strict=True))
 
 
 def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -> bool:

@@ -1,9 +1,20 @@
-"""Data keys: which ledgers may hold something that an older key sealed."""
+"""Data keys: which ledgers may hold something that an older key sealed, and how many keys a tenant has."""
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, LedgerPage, ManagedLedgerMetadata
-from region_node.faces.admin.tenancy.data_keys import SETTLED_MS, may_hold
+from local_meta import keys
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.tenancy.data_keys import KEYS_MAX, SETTLED_MS, may_hold, of_tenant, rotate
+from storage.sealing.keyring import DataKey
 
 DAY = SETTLED_MS
 MADE, REPLACED = 100 * DAY, 200 * DAY
@@ -43,3 +54,66 @@ def test_ledgers_in_pages_count_as_the_others() -> None:
     assert may_hold(paged.spans(), MADE, REPLACED)
     assert may_hold(paged.spans(), 145 * DAY, 146 * DAY), "of a page"
     assert not may_hold(paged.spans(), 10 * DAY, 139 * DAY) and not may_hold(paged.spans(), 1 * DAY, 20 * DAY)
+
+
+class Tenant(dict[str, Any]):
+    """A tenant with so many data keys, and a request about them by a super user, or by its admin."""
+
+    def __init__(self, count: int, *, super_user: bool = False) -> None:
+        super().__init__({PRINCIPAL: super_user})
+        self.keys, self.match_info = [DataKey(number, "one", b"", number) for number in range(count)], {"tenant": "t"}
+        self.meta = EmbeddedStore()
+        sealing = SimpleNamespace(
+            look=self._nothing, listing=lambda: {"t": tuple(self.keys)}, rotate=self._rotate, master="one"
+        )
+        self.admin: Any = SimpleNamespace(
+            region="us",
+            sealing=sealing,
+            usage_store=self.meta,
+            view=SimpleNamespace(
+                tenant=lambda name: SimpleNamespace(encryption_at_rest=True), namespaces=lambda tenant: ["t/n"]
+            ),
+            topics=SimpleNamespace(stored=self._stored),
+            security=SimpleNamespace(rights=SimpleNamespace(is_super=bool)),
+        )
+
+    async def _nothing(self) -> None: ...
+
+    async def _rotate(self, tenant: str) -> DataKey:
+        self.keys.append(DataKey(len(self.keys), "one", b"", 0))
+        return self.keys[-1]
+
+    async def _stored(self, namespace: str) -> list[str]:
+        return [f"persistent://t/n/{number}" for number in range(20)]
+
+
+def test_a_tenant_rotates_until_it_has_very_many_keys() -> None:
+    async def main() -> None:
+        tenant = Tenant(KEYS_MAX - 1)
+        await rotate(tenant.admin, tenant)  # type: ignore[arg-type]
+        with pytest.raises(NotAllowed, match="ask an operator to remove those"):
+            await rotate(tenant.admin, tenant)  # type: ignore[arg-type]
+        assert len(tenant.keys) == KEYS_MAX
+        tenant = Tenant(KEYS_MAX, super_user=True)
+        await rotate(tenant.admin, tenant)  # type: ignore[arg-type]
+        assert len(tenant.keys) == KEYS_MAX + 1
+
+    asyncio.run(main())
+
+
+def test_the_topics_of_each_key_are_counted_and_some_are_named() -> None:
+    async def main() -> None:
+        tenant, turns = Tenant(100), 0
+        stored = ManagedLedgerMetadata((LedgerInfo(1, 5, 50, OPEN),)).encode()
+        for name in await tenant._stored("t/n"):
+            await tenant.meta.put(keys.managed_ledger(name), stored)
+        asking = asyncio.ensure_future(of_tenant(tenant.admin, tenant))  # type: ignore[arg-type]
+        while not asking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        rows = asking.result()["keys"]
+        assert [row["topics"] for row in rows] == [20] * 99 + [0]
+        assert {len(row["for_example"]) for row in rows} == {5, 0}
+        assert turns > 5, "others go on meanwhile"
+
+    asyncio.run(main())
