@@ -30,6 +30,7 @@ from heliograph.wire.run import Origin, Run
 
 _BLOCK_BYTES_MAX = 64 << 20
 _TOPICS_A_REQUEST = 500
+_PLACES_A_REQUEST = 1000
 PATIENCE_S = 30.0
 _PAUSES_S = (0.0, 0.05, 0.2, 0.5)
 _READING = "/heliograph/v1/reading"
@@ -401,6 +402,12 @@ class BlockReader:
 
     def _places(self, ranges: Mapping[int, Range]) -> dict[int, ObjectRange | BookieRange]:
         """Where those of them lie that need no broker to be read."""
+        found, parts = dict[int, ObjectRange | BookieRange](), list(ranges.items())
+        for start in range(0, len(parts), _PLACES_A_REQUEST):
+            found |= self._some_places(dict(parts[start : start + _PLACES_A_REQUEST]))
+        return found
+
+    def _some_places(self, ranges: Mapping[int, Range]) -> dict[int, ObjectRange | BookieRange]:
         by_topic: dict[str, list[tuple[int, Range]]] = {}
         for number, part in ranges.items():
             by_topic.setdefault(part[0], []).append((number, part))

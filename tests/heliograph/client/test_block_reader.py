@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.client import block_reader
 from heliograph.client.admin_http import admin_urls
 from heliograph.client.block_reader import BlockReader
 from heliograph.client.object_reader import ObjectRange, ObjectUnread, read_object
@@ -47,6 +48,8 @@ class Region:
         self.objects: dict[str, dict[str, Any]] = {}
         self.given: list[list[Any]] = []
         """Ranges that were asked of brokers."""
+        self.placed: list[int] = []
+        """Of how many ranges each request for places was."""
         self.kept: dict[str, int] = {}
         self.lost: dict[str, range] = {}
         """The last entry that a broker gives of a topic, where that is not all."""
@@ -78,6 +81,8 @@ class Region:
 
             def answer_each(self, broker: int, given: dict[str, Any]) -> None:
                 names = given.get("topics") or given.get("ranges")
+                if "ranges" in given:
+                    region.placed.append(sum(map(len, given["ranges"].values())))
                 found: dict[str, Any] = {}
                 elsewhere: dict[str, list[str]] = {}
                 missing: dict[str, str] = {}
@@ -246,6 +251,20 @@ def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(
         region.objects[topic] = {"url": f"file://{path}", "first": 0, "start": 4, "stop": 4 + sum(map(len, pieces))}
     ranges, expected = drawn(rng)
     assert read(BlockReader(region.url(0)), ranges, tuple(range(len(ranges)))) == expected
+
+
+def test_the_places_of_very_many_ranges_are_asked_for_in_several_requests(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_reader, "_PLACES_A_REQUEST", 3)
+    region = make(2)
+    region.owner = dict.fromkeys(TOPICS, 0)
+    topic, other = TOPICS[:2]
+    ranges = [(topic, LEDGERS[topic], number, number) for number in range(7)] + [(other, LEDGERS[other], 0, 0)]
+    places = BlockReader(region.url(0))._places(dict(enumerate(ranges)))
+    assert places == {} and region.placed == [3, 3, 2]
+    region.objects[topic] = {"url": "file:///x", "first": 0, "start": 0, "stop": 1}
+    assert list(BlockReader(region.url(0))._places(dict(enumerate(ranges)))) == list(range(7))
 
 
 def test_what_a_transaction_published_is_asked_of_a_broker(make: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from heliograph.model.errors import EntriesLost, HeliographError, NotAllowed, No
 from heliograph.model.ledger_metadata import OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, goes_on
@@ -33,6 +34,10 @@ log = logging.getLogger("region_node.admin.reading")
 
 _AT_ONCE = 32
 _TOPICS_MAX = 1000
+_PLACES_MAX = 1000
+"""Ranges of one topic whose places are asked for at once: each is a look at the metadata, a permit, or a signature."""
+PLACES_MAX = 10_000
+"""The same of all topics of a request."""
 _END, _MOVED, _GONE, _LOST = b"\0\0", b"\0\1", b"\0\2", b"\0\3"
 """Marks at a range's end: version 0, then: all of it was sent; owned by another broker, whose URL follows; not there, a
 sentence follows; what comes next of it is lost, "ledger first last" follow.
@@ -41,6 +46,7 @@ sentence follows; what comes next of it is lost, "ledger first last" follow.
 Names = Annotated[list[str], Meta(max_length=_TOPICS_MAX)]
 Number = Annotated[int, Meta(ge=0)]
 At = Annotated[str, Meta(pattern=r"^-?\d+:-?\d+$", description="ledger:entry")]
+PlacesOfOne = Annotated[list[tuple[Number, Number, Number]], Meta(max_length=_PLACES_MAX)]
 ByTopic = Annotated[dict[str, At], Meta(max_length=_TOPICS_MAX)]
 
 
@@ -71,7 +77,7 @@ class Places(Given):
     None: it does not say.
     """
 
-    ranges: Annotated[dict[str, list[tuple[Number, Number, Number]]], Meta(min_length=1, max_length=_TOPICS_MAX)]
+    ranges: Annotated[dict[str, PlacesOfOne], Meta(min_length=1, max_length=_TOPICS_MAX)]
     bookies: bool | None = None
 
 
@@ -143,7 +149,9 @@ async def objects(admin: Admin, request: web.Request, given: Places) -> Any:
     """Shows where each range lies for who reads it there; null: it is to be read from here. A reader that does not say
     whether it reads from bookies would give what transactions took back: it gets null where there are some.
     """
-    bookies = admin.places if given.bookies else None
+    if (count := sum(map(len, given.ranges.values()))) > PLACES_MAX:
+        raise NotAllowed(f"the places of {count:,} ranges: ask for {PLACES_MAX:,} at most in a request")
+    bookies, pace = admin.places if given.bookies else None, RowPace()
 
     async def one(topic: str, wanted: list[tuple[int, int, int]]) -> list[dict[str, Any] | None]:
         name = TopicName.parse(topic)
@@ -154,6 +162,7 @@ async def objects(admin: Admin, request: web.Request, given: Places) -> Any:
         open_ones = bookies if admin.sealing is None or not admin.sealing.wanted(topic) else None
         found: list[dict[str, Any] | None] = []
         for number, first, last in wanted:
+            await pace.row()
             info, place = infos.get(number), None
             if info is not None and first <= last:
                 if admin.tier is not None and info.offload is not None and info.offload.state != OffloadState.BEGUN:
