@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
-from heliograph.model.configuration.acl_records import ANYBODY, AclOperation, AclRecord, Resource
+from heliograph.model.configuration.acl_records import AclOperation, AclRecord, Resource
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import Unauthorized
 from heliograph.model.topic_names import TopicName
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.acl_decisions import AclAnswer, AclDecisions
+from region_node.security.authorization.roles_anywhere import RolesAnywhere
 from region_node.security.settings import SecuritySettings
 
 
@@ -37,7 +38,7 @@ class Action(StrEnum):
     PACKAGES = "packages"
 
 
-_OPERATIONS = {Action.PRODUCE: AclOperation.WRITE, Action.CONSUME: AclOperation.READ}
+OPERATIONS = {Action.PRODUCE: AclOperation.WRITE, Action.CONSUME: AclOperation.READ}
 """What an ACL calls what is granted."""
 
 
@@ -66,19 +67,17 @@ class Authorization:
         self._view = view
         self.changes = 0
         """How often the rules may have changed: an answer holds as long as this is the same."""
-        self._named: dict[Action, frozenset[str]] = {}
-        """Action -> the roles that some rule lets do it somewhere; empty where that has to be looked up again."""
-        self._open: dict[Action, frozenset[str]] = {}
-        """Action -> the tenants in which an ACL lets every role do it somewhere; made with `_named`."""
         self._acls = None if view is None else AclDecisions(view)
+        self._anywhere = None if view is None or self._acls is None else RolesAnywhere(view, self._acls)
         if self.enabled and view is not None:
             view.on_change(self._changed)
 
     def _changed(self, key: str) -> None:
         self.changes += 1
-        self._named = {}
         if self._acls is not None:
             self._acls.changed(key)
+        if self._anywhere is not None:
+            self._anywhere.changed(key)
 
     def acls(self, tenant: str) -> tuple[AclRecord, ...] | None:
         """None: they cannot be read, so that they refuse everything but to admins."""
@@ -170,13 +169,11 @@ class Authorization:
         if not self.enabled or principal.internal:
             return True
         wanted = actions or (Action.PRODUCE, Action.CONSUME)
-        if not self._named:
-            self._named = {action: frozenset(self._roles_with(action)) for action in _OPERATIONS}
-            self._open = {action: frozenset(self._tenants_open_to(action)) for action in _OPERATIONS}
-        named, tenants = self._named, self._open
-        if any(tenants[each] if at is None else at in tenants[each] for each in wanted):
+        assert self._anywhere is not None
+        rows = [self._anywhere.of(OPERATIONS[each]) for each in wanted]
+        if any(row.open_in if at is None else at in row.open_in for row in rows):
             return True
-        return all(role in self._supers or any(role in named[each] for each in wanted) for role in principal.roles)
+        return all(role in self._supers or any(role in row.roles for row in rows) for role in principal.roles)
 
     # -- the same, as an error ----------------------------------------------------------------------------------------
 
@@ -224,33 +221,11 @@ class Authorization:
         if self.enabled and not principal.internal:
             yield from (role for role in principal.roles if not self._role_administers(role, tenant))
 
-    def _roles_of_acls(self, action: Action, tenant: str) -> Iterator[str]:
-        """Those that an ACL lets do it with some topic, or consume by some group."""
-        assert self._acls is not None
-        for resource in (Resource.TOPIC, Resource.GROUP) if action is Action.CONSUME else (Resource.TOPIC,):
-            yield from self._acls.roles(tenant, resource, _OPERATIONS[action])
-
-    def _tenants_open_to(self, action: Action) -> Iterator[str]:
-        assert self._view is not None
-        yield from (tenant for tenant in self._view.tenants() if ANYBODY in self._roles_of_acls(action, tenant))
-
-    def _roles_with(self, action: Action) -> Iterator[str]:
-        assert self._view is not None
-        for tenant in self._view.tenants():
-            if (info := self._view.tenant(tenant)) is not None:
-                yield from info.admin_roles
-            yield from (role for role in self._roles_of_acls(action, tenant) if role != ANYBODY)
-            for namespace in self._view.namespaces(tenant):
-                if (policies := self._view.namespace(namespace)) is None:
-                    continue
-                for grants in (policies.permissions, *policies.topic_permissions.values()):
-                    yield from (role for role, actions in grants.items() if action in actions)
-
     def _role_may(self, role: str, host: str, action: Action, topic: TopicName) -> bool:
         if self._role_administers(role, topic.tenant):
             return True
         assert self._view is not None and self._acls is not None
-        if (operation := _OPERATIONS.get(action)) is not None:
+        if (operation := OPERATIONS.get(action)) is not None:
             said = self._acls.of_topic(role, host, operation, topic)
             if said is not AclAnswer.SILENT:
                 return said is AclAnswer.ALLOWED

@@ -207,7 +207,7 @@ def test_a_role_has_a_grant_where_any_rule_lets_it_do_something() -> None:
     assert not found.has_a_grant(role("a", proxy="stranger")) and found.has_a_grant(role("a", proxy="b"))
     view.policies, before = NamespacePolicies(permissions={"stranger": ["consume"]}), found.changes
     for callback in view.callbacks:
-        callback("/tenants/t")
+        callback("/namespaces/t/n")
     assert [name for name in ROLES if found.has_a_grant(role(name))] == ["boss", "root", "stranger"]
     assert found.changes > before
 

@@ -125,7 +125,7 @@ def test_a_partitioned_topic_whose_deletion_loses_the_majority_is_deleted_when_i
             view=world.view,
             config=world.config,
             at_owner=nothing,
-            topics=SimpleNamespace(policies=SimpleNamespace(forget=nothing)),
+            topics=SimpleNamespace(policies=SimpleNamespace(forget=nothing), schemas=SimpleNamespace(delete=nothing)),
             seen=nothing,
         )
         request: Any = SimpleNamespace(query={})
