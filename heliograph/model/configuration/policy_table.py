@@ -12,6 +12,7 @@ Source: Pulsar's Policies and TopicPolicies; docs/protocols/admin.md, "Policies"
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,10 @@ from heliograph.model.configuration.replication_routes import checked_topology
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 
+POLICIES_BYTES_MAX = 64 << 10
+"""All policies of one level, as JSON: every broker keeps them in memory, and reads them anew with each change."""
+PROPERTIES_BYTES_MAX = 64 << 10
+"""All properties of one topic."""
 Level = Mapping[str, Any]
 """Name of a policy -> what is set at one level."""
 
@@ -272,7 +277,7 @@ BY_BROKER: dict[str, Policy] = {policy.broker: policy for policy in POLICIES if 
 
 
 def checked(level: Level) -> dict[str, Any]:
-    """Every policy of one level as it is stored. Raises NotAllowed."""
+    """Every policy of one level as it is stored. Raises NotAllowed (also above POLICIES_BYTES_MAX)."""
     unknown = [name for name in level if name not in BY_NAME]
     if unknown:
         raise NotAllowed(f"there is no policy {unknown[0]!r}; there are {', '.join(BY_NAME)}")
@@ -287,6 +292,11 @@ def checked(level: Level) -> dict[str, Any]:
     ):
         raise NotAllowed(
             "the backlog quota must be below the retention in size and time: raise the one, or lower the other"
+        )
+    if (size := len(json.dumps(out))) > POLICIES_BYTES_MAX:
+        raise NotAllowed(
+            f"policies of {size:,} bytes at one namespace or topic; {POLICIES_BYTES_MAX:,} are allowed: unset some, or "
+            "set them for fewer subscriptions"
         )
     return out
 

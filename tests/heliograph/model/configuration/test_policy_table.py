@@ -105,3 +105,15 @@ def test_the_nearest_level_counts_and_quotas_by_type() -> None:
         "message_age": size,
         "destination_storage": size,
     }  # nothing was changed on the way
+
+
+def test_the_policies_of_one_level_have_a_bound_of_bytes() -> None:
+    rate = dict.fromkeys(("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte", "ratePeriodInSecond"), 1)
+    some, many = ({f"subscription-{n}": rate for n in range(count)} for count in (300, 3000))
+    checked({"dispatchRateOfSubscriptions": some})
+    for level in (
+        {"dispatchRateOfSubscriptions": many},
+        {"properties": dict.fromkeys("abcdefghijklmnopq", "x" * 4096)},
+    ):
+        with pytest.raises(NotAllowed, match="65,536 are allowed"):
+            checked(level)

@@ -1,4 +1,4 @@
-"""Partitioned topics by admin calls, over fake storage: what there is room for, and what goes with them."""
+"""Partitions and properties of topics by admin calls, over fake storage: what there is room for, and what goes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import TenantQuota
+from heliograph.model.configuration.policy_table import PROPERTIES_BYTES_MAX
+from heliograph.model.errors import NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics import topics
 from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.policies.auto_creation import TooManyTopics
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
 from tests.region_node.schemas.definitions import INT, avro
 
 NAME = TopicName.parse(TOPIC)
@@ -76,5 +78,22 @@ def test_what_the_partitions_of_a_topic_share_goes_with_them(monkeypatch: pytest
         await broker.topics.new_schema(part, avro(INT))
         await topics.delete_partitioned(admin, REQUEST)
         assert not await broker.topics.exists(str(part)) and not await broker.topics.schemas.versions(NAME)
+
+    with_broker(test)
+
+
+def test_the_properties_of_a_topic_have_a_bound_of_bytes() -> None:
+    async def test(broker: Broker) -> None:
+        admin = admin_of(broker)
+        admin.exists = lambda name: broker.topics.exists(str(name))
+        await broker.topics.get(TOPIC, create=True)
+        most = {f"{number:02}": "x" * 4094 for number in range(PROPERTIES_BYTES_MAX // 4096)}
+        await topics.set_properties(admin, REQUEST, most)
+        for more in ({"b": ""}, {"00": "x" * 4095}):
+            with pytest.raises(NotAllowed, match="bytes of properties"):
+                await topics.set_properties(admin, REQUEST, more)
+        await topics.set_properties(admin, REQUEST, {"00": "x", "b": ""})
+        await settle()
+        assert await topics.get_properties(admin, REQUEST) == most | {"00": "x", "b": ""}
 
     with_broker(test)
