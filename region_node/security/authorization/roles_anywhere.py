@@ -21,7 +21,7 @@ _GRANTED = {AclOperation.WRITE: "produce", AclOperation.READ: "consume"}
 _PLACES = (keys.TENANTS, keys.NAMESPACES, keys.ACLS)
 
 
-class View(Protocol):
+class GrantsView(Protocol):
     def namespace(self, name: str) -> NamespacePolicies | None: ...
 
     def tenant(self, name: str) -> TenantInfo | None: ...
@@ -32,8 +32,8 @@ class View(Protocol):
 
 
 class Anywhere(NamedTuple):
-    """Of one operation. roles: in how many tenants and namespaces each may do it; open_in: the tenants in which an ACL
-    lets every role do it somewhere.
+    """Who may do one operation somewhere. roles: in how many tenants and namespaces each may; open_in: the tenants in
+    which an ACL lets every role do it.
     """
 
     roles: Counter[str]
@@ -43,7 +43,7 @@ class Anywhere(NamedTuple):
 class RolesAnywhere:
     """Whoever hears of a change of the copy calls `changed`."""
 
-    def __init__(self, view: View, acls: AclDecisions) -> None:
+    def __init__(self, view: GrantsView, acls: AclDecisions) -> None:
         self._view, self._acls = view, acls
         self._found = {operation: Anywhere(Counter(), set()) for operation in _GRANTED}
         self._counted: dict[str, dict[AclOperation, frozenset[str]]] = {}
