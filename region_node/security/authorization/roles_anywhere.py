@@ -59,7 +59,7 @@ class RolesAnywhere:
                 self._stale[key.removeprefix(prefix)] = None
 
     def of(self, operation: AclOperation) -> Anywhere:
-        """operation: WRITE or READ."""
+        """Reads what has changed first. operation: WRITE or READ."""
         if self._stale is None:
             tenants = self._view.tenants()
             self._stale = dict.fromkeys([*tenants, *(each for name in tenants for each in self._view.namespaces(name))])
