@@ -11,15 +11,23 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
+from heliograph.runtime.throttle import RowPace
+from heliograph.wire.run import Buffer
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 ANSWER_BYTES_MAX = 16 << 20
+VALUES_MAX = 2_000_000
+"""Values of an answer: each takes some tens of bytes of memory, and its time."""
+PIECE_BYTES = 256 << 10
+"""So much is parsed at once: some milliseconds."""
+_LEVELS_MAX = 8
 _PROOF = ("Authorization", ORIGINAL)
 
 
@@ -69,26 +77,45 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
                     f"region {region} answers at {info.admin_url} with more than {ANSWER_BYTES_MAX >> 20} MiB: "
                     f"ask it there for {path}"
                 )
-            text = raw.decode(errors="replace")
+            text = raw[:300].decode(errors="replace")
     except (ClientError, TimeoutError, OSError) as error:
         raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {reason_of(error)}") from error
     if answer.status in (401, 403):
         raise NotAllowed(_refusal(region, answer.status, text, proven="Authorization" in headers))
     if answer.status >= 300:
-        raise MetadataUnavailable(f"region {region} answered {answer.status}: {text[:300]}")
+        raise MetadataUnavailable(f"region {region} answered {answer.status}: {text}")
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return await parsed(raw)
+    except (ValueError, RecursionError) as error:
         raise MetadataUnavailable(
             f"region {region} answers at {info.admin_url} with something else than JSON"
         ) from error
 
 
+async def parsed(raw: Buffer, level: int = 0) -> Any:
+    """What the JSON says, piece by piece where it is long: the parser lets nobody else go on. Raises ValueError,
+    RecursionError.
+    """
+    if len(raw) <= PIECE_BYTES:
+        return json.loads(bytes(raw))
+    if level > _LEVELS_MAX or (not level and sum(map(bytes(raw).count, (b",", b"[", b"{"))) > VALUES_MAX):
+        raise ValueError("it has too many values, or long ones too deep in it")
+    parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str)
+    if isinstance(parts, str):
+        return parts
+    pace = RowPace()
+    found = []
+    for part in parts.values() if isinstance(parts, dict) else parts:
+        await pace.row()
+        found.append(await parsed(memoryview(part), level + 1))
+    return dict(zip(parts, found, strict=True)) if isinstance(parts, dict) else found
+
+
 def _refusal(region: str, status: int, text: str, *, proven: bool) -> str:
     if status == 403:
-        return f"region {region} does not let whoever asks do that there: {text[:300]}"
+        return f"region {region} does not let whoever asks do that there: {text}"
     if proven:
-        return f"region {region} does not take the caller's credentials, ask with some that it takes too: {text[:300]}"
+        return f"region {region} does not take the caller's credentials, ask with some that it takes too: {text}"
     return (
         f"region {region} does not know who asks: a certificate proves that here alone, and is not passed on; ask with "
         f"a token that region {region} takes too"

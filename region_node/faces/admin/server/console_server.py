@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
 
@@ -172,8 +173,8 @@ def _check(url: str, brokers: Collection[str]) -> None:
 def _json(given: bytes) -> str:
     text = given.decode("utf-8", "replace")
     try:
-        json.loads(text or "null")
-    except ValueError:
+        msgspec.json.decode(text or "null", type=msgspec.Raw)  # nothing is made of it
+    except (msgspec.DecodeError, RecursionError):
         return json.dumps({"reason": text[:300]})
     return text
 

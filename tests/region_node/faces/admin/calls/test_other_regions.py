@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
 from region_node.faces.admin.calls import other_regions
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
-from region_node.faces.admin.calls.other_regions import elsewhere
+from region_node.faces.admin.calls.other_regions import elsewhere, parsed
 from region_node.faces.admin.server import console_server
 from region_node.security.allowed_urls import UrlList
 
@@ -155,3 +156,28 @@ def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound(monkeyp
 
     asyncio.run(main())
     assert sent < 100
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_long_answer_is_parsed_piece_by_piece(long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_regions, "PIECE_BYTES", 200 if long else 1 << 30)
+    topics = {f"t{number}": {"entries": number, "regions": ["eu", None, 1.5], "é": "x"} for number in range(1000)}
+    given = {"topics": topics, "missing": [f"m{number}" for number in range(1000)], "text": "y" * 300, "empty": {}}
+
+    async def main() -> None:
+        parsing, turns = asyncio.ensure_future(parsed(json.dumps(given).encode())), 0
+        while not parsing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert parsing.result() == given and list(parsing.result()["topics"]) == list(topics)
+        assert (turns > 6) == long
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["[" + "[]," * 1000 + "[]]", "[" * 20 + '"' + "x" * 500 + '"' + "]" * 20, "[1," * 300])
+def test_an_answer_of_too_many_values_or_none_at_all_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_regions, "PIECE_BYTES", 200)
+    monkeypatch.setattr(other_regions, "VALUES_MAX", 1000)
+    with pytest.raises(ValueError):
+        asyncio.run(parsed(text.encode()))

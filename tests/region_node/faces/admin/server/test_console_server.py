@@ -193,3 +193,19 @@ def test_what_is_passed_on_has_the_callers_rights_and_no_others(tmp_path: Path) 
         assert [asked(away, role) for role in ("root", "bob", "")] == [200, 403, 401]
         assert asked("/console/", "") == 200
         assert asked("/heliograph/v1/status", "bob") == 403
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        (b'{"a": [1, null]}', '{"a": [1, null]}'),
+        (b"", ""),
+        (b"<html>", '{"reason": "<html>"}'),
+        (b"[" * 5000, json.dumps({"reason": "[" * 300})),
+    ],
+)
+def test_what_is_passed_on_is_json_and_nothing_is_made_of_it(
+    given: bytes, passed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("it is not parsed into values"))
+    assert console_server._json(given) == passed
