@@ -21,9 +21,10 @@ from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
-from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new
+from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.registry_metrics import SchemaCounts
-from region_node.schemas.schema_definition import Schema, check_definition
+from region_node.schemas.schema_checks import SchemaChecks
+from region_node.schemas.schema_definition import Schema
 
 REGION_SHIFT = 40
 VERSIONS_MAX = 1000
@@ -32,6 +33,8 @@ BYTES_MAX = 8 << 20
 AHEAD_MAX = 10_000
 """So many versions may a namespace have where topics that do not exist yet still get one."""
 _DELETES = 256
+_OF_ALL = ("BACKWARD_TRANSITIVE", "FULL_TRANSITIVE")
+"""Strategies by which a consumer's schema is compared with each version, not with the last one alone."""
 _ATTEMPTS = 16
 _DELETION = -1
 
@@ -50,7 +53,7 @@ class SchemaRegistry:
 
     def __init__(self, meta: MetadataStore, region: Callable[[], int], clock: Clock) -> None:
         self._meta, self._region, self._clock = meta, region, clock
-        self.counts = SchemaCounts(clock)
+        self.counts, self.checks = SchemaCounts(clock), SchemaChecks()
         self.on_new: Callable[[TopicName], None] | None = None
         """Called with each version that is stored by way of this object."""
 
@@ -69,7 +72,6 @@ class SchemaRegistry:
             return await self._get_or_create(topic, schema, strategy, may_create)
 
     async def _get_or_create(self, topic: TopicName, schema: Schema, strategy: str, may_create: bool) -> int:
-        check_definition(schema)
         for _ in range(_ATTEMPTS):
             every = await self._load(topic)
             alive = _alive(every)
@@ -81,8 +83,9 @@ class SchemaRegistry:
                     "the topic does not have this schema, and clients may not add any here: an operator must "
                     "(isAllowAutoUpdateSchema)"
                 )
+            await self.checks.definition(schema)
             with self.counts.check():
-                check_new(schema, [each for _, each in alive], strategy)
+                await self.checks.new(schema, [each for _, each in alive], strategy)
             if len(alive) >= VERSIONS_MAX:
                 raise NotAllowed(
                     f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so "
@@ -108,10 +111,12 @@ class SchemaRegistry:
         """Returns where a consumer with `schema` may read the topic. Raises IncompatibleSchema, InvalidSchema, and what
         the metadata raises.
         """
-        check_definition(schema)
         existing = [each for _, each in await self.versions(topic)]
         with self.counts.check():
-            check_consumer(schema, existing, strategy)
+            if existing and strategy not in _OF_ALL and schema.same(existing[-1]):
+                return
+            await self.checks.definition(schema)
+            await self.checks.consumer(schema, existing, strategy)
 
     async def mark_deleted(self, topic: TopicName) -> int:
         """Nothing is there any more; returns the number that the deletion took, so that none is given twice."""

@@ -464,7 +464,9 @@ class TopicService(NamedTopics):
         self.gates.close()
         if self._group_use is not None:
             self._group_use.close()
-        await asyncio.gather(*(self.unload(name) for name in [*self.loaded, *self._loading]))
+        await asyncio.gather(
+            self.schemas.checks.close(), *(self.unload(name) for name in [*self.loaded, *self._loading])
+        )
         await self.tasks.close()
 
     # -- making and deleting

@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 import avro.errors
 import avro.io
-import avro.schema
 import crc32c
 from aiohttp import web
 from msgspec import Meta
@@ -35,7 +34,8 @@ from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest,
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
+from region_node.schemas.schema_checks import AT_ONCE_BYTES
+from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema, parse_avro
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.admission import check_producer
 from region_node.topics.topic import Topic
@@ -308,9 +308,14 @@ def _json(value: Any) -> bytes:
 
 
 def _avro(definition: str) -> Encode:
+    if (size := len(definition.encode())) > AT_ONCE_BYTES:
+        raise NotAllowed(
+            f"an AVRO schema of {size:,} bytes; over HTTP payloads are written by {AT_ONCE_BYTES:,} at most: publish "
+            "with a client"
+        )
     try:
-        schema = avro.schema.parse(definition)
-    except (avro.errors.AvroException, ValueError) as error:
+        schema = parse_avro(definition.encode())
+    except InvalidSchema as error:
         raise MalformedRequest(f"valueSchema is no Avro schema: {error}") from error
     writer = avro.io.DatumWriter(schema)
 
@@ -318,7 +323,7 @@ def _avro(definition: str) -> Encode:
         out = io.BytesIO()
         try:
             writer.write(json.loads(value) if isinstance(value, str) else value, avro.io.BinaryEncoder(out))
-        except (avro.errors.AvroException, ValueError, TypeError) as error:
+        except (avro.errors.AvroException, ValueError, TypeError, RecursionError) as error:
             raise MalformedRequest(f"a payload does not fit the schema: {error}") from error
         return out.getvalue()
 

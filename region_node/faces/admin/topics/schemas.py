@@ -19,7 +19,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import topic_of
-from region_node.schemas.compatibility import IncompatibleSchema, check_new
+from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import (
     BYTES,
     KEY_VALUE,
@@ -27,7 +27,6 @@ from region_node.schemas.schema_definition import (
     TYPES,
     InvalidSchema,
     Schema,
-    check_definition,
     halves,
 )
 from region_node.schemas.schema_registry import Version
@@ -89,10 +88,11 @@ async def compatibility(admin: Admin, request: web.Request, given: PostSchema) -
     name, schema = _topic(admin, request), _schema(request, given)
     strategy = admin.topics.schema_strategy(name)
     existing = [each for _, each in await admin.topics.schemas.versions(name)]
+    checks = admin.topics.schemas.checks
     try:
-        check_definition(schema)
         if not (existing and schema.same(existing[-1])):
-            check_new(schema, existing, strategy)
+            await checks.definition(schema)
+            await checks.new(schema, existing, strategy)
         fits = True
     except InvalidSchema as error:
         return _refused(error)

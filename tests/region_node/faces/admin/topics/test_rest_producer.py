@@ -19,6 +19,7 @@ from region_node.faces.admin.calls.call_bodies import decoded
 from region_node.faces.admin.topics import rest_producer
 from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, produce
 from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.schemas.schema_checks import AT_ONCE_BYTES
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.usage.tenant_usage import Usage
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
@@ -317,5 +318,16 @@ def test_what_is_no_schema_is_refused(given: Any) -> None:
             await post(Admin(broker), texts(1), valueSchema=given)
         with pytest.raises(NotAllowed, match="not taken over HTTP"):
             await post(Admin(broker), texts(1), valueSchema={"type": "PROTOBUF", "schema": ""})
+
+    with_broker(test)
+
+
+def test_a_schema_that_would_take_long_to_be_parsed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker) -> None:
+        monkeypatch.setattr("avro.schema.parse", lambda *_: pytest.fail("it is parsed"))
+        large = json.dumps({"type": "fixed", "name": "F", "size": 1, "doc": "x" * AT_ONCE_BYTES})
+        for field in ("keySchema", "valueSchema"):
+            with pytest.raises(NotAllowed, match="publish with a client"):
+                await post(Admin(broker), texts(1), **{field: {"type": "AVRO", "schema": large}})
 
     with_broker(test)

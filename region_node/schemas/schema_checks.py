@@ -1,0 +1,160 @@
+"""SchemaChecks: whether a schema makes sense, and may follow others, without holding up the event loop.
+
+Is: small schemas at once; larger ones in a process beside this one, which is made when it is first needed, one for the
+broker. Isn't: a rule (`schema_definition`, `compatibility`).
+Invariants: no schema takes the event loop more than some tens of milliseconds; one that takes the process longer than
+TIMEOUT_S is refused, and the process is killed, and made anew for the next one; the same question is asked there once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import msgpack
+
+from heliograph.model.errors import MetadataUnavailable
+from region_node.schemas.compatibility import ALWAYS, IncompatibleSchema
+from region_node.schemas.schema_definition import AVRO_DEFINED, DEFINITION_BYTES_MAX, KEY_VALUE, InvalidSchema, Schema
+from region_node.schemas.schema_worker import CHECKS, FINE, INVALID, question
+
+log = logging.getLogger("region_node.schemas")
+
+TIMEOUT_S = 10.0
+"""Of one question; the process starts within it, too."""
+WAITING_MAX = 32
+"""So many questions wait for the process; each holds up to 8 MiB."""
+AT_ONCE_BYTES = 16 << 10
+"""A definition that is not larger is parsed at once: the time grows with its square, up to some 20 ms then."""
+AT_ONCE_PRODUCT = 4 << 20
+"""Two definitions are compared at once where the product of their sizes is not larger: two of 2 KiB each. Unions of
+records are compared branch by branch.
+"""
+_ANSWERS_MAX = 1024
+_COMMAND = (sys.executable, "-P", "-m", "region_node.schemas.schema_worker")
+_PARSED = AVRO_DEFINED | {KEY_VALUE}
+
+
+class SchemaChecks:
+    """`close` ends the process; it ends with this one, too."""
+
+    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._answers: dict[bytes, tuple[str, str]] = {}
+        """Digest of a question -> what was answered; the newest."""
+
+    async def definition(self, schema: Schema) -> None:
+        """Raises InvalidSchema, MetadataUnavailable (too many wait)."""
+        await self._check("definition", schema, (), "")
+
+    async def new(self, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
+        """existing: in their order. Raises IncompatibleSchema, InvalidSchema, MetadataUnavailable."""
+        await self._check("new", schema, existing, strategy)
+
+    async def consumer(self, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
+        """Whether a consumer with `schema` may read the topic. Raises as `new`."""
+        await self._check("consumer", schema, existing, strategy)
+
+    async def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    async def _check(self, check: str, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
+        compared = existing if strategy.endswith("_TRANSITIVE") else existing[-1:]
+        trivial = check != "definition" and (strategy == ALWAYS or not existing)
+        if trivial or _is_small(schema, compared):
+            CHECKS[check](schema, compared, strategy)
+            return
+        key = _digest(check, schema, compared, strategy)
+        found = self._answers.pop(key, None) or await self._asked(key, check, schema, compared, strategy)
+        self._answers[key] = found
+        if len(self._answers) > _ANSWERS_MAX:
+            del self._answers[next(iter(self._answers))]
+        wrong, why = found
+        if wrong != FINE:
+            raise (InvalidSchema if wrong == INVALID else IncompatibleSchema)(why)
+
+    async def _asked(
+        self, key: bytes, check: str, schema: Schema, existing: Sequence[Schema], strategy: str
+    ) -> tuple[str, str]:
+        if self._waiting >= WAITING_MAX:
+            raise MetadataUnavailable(f"{self._waiting} large schemas wait to be checked at this broker: try again")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                if (found := self._answers.get(key)) is not None:
+                    return found
+                return await self._answer(question(check, schema, existing, strategy))
+        finally:
+            self._waiting -= 1
+
+    async def _answer(self, asked: bytes) -> tuple[str, str]:
+        """What the process answers. Raises InvalidSchema, MetadataUnavailable (it cannot be started)."""
+        whole = False
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                process = await self._started()
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(asked)
+                await process.stdin.drain()
+                size = int.from_bytes(await process.stdout.readexactly(4), "big")
+                wrong, why = msgpack.unpackb(await process.stdout.readexactly(size))
+                whole = True
+                return wrong, why
+        except TimeoutError:
+            log.warning("schema.too_costly", extra={"bytes": len(asked)})
+            raise InvalidSchema(
+                f"the schema took longer than {TIMEOUT_S:g} s to be checked: make it smaller, or split it"
+            ) from None
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            if self._process is not process:
+                raise MetadataUnavailable("the broker is stopping: look the topic up again") from error
+            log.warning("schema.check_failed", extra={"bytes": len(asked), "error": repr(error)})
+            raise InvalidSchema(
+                "the schema could not be checked: it takes too much memory, or it failed otherwise"
+            ) from (error)
+        finally:
+            if not whole:  # also where nobody waits any more: what it would answer next is of this one
+                await self.close()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            pipe = asyncio.subprocess.PIPE
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, start_new_session=True)
+            )
+            try:
+                self._process = await asyncio.shield(starting)
+            except asyncio.CancelledError:  # never in the middle of it: the process would be nobody's
+                self._process = await starting
+                raise
+            except OSError as error:
+                raise MetadataUnavailable(
+                    f"no process can be started to check large schemas ({error}): try again"
+                ) from (error)
+        return self._process
+
+
+def _is_small(schema: Schema, compared: Sequence[Schema]) -> bool:
+    if schema.type not in _PARSED or len(schema.data) > DEFINITION_BYTES_MAX:
+        return True  # it is not parsed, or refused before
+    sizes = [len(each.data) for each in compared if each.type in _PARSED]
+    return max(len(schema.data), *sizes, 0) <= AT_ONCE_BYTES and len(schema.data) * sum(sizes) <= AT_ONCE_PRODUCT
+
+
+def _digest(check: str, schema: Schema, compared: Sequence[Schema], strategy: str) -> bytes:
+    found = hashlib.sha256(f"{check} {strategy}".encode())
+    for each in (schema, *compared):
+        properties = msgpack.packb(sorted(each.properties.items()))
+        found.update(b"%d %d %d " % (each.type, len(properties), len(each.data)))
+        found.update(properties)
+        found.update(each.data)
+    return found.digest()

@@ -1,0 +1,170 @@
+"""Which schemas are checked at once, and what becomes of those that a process beside the broker checks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.topic_names import TopicName
+from heliograph.runtime.clock import SystemClock
+from region_node.schemas import schema_checks
+from region_node.schemas.compatibility import IncompatibleSchema
+from region_node.schemas.schema_checks import AT_ONCE_BYTES, SchemaChecks
+from region_node.schemas.schema_definition import InvalidSchema, Schema
+from region_node.schemas.schema_registry import SchemaRegistry
+from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, REQUIRED, avro, plain
+
+PADDING = {"name": "p", "type": "int", "doc": "x" * AT_ONCE_BYTES, "default": 0}
+LARGE, WIDER, OTHER = (avro(PADDING, *fields) for fields in ((INT,), (INT, OPTIONAL), (INT, REQUIRED)))
+SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
+NEVER = ("/nowhere/to/be/found",)
+TOPIC = TopicName.parse("persistent://public/default/t")
+
+
+def with_checks(command: tuple[str, ...], test: Callable[[SchemaChecks], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        checks = SchemaChecks(command)
+        try:
+            await test(checks)
+        finally:
+            await checks.close()
+
+    asyncio.run(main())
+
+
+def test_small_schemas_and_those_that_are_not_parsed_are_checked_at_once() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        for schema in (avro(INT), plain("STRING"), Schema(1, "t", bytes(100_000))):
+            await checks.definition(schema)
+        with pytest.raises(InvalidSchema, match="at most"):
+            await checks.definition(Schema(4, "t", bytes(600 << 10)))
+        await checks.new(avro(INT), [LARGE, avro(INT)], "FULL")
+        await checks.consumer(avro(INT, OPTIONAL), [avro(INT)], "FULL")
+        await checks.new(LARGE, [WIDER], "ALWAYS_COMPATIBLE")
+        await checks.new(LARGE, [], "FULL")
+        with pytest.raises(IncompatibleSchema):
+            await checks.new(avro(LONG), [avro(INT)], "FORWARD")
+        for check in (checks.definition(LARGE), checks.new(avro(INT), [LARGE], "FULL")):
+            with pytest.raises(MetadataUnavailable, match="no process can be started"):
+                await check
+
+    with_checks(NEVER, test)
+
+
+def test_large_ones_are_checked_in_one_process_and_each_question_once() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        await checks.definition(LARGE)
+        process = checks._process
+        assert process is not None
+        await checks.new(WIDER, [avro(LONG), LARGE], "FULL")
+        with pytest.raises(IncompatibleSchema, match="cannot read what an earlier one wrote"):
+            await checks.new(OTHER, [LARGE], "FULL")
+        with pytest.raises(IncompatibleSchema, match="no schema"):
+            await checks.consumer(LARGE, [], "FULL")
+        with pytest.raises(InvalidSchema, match="no Avro schema"):
+            await checks.definition(Schema(4, "t", LARGE.data[:-1]))
+        assert checks._process is process and process.returncode is None
+        checks._command = NEVER
+        await checks.close()
+        await checks.new(WIDER, [avro(INT), LARGE], "FULL")
+        with pytest.raises(IncompatibleSchema, match="cannot read what an earlier one wrote"):
+            await checks.new(OTHER, [LARGE], "FULL")
+
+    with_checks(schema_checks._COMMAND, test)
+
+
+def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_checks, "TIMEOUT_S", 0.05)
+    made: list[int] = []
+
+    async def test(checks: SchemaChecks) -> None:
+        started = checks._started
+
+        async def noted() -> asyncio.subprocess.Process:
+            process = await started()
+            made.append(process.pid)
+            return process
+
+        checks._started = noted  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(InvalidSchema, match=r"took longer than .*: make it smaller"):
+                await checks.definition(LARGE)
+            assert checks._process is None
+
+    with_checks(SLEEPS, test)
+    assert len(set(made)) == len(made)
+
+
+def test_a_process_that_dies_refuses_what_it_was_asked() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        with pytest.raises(InvalidSchema, match="could not be checked"):
+            await checks.definition(LARGE)
+        assert checks._process is None
+
+    with_checks((sys.executable, "-S", "-c", ""), test)
+
+
+def test_who_gives_up_leaves_no_process_behind_and_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_checks, "WAITING_MAX", 2)
+
+    async def test(checks: SchemaChecks) -> None:
+        began, started = asyncio.Event(), checks._started
+
+        async def noted() -> asyncio.subprocess.Process:
+            process = await started()
+            began.set()
+            return process
+
+        checks._started = noted  # type: ignore[method-assign]
+        asking = [asyncio.ensure_future(checks.definition(each)) for each in (LARGE, WIDER)]
+        await began.wait()
+        with pytest.raises(MetadataUnavailable, match="2 large schemas wait"):
+            await checks.definition(OTHER)
+        process = checks._process
+        for one in reversed(asking):
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        assert process.returncode is not None and checks._process is None and not checks._waiting
+
+    with_checks(SLEEPS, test)
+
+
+def test_what_a_topic_has_already_is_not_checked_again() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        schemas = SchemaRegistry(store, lambda: 1, SystemClock())
+        assert await schemas.get_or_create(TOPIC, LARGE, "FULL") == 0
+        await schemas.checks.close()
+        schemas = SchemaRegistry(store, lambda: 1, SystemClock())
+        schemas.checks._command = NEVER
+        assert await schemas.get_or_create(TOPIC, LARGE, "FULL") == 0
+        await schemas.check_consumer(TOPIC, LARGE, "FULL")
+        with pytest.raises(MetadataUnavailable):
+            await schemas.check_consumer(TOPIC, WIDER, "FULL")
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_stops_says_so() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        began, started = asyncio.Event(), checks._started
+
+        async def noted() -> asyncio.subprocess.Process:
+            process = await started()
+            began.set()
+            return process
+
+        checks._started = noted  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(checks.definition(LARGE))
+        await began.wait()
+        await checks.close()
+        with pytest.raises(MetadataUnavailable, match="stopping"):
+            await asking
+
+    with_checks(SLEEPS, test)
