@@ -3,7 +3,8 @@
 Is: small schemas at once; larger ones in a process beside this one, which is made when it is first needed, one for the
 broker. Isn't: a rule (`schema_definition`, `compatibility`).
 Invariants: no schema takes the event loop more than some tens of milliseconds; one that takes the process longer than
-TIMEOUT_S is refused, and the process is killed, and made anew for the next one; the same question is asked there once.
+TIMEOUT_S is refused, and the process is killed, and made anew for the next one;
+the same question is asked there once; tenants take turns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import msgpack
 
@@ -25,8 +27,8 @@ log = logging.getLogger("region_node.schemas")
 
 TIMEOUT_S = 10.0
 """Of one question; the process starts within it, too."""
-WAITING_MAX = 32
-"""So many questions wait for the process; each holds up to 8 MiB."""
+WAITING_MAX = 8
+"""So many questions of one tenant wait for the process; each holds up to 8 MiB."""
 AT_ONCE_BYTES = 16 << 10
 """A definition that is not larger is parsed at once: the time grows with its square, up to some 20 ms then."""
 AT_ONCE_PRODUCT = 4 << 20
@@ -45,21 +47,22 @@ class SchemaChecks:
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
-        self._waiting = 0
+        self._waiting: dict[str, tuple[asyncio.Lock, int]] = {}
+        """Tenant -> its turn among those of the others, and how many of its questions wait or are asked."""
         self._answers: dict[bytes, tuple[str, str]] = {}
         """Digest of a question -> what was answered; the newest."""
 
-    async def definition(self, schema: Schema) -> None:
-        """Raises InvalidSchema, MetadataUnavailable (too many wait)."""
-        await self._check("definition", schema, (), "")
+    async def definition(self, tenant: str, schema: Schema) -> None:
+        """Raises InvalidSchema, MetadataUnavailable (too many of the tenant wait)."""
+        await self._check(tenant, "definition", schema, (), "")
 
-    async def new(self, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
+    async def new(self, tenant: str, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
         """existing: in their order. Raises IncompatibleSchema, InvalidSchema, MetadataUnavailable."""
-        await self._check("new", schema, existing, strategy)
+        await self._check(tenant, "new", schema, existing, strategy)
 
-    async def consumer(self, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
+    async def consumer(self, tenant: str, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
         """Whether a consumer with `schema` may read the topic. Raises as `new`."""
-        await self._check("consumer", schema, existing, strategy)
+        await self._check(tenant, "consumer", schema, existing, strategy)
 
     async def close(self) -> None:
         process, self._process = self._process, None
@@ -67,14 +70,16 @@ class SchemaChecks:
             process.kill()
             await process.wait()
 
-    async def _check(self, check: str, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
+    async def _check(self, tenant: str, check: str, schema: Schema, existing: Sequence[Schema], strategy: str) -> None:
         compared = existing if strategy.endswith("_TRANSITIVE") else existing[-1:]
         trivial = check != "definition" and (strategy == ALWAYS or not existing)
         if trivial or _is_small(schema, compared):
             CHECKS[check](schema, compared, strategy)
             return
         key = _digest(check, schema, compared, strategy)
-        found = self._answers.pop(key, None) or await self._asked(key, check, schema, compared, strategy)
+        if (found := self._answers.pop(key, None)) is None:
+            async with self._in_turn(tenant):
+                found = self._answers.pop(key, None) or await self._answer(question(check, schema, compared, strategy))
         self._answers[key] = found
         if len(self._answers) > _ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -82,19 +87,22 @@ class SchemaChecks:
         if wrong != FINE:
             raise (InvalidSchema if wrong == INVALID else IncompatibleSchema)(why)
 
-    async def _asked(
-        self, key: bytes, check: str, schema: Schema, existing: Sequence[Schema], strategy: str
-    ) -> tuple[str, str]:
-        if self._waiting >= WAITING_MAX:
-            raise MetadataUnavailable(f"{self._waiting} large schemas wait to be checked at this broker: try again")
-        self._waiting += 1
+    @asynccontextmanager
+    async def _in_turn(self, tenant: str) -> AsyncIterator[None]:
+        """Of each tenant one question at a time waits beside those of the others. Raises MetadataUnavailable."""
+        lock, count = self._waiting.get(tenant, (asyncio.Lock(), 0))
+        if count >= WAITING_MAX:
+            raise MetadataUnavailable(f"{count} large schemas of {tenant} wait to be checked at this broker: try again")
+        self._waiting[tenant] = lock, count + 1
         try:
-            async with self._lock:
-                if (found := self._answers.get(key)) is not None:
-                    return found
-                return await self._answer(question(check, schema, existing, strategy))
+            async with lock, self._lock:
+                yield
         finally:
-            self._waiting -= 1
+            _, count = self._waiting[tenant]
+            if count > 1:
+                self._waiting[tenant] = lock, count - 1
+            else:
+                del self._waiting[tenant]
 
     async def _answer(self, asked: bytes) -> tuple[str, str]:
         """What the process answers. Raises InvalidSchema, MetadataUnavailable (it cannot be started)."""

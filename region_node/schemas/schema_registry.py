@@ -83,9 +83,9 @@ class SchemaRegistry:
                     "the topic does not have this schema, and clients may not add any here: an operator must "
                     "(isAllowAutoUpdateSchema)"
                 )
-            await self.checks.definition(schema)
+            await self.checks.definition(topic.tenant, schema)
             with self.counts.check():
-                await self.checks.new(schema, [each for _, each in alive], strategy)
+                await self.checks.new(topic.tenant, schema, [each for _, each in alive], strategy)
             if len(alive) >= VERSIONS_MAX:
                 raise NotAllowed(
                     f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so "
@@ -115,8 +115,8 @@ class SchemaRegistry:
         with self.counts.check():
             if existing and strategy not in _OF_ALL and schema.same(existing[-1]):
                 return
-            await self.checks.definition(schema)
-            await self.checks.consumer(schema, existing, strategy)
+            await self.checks.definition(topic.tenant, schema)
+            await self.checks.consumer(topic.tenant, schema, existing, strategy)
 
     async def mark_deleted(self, topic: TopicName) -> int:
         """Nothing is there any more; returns the number that the deletion took, so that none is given twice."""

@@ -18,6 +18,7 @@ from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_checks import AT_ONCE_BYTES, SchemaChecks
 from region_node.schemas.schema_definition import InvalidSchema, Schema
 from region_node.schemas.schema_registry import SchemaRegistry
+from tests.region_node.faces.pulsar.harness import settle
 from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, REQUIRED, avro, plain
 
 PADDING = {"name": "p", "type": "int", "doc": "x" * AT_ONCE_BYTES, "default": 0}
@@ -41,16 +42,16 @@ def with_checks(command: tuple[str, ...], test: Callable[[SchemaChecks], Corouti
 def test_small_schemas_and_those_that_are_not_parsed_are_checked_at_once() -> None:
     async def test(checks: SchemaChecks) -> None:
         for schema in (avro(INT), plain("STRING"), Schema(1, "t", bytes(100_000))):
-            await checks.definition(schema)
+            await checks.definition("t", schema)
         with pytest.raises(InvalidSchema, match="at most"):
-            await checks.definition(Schema(4, "t", bytes(600 << 10)))
-        await checks.new(avro(INT), [LARGE, avro(INT)], "FULL")
-        await checks.consumer(avro(INT, OPTIONAL), [avro(INT)], "FULL")
-        await checks.new(LARGE, [WIDER], "ALWAYS_COMPATIBLE")
-        await checks.new(LARGE, [], "FULL")
+            await checks.definition("t", Schema(4, "t", bytes(600 << 10)))
+        await checks.new("t", avro(INT), [LARGE, avro(INT)], "FULL")
+        await checks.consumer("t", avro(INT, OPTIONAL), [avro(INT)], "FULL")
+        await checks.new("t", LARGE, [WIDER], "ALWAYS_COMPATIBLE")
+        await checks.new("t", LARGE, [], "FULL")
         with pytest.raises(IncompatibleSchema):
-            await checks.new(avro(LONG), [avro(INT)], "FORWARD")
-        for check in (checks.definition(LARGE), checks.new(avro(INT), [LARGE], "FULL")):
+            await checks.new("t", avro(LONG), [avro(INT)], "FORWARD")
+        for check in (checks.definition("t", LARGE), checks.new("t", avro(INT), [LARGE], "FULL")):
             with pytest.raises(MetadataUnavailable, match="no process can be started"):
                 await check
 
@@ -59,22 +60,22 @@ def test_small_schemas_and_those_that_are_not_parsed_are_checked_at_once() -> No
 
 def test_large_ones_are_checked_in_one_process_and_each_question_once() -> None:
     async def test(checks: SchemaChecks) -> None:
-        await checks.definition(LARGE)
+        await checks.definition("t", LARGE)
         process = checks._process
         assert process is not None
-        await checks.new(WIDER, [avro(LONG), LARGE], "FULL")
+        await checks.new("t", WIDER, [avro(LONG), LARGE], "FULL")
         with pytest.raises(IncompatibleSchema, match="cannot read what an earlier one wrote"):
-            await checks.new(OTHER, [LARGE], "FULL")
+            await checks.new("t", OTHER, [LARGE], "FULL")
         with pytest.raises(IncompatibleSchema, match="no schema"):
-            await checks.consumer(LARGE, [], "FULL")
+            await checks.consumer("t", LARGE, [], "FULL")
         with pytest.raises(InvalidSchema, match="no Avro schema"):
-            await checks.definition(Schema(4, "t", LARGE.data[:-1]))
+            await checks.definition("t", Schema(4, "t", LARGE.data[:-1]))
         assert checks._process is process and process.returncode is None
         checks._command = NEVER
         await checks.close()
-        await checks.new(WIDER, [avro(INT), LARGE], "FULL")
+        await checks.new("t", WIDER, [avro(INT), LARGE], "FULL")
         with pytest.raises(IncompatibleSchema, match="cannot read what an earlier one wrote"):
-            await checks.new(OTHER, [LARGE], "FULL")
+            await checks.new("t", OTHER, [LARGE], "FULL")
 
     with_checks(schema_checks._COMMAND, test)
 
@@ -94,7 +95,7 @@ def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch:
         checks._started = noted  # type: ignore[method-assign]
         for _ in range(2):
             with pytest.raises(InvalidSchema, match=r"took longer than .*: make it smaller"):
-                await checks.definition(LARGE)
+                await checks.definition("t", LARGE)
             assert checks._process is None
 
     with_checks(SLEEPS, test)
@@ -104,7 +105,7 @@ def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch:
 def test_a_process_that_dies_refuses_what_it_was_asked() -> None:
     async def test(checks: SchemaChecks) -> None:
         with pytest.raises(InvalidSchema, match="could not be checked"):
-            await checks.definition(LARGE)
+            await checks.definition("t", LARGE)
         assert checks._process is None
 
     with_checks((sys.executable, "-S", "-c", ""), test)
@@ -122,10 +123,10 @@ def test_who_gives_up_leaves_no_process_behind_and_only_so_many_wait(monkeypatch
             return process
 
         checks._started = noted  # type: ignore[method-assign]
-        asking = [asyncio.ensure_future(checks.definition(each)) for each in (LARGE, WIDER)]
+        asking = [asyncio.ensure_future(checks.definition("t", each)) for each in (LARGE, WIDER)]
         await began.wait()
-        with pytest.raises(MetadataUnavailable, match="2 large schemas wait"):
-            await checks.definition(OTHER)
+        with pytest.raises(MetadataUnavailable, match="2 large schemas of t wait"):
+            await checks.definition("t", OTHER)
         process = checks._process
         for one in reversed(asking):
             one.cancel()
@@ -151,6 +152,29 @@ def test_what_a_topic_has_already_is_not_checked_again() -> None:
     asyncio.run(main())
 
 
+def test_tenants_take_turns() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        asked, go_on = list[bytes](), asyncio.Event()
+
+        async def answer(given: bytes) -> tuple[str, str]:
+            await go_on.wait()
+            asked.append(given)
+            return "", ""
+
+        checks._answer = answer  # type: ignore[method-assign]
+        schemas = [avro(PADDING, name=f"R{number}") for number in range(6)]
+        asking = [checks.definition("one", each) for each in schemas[:4]]
+        asking += [checks.definition("two", each) for each in schemas[4:]]
+        together = asyncio.gather(*asking)
+        await settle()
+        go_on.set()
+        await together
+        order = [next(n for n, schema in enumerate(schemas) if schema.data in given) for given in asked]
+        assert order == [0, 4, 1, 5, 2, 3] and not checks._waiting
+
+    with_checks(NEVER, test)
+
+
 def test_a_broker_that_stops_says_so() -> None:
     async def test(checks: SchemaChecks) -> None:
         began, started = asyncio.Event(), checks._started
@@ -161,7 +185,7 @@ def test_a_broker_that_stops_says_so() -> None:
             return process
 
         checks._started = noted  # type: ignore[method-assign]
-        asking = asyncio.ensure_future(checks.definition(LARGE))
+        asking = asyncio.ensure_future(checks.definition("t", LARGE))
         await began.wait()
         await checks.close()
         with pytest.raises(MetadataUnavailable, match="stopping"):

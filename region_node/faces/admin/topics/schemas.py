@@ -96,8 +96,8 @@ async def compatibility(admin: Admin, request: web.Request, given: PostSchema) -
     checks = admin.topics.schemas.checks
     try:
         if not (existing and schema.same(existing[-1])):
-            await checks.definition(schema)
-            await checks.new(schema, existing, strategy)
+            await checks.definition(name.tenant, schema)
+            await checks.new(name.tenant, schema, existing, strategy)
         fits = True
     except InvalidSchema as error:
         return _refused(error)
