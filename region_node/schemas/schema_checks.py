@@ -78,7 +78,7 @@ class SchemaChecks:
             return
         key = _digest(check, schema, compared, strategy)
         if (found := self._answers.pop(key, None)) is None:
-            async with self._in_turn(tenant):
+            async with self._beside_others(tenant):
                 found = self._answers.pop(key, None) or await self._answer(question(check, schema, compared, strategy))
         self._answers[key] = found
         if len(self._answers) > _ANSWERS_MAX:
@@ -88,8 +88,8 @@ class SchemaChecks:
             raise (InvalidSchema if wrong == INVALID else IncompatibleSchema)(why)
 
     @asynccontextmanager
-    async def _in_turn(self, tenant: str) -> AsyncIterator[None]:
-        """Of each tenant one question at a time waits beside those of the others. Raises MetadataUnavailable."""
+    async def _beside_others(self, tenant: str) -> AsyncIterator[None]:
+        """One question of each tenant at a time waits with those of the others. Raises MetadataUnavailable."""
         lock, count = self._waiting.get(tenant, (asyncio.Lock(), 0))
         if count >= WAITING_MAX:
             raise MetadataUnavailable(f"{count} large schemas of {tenant} wait to be checked at this broker: try again")
@@ -126,9 +126,8 @@ class SchemaChecks:
             if self._process is not process:
                 raise MetadataUnavailable("the broker is stopping: look the topic up again") from error
             log.warning("schema.check_failed", extra={"bytes": len(asked), "error": repr(error)})
-            raise InvalidSchema(
-                "the schema could not be checked: it takes too much memory, or it failed otherwise"
-            ) from (error)
+            why = "the schema could not be checked: it takes too much memory, or it failed otherwise"
+            raise InvalidSchema(why) from error
         finally:
             if not whole:  # also where nobody waits any more: what it would answer next is of this one
                 await self.close()
@@ -145,9 +144,8 @@ class SchemaChecks:
                 self._process = await starting
                 raise
             except OSError as error:
-                raise MetadataUnavailable(
-                    f"no process can be started to check large schemas ({error}): try again"
-                ) from (error)
+                why = f"no process can be started to check large schemas ({error}): try again"
+                raise MetadataUnavailable(why) from error
         return self._process
 
 
