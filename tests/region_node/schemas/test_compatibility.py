@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 
 import pytest
+from avro.compatibility import ReaderWriterCompatibilityChecker
+from avro.schema import RecordSchema
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from region_node.schemas import compatibility
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new, strategy_of
-from region_node.schemas.schema_definition import TYPES, InvalidSchema, Schema, check_definition
+from region_node.schemas.schema_definition import TYPES, InvalidSchema, Schema, check_definition, parse_avro
 from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, REQUIRED, avro, plain
 
 
@@ -70,6 +74,50 @@ def test_names_of_records_do_not_matter_and_those_of_enums_do() -> None:
 def test_a_recursive_schema_ends() -> None:
     tree = avro({"name": "next", "type": ["null", "R"], "default": None})
     assert fits(tree, [tree], "FULL")
+
+
+def test_wide_records_are_compared_with_one_table_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = 0
+    fields_dict = RecordSchema.fields_dict.fget
+
+    def counted(self: RecordSchema) -> object:
+        nonlocal tables
+        tables += 1
+        return fields_dict(self)
+
+    monkeypatch.setattr(RecordSchema, "fields_dict", property(counted))
+    fields = [{"name": f"f{number}", "type": "int", "default": 0} for number in range(100)]
+    assert fits(avro(*fields), [avro(*fields[1:])], "FULL") and tables == 2
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fields_are_matched_as_the_library_matches_them(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def drawn() -> Schema:
+        fields = []
+        for name in rng.sample("abcdef", rng.randrange(1, 5)):
+            kind = rng.choice(["int", "long", "string", ["null", "int"], ENUM, {**ENUM, "default": "A"}])
+            kind = {**kind, "name": f"E{name}"} if isinstance(kind, dict) else kind
+            field = {"name": name, "type": kind}
+            if rng.random() < 0.4:
+                field["aliases"] = rng.sample("abcdef", 2)
+            if kind == "int" and rng.random() < 0.6:
+                field["default"] = 1
+            fields.append(field)
+        return avro(*fields)
+
+    for _ in range(60):
+        reader, writer = drawn(), drawn()
+        (ours, library) = (
+            each.get_compatibility(parse_avro(reader.data), parse_avro(writer.data))
+            for each in (compatibility._checker(), ReaderWriterCompatibilityChecker())  # type: ignore[no-untyped-call]
+        )
+        for part in ("compatibility", "messages", "locations", "incompatibilities"):
+            assert getattr(ours, part) == getattr(library, part)
 
 
 def key_value(key: Schema, value: Schema) -> Schema:
