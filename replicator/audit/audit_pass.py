@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from heliograph.model.coordinates import Origin, Range
-from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.errors import CorruptData, HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, Row, What, digest
 from heliograph.wire.links.link_commands import SkipRecord
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _RANGE_ENTRIES = 1024
 _LEAF_ENTRIES = 32
 _HOLES_MAX = 10_000
+_LOST_MAX = 100_000
+"""One pass looks for so many lost entries: they stand in memory until it ends, and those left are found by the next."""
 HIDDEN_BY_AUDIT = "audit"
 """Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other
 copy.
@@ -106,13 +108,14 @@ class AuditPass:
         self.names = names
         self.findings: list[Finding] = []
         self.holes: list[Hole] = []
-        self.lost: dict[Origin, list[Position]] = {}
-        """Coordinates of other regions' origins that are to be somewhere here, and were not read."""
+        self.lost: dict[Origin, dict[Position, None]] = {}
+        """Coordinates of other regions' origins that must be somewhere here, and were not read: at most `_LOST_MAX`."""
         self.headers: dict[Position, Header] = {}
         """Position -> of an entry that is damaged, different, twice, or extra."""
         self.wanted: dict[tuple[Origin, Position], int] = {}
-        """Coordinate of an entry that is different here -> the checksum that its origin tells."""
+        """Coordinate of an entry that is different here, or lost -> the checksum that its origin tells."""
         self._bad: dict[tuple[Origin, Position], Position] = {}
+        self._lost_left = _LOST_MAX
         self._late: dict[tuple[Origin, Position], Position] = {}
         self._late_passing: dict[tuple[Origin, Position], None] = {}
         self._rows: dict[Origin, list[_Entry]] = {}
@@ -241,12 +244,11 @@ class AuditPass:
     async def _settle_late(self) -> None:
         """Once everything was compared, it is known which late ones stand for one that was lost."""
         for origin, at in self._late_passing:
-            if at in (lost := self.lost.get(origin, [])):
-                lost.remove(at)
+            self.lost.get(origin, {}).pop(at, None)
         for (origin, at), position in self._late.items():
-            lost = self.lost.get(origin, [])
+            lost = self.lost.get(origin, {})
             if at in lost:
-                lost.remove(at)
+                del lost[at]
                 continue
             found = await position_of(self.log, origin, at, late=False)
             if found.status is LookupStatus.HERE and found.position != position:
@@ -309,8 +311,7 @@ class AuditPass:
     async def _look_elsewhere(self, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> bool:
         """What other regions hold of (after, through] that is not here. Whether all that can be asked have told."""
         whole = all(name in self.regions for number, name in self.names.items() if number != origin[0])
-        lost = self.lost.setdefault(origin, [])
-        known_of = {row[0] for row in rows}.union(lost)
+        known_of = {row[0] for row in rows}.union(self.lost.get(origin, ()))
         for region, number in sorted(self.regions.items()):
             known = self.log.known.get(region)
             if number == origin[0] or (known is not None and known[0].prefix(origin) <= after):
@@ -322,6 +323,10 @@ class AuditPass:
             while at < through:
                 try:
                     told = await self.ask(region, Ask(What.ROWS, origin, at, through, True))
+                    for where, _ in told.rows if told.passing else ():
+                        if where not in known_of and (origin, where) not in self._bad:
+                            self._note_lost(origin, where)
+                            known_of.add(where)
                 except HeliographError:
                     whole = False
                     break
@@ -329,11 +334,7 @@ class AuditPass:
                     whole = False
                     break
                 whole = whole and not told.holes
-                named = (where for where, _ in told.rows if where > at)
-                new = [where for where in named if where not in known_of and (origin, where) not in self._bad]
-                lost += new
-                known_of.update(new)
-                if told.upto <= at:
+                if told.upto <= at or not told.rows:
                     break
                 at = told.upto
         return whole
@@ -360,6 +361,8 @@ class AuditPass:
             if told.refusal or told.holes or told.upto <= after:
                 return False
             self._differ(origin, told, max(after, told.low), rows)
+            if told.upto < through and not told.rows:
+                return False
             after = told.upto
         return True
 
@@ -376,11 +379,19 @@ class AuditPass:
             if wanted is not None:
                 self.wanted[origin, at] = wanted
             self.findings.append(Finding(Fault.EXTRA if wanted is None else Fault.DIFFERENT, origin, at, position))
-        for at in theirs:
+        for at, checksum in theirs.items():
             if (origin, at) in self._bad:
                 self.findings.append(Finding(Fault.DAMAGED, origin, at, self._bad[origin, at]))
             elif at > after:
-                self.lost.setdefault(origin, []).append(at)
+                self.wanted[origin, at] = checksum
+                self._note_lost(origin, at)
+
+    def _note_lost(self, origin: Origin, at: Position) -> None:
+        """Raises PeerError where there are too many for one pass."""
+        self._lost_left -= 1
+        if self._lost_left < 0:
+            raise PeerError(f"audit: more than {_LOST_MAX} entries are lost: the next pass goes on")
+        self.lost.setdefault(origin, {})[at] = None
 
 
 def _without(

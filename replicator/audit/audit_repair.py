@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
@@ -122,8 +122,6 @@ class Repairer:
             except HeliographError:
                 return
             for run in told.runs:
-                if run.origin != origin:
-                    raise PeerError(f"audit: asked {region} for entries of region {origin[0]}, got others")
                 for i in range(run.count):
                     self._take(run.cut(i, i + 1))
             if told.refusal or told.upto <= after:
@@ -135,8 +133,11 @@ class Repairer:
         try:  # with what a target appends, and without it again: its bytes are what its checksum says
             source = self._names.get(entry.origin[0], "other")
             stored = received(entry, source)
-            if as_published(stored).parts[0] == bytes(entry.parts[0]):
-                self._fetched[entry.origin, entry.coordinate(0)] = entry
+            key = (entry.origin, entry.coordinate(0))
+            if as_published(stored).parts[0] == bytes(entry.parts[0]) and (
+                self._pass.wanted.get(key, entry.checksums[0]) == entry.checksums[0]
+            ):
+                self._fetched[key] = entry
         except HeliographError:
             return
 

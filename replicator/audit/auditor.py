@@ -26,7 +26,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import report_unexpected
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.links import audit_commands as wire
-from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer
 from heliograph.wire.run import Buffer, Run
 from replicator.audit.audit_findings import AuditSummary, Report
 from replicator.audit.audit_pass import AuditPass
@@ -114,7 +114,7 @@ class Auditor:
         self._running = ""
         self._running_wanted = False
         self._requests = 0
-        self._waiting: dict[int, tuple[str, What, asyncio.Future[AuditAnswer]]] = {}
+        self._waiting: dict[int, tuple[str, Ask, asyncio.Future[AuditAnswer]]] = {}
         self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[AuditAnswer], None]]] = []
         self._answering = 0
 
@@ -265,7 +265,7 @@ class Auditor:
         self._requests += 1
         request = self._requests
         answer: asyncio.Future[AuditAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[request] = (region, ask.what, answer)
+        self._waiting[request] = (region, ask, answer)
         try:
             if not self._channels.send(log, region, request, ask):
                 raise LinkError(Cause.CONNECTION_LOST, f"there is no link with {region} now")
@@ -280,9 +280,11 @@ class Auditor:
 
     def told(self, region: str, request: int, fields: list[Any], payload: Buffer) -> None:
         """An answer has come; late ones are passed over, and those of a region that was not asked. Raises PeerError."""
-        asked, what, answer = self._waiting.get(request) or (None, What.DIGEST, None)
-        if answer is not None and asked == region and not answer.done():
-            answer.set_result(wire.told(what, fields, bytes(payload)))
+        if (waiting := self._waiting.get(request)) is None:
+            return
+        asked, ask, answer = waiting
+        if asked == region and not answer.done():
+            answer.set_result(wire.told(ask, fields, bytes(payload)))
 
     # -- telling -------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.empty_dict import NOTHING, own
-from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.links.link_commands import SkipRecord
@@ -466,8 +466,11 @@ class ReplicatedLog:
 
     def append_late(self, run: Run, done: Done, failed: Failed) -> None:
         """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector
-        stays as it is.
+        stays as it is. What lies above it fails with NotAllowed: that is the link's to bring, in its order.
         """
+        if run.origin is not None and run.coordinate(run.count - 1) > self.vector.prefix(run.origin):
+            failed(NotAllowed("the entry is not lost: its link brings it; look at that link's state"))
+            return
         self._arriving += run.leadership > 0
         waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)

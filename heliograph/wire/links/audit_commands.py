@@ -168,8 +168,8 @@ def read_tell(given: list[Any], payload: Buffer) -> tuple[int, int, list[Any], B
     return number(stream), number(request), given[2:], payload
 
 
-def told(what: What, given: list[Any], payload: Buffer) -> AuditAnswer:
-    """given, payload: of `read_tell`. Raises PeerError."""
+def told(ask: Ask, given: list[Any], payload: Buffer) -> AuditAnswer:
+    """given, payload: of `read_tell`. Raises PeerError, also where something is told that was not asked."""
     refusal, low_ledger, low_entry, upto_ledger, upto_entry, holes = fields(given, 6)
     if not isinstance(refusal, str):
         raise PeerError("link: expected a text")
@@ -179,14 +179,21 @@ def told(what: What, given: list[Any], payload: Buffer) -> AuditAnswer:
     passing = len(given) > 6 and given[6] is True
     rest = given[7 if passing else 6 :]
     common = AuditAnswer("", low, upto, number(holes), passing=passing)
-    if what is What.DIGEST:
+    if ask.what is What.DIGEST:
         count, checksum = fields(rest, 2)
         return replace(common, count=number(count), checksum=number(checksum, 0, _U32_MAX))
-    if what is What.ROWS:
+    if ask.what is What.ROWS:
         taken = number(rest[0]) if rest and not isinstance(rest[0], list) else 0
-        return replace(common, rows=tuple(_rows(rest[1:] if taken else rest)), taken=taken)
+        rows = _rows(rest[1:] if taken else rest)
+        if rows and not (ask.after < rows[0][0] and rows[-1][0] <= min(upto, ask.through)):
+            raise PeerError("link: rows of a range that was not asked for, or is not told of")
+        return replace(common, rows=tuple(rows), taken=taken)
     whole = len(rest) > 0 and rest[0] == _WHOLE
-    return replace(common, runs=tuple(_runs(memoryview(payload))), passing=passing or whole, whole=whole)
+    runs = _runs(memoryview(payload))
+    for run in runs:
+        if run.origin != ask.origin or run.coordinate(0) <= ask.after or run.coordinate(run.count - 1) > ask.through:
+            raise PeerError("link: entries of a range that was not asked for")
+    return replace(common, runs=tuple(runs), passing=passing or whole, whole=whole)
 
 
 def _rows(given: list[Any]) -> list[Row]:

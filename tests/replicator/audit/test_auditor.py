@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from heliograph.model.positions import BEFORE_ALL
+from heliograph.model.coordinates import Vector
+from heliograph.model.errors import PeerError
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, read_tell, tell_frame
+from heliograph.wire.links.audit_commands import told as tell_of
 from heliograph.wire.run import Run
 from replicator.audit import auditor as auditors
+from replicator.audit.audit_findings import Report
+from replicator.audit.audit_pass import AuditPass
 from replicator.audit.auditor import Auditor
 from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.link_world import entry, parsed
@@ -78,6 +83,51 @@ def test_a_region_answers_no_question_that_another_one_was_asked() -> None:
         assert [run.coordinate(0) for run in told.runs] == [(0, 2)]
 
     run_alone(main())
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 6), (7, 1)])
+@pytest.mark.parametrize("what", [What.ROWS, What.ENTRIES])
+def test_an_answer_beyond_what_was_asked_ends_the_connection(what: What, at: Position) -> None:
+    """Entries above the range would be appended as lost, and the link would pass over all that lies between."""
+    run = answer(1).runs[0]
+    run.spans = ((*at, 1),)
+    told = AuditAnswer(low=BEFORE_ALL, upto=(9, 9), rows=((at, 1),), runs=(run,))
+    _, fields, payload = parsed(b"".join(bytes(b) for b in tell_frame(1, 1, what, told)))
+    _, _, content, payload = read_tell(fields, payload)
+    with pytest.raises(PeerError, match="not asked for"):
+        tell_of(Ask(what, AP, (0, 0), (0, 5)), content, payload)
+
+
+def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each answer is a step nearer to the end of the range, and there are 2^62 of them."""
+    monkeypatch.setattr("replicator.audit.audit_pass._LOST_MAX", 50)
+    asks: list[Ask] = []
+
+    async def ask(region: str, asked: Ask) -> AuditAnswer:
+        asks.append(asked)
+        assert len(asks) < 200
+        at = (asked.after[0], asked.after[1] + 1)
+        return AuditAnswer(upto=at, rows=((at, 1),) if rows else (), passing=True)
+
+    reached = Vector()
+    reached.advance(AP, (1 << 50, 0))
+    log: Any = SimpleNamespace(
+        vector=Vector(), known={"eu": (reached, 0)}, state=SimpleNamespace(trees=(), late=None), topic="t"
+    )
+
+    async def main() -> None:
+        found = AuditPass(log, LOG, "us", ask, {"ap": 3, "eu": 2}, {3: "ap", 2: "eu"}, LOG, Report(began_ms=0))
+        found._compared[AP], found._rows[AP] = (0, 0), []
+        await found._compare_until(AP, (1 << 40, 0))
+        assert found.report.unchecked == 1 and sum(map(len, found.lost.values())) == (50 if rows else 0)
+
+    for named in (True, False):
+        rows = named
+        asks.clear()
+        run_alone(main())
+        assert {asked.what for asked in asks} == {What.ROWS} and len(asks) <= 102
 
 
 def test_of_a_leadership_that_is_not_known_nothing_is_stored() -> None:

@@ -338,3 +338,15 @@ def test_a_synchronous_refusal_keeps_the_order_of_answers() -> None:
     log.publish(local("p", 0, 2), *answers.to("again"))
     ledger_of(log).confirm(9)
     assert answers.seen == [("waits", [(2, 1, 0)]), ("refused", "HeliographError"), ("again", [(2, -1, -1)])]
+
+
+def test_the_audit_appends_nothing_above_what_the_links_have_brought() -> None:
+    """The vector would pass over what the link was still to bring, and nobody would miss it."""
+    log, answers = make(Store()), Answers()
+    log.append_replicated((-1, -1), remote(0, 2), *answers.to("linked"))
+    ledger_of(log).confirm(9)
+    log.append_late(remote(7, 1), *answers.to("beyond"))
+    log.append_late(remote(1, 1), *answers.to("late"))
+    ledger_of(log).confirm(9)
+    assert log.vector.prefix(OTHER) == (5, 1)
+    assert answers.seen[1:] == [("beyond", "NotAllowed"), ("late", [(1, 1, 2)])]
