@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,22 @@ from replicator.subscriptions.ack_claims import read_claims
 events = logging.getLogger("replicator")
 
 _Behind = tuple[int, Position, Run] | tuple[int, SkipRecord]
+_SKIP_BYTES = 256
+"""About what a SKIP takes in memory."""
+_UNPACKED_BYTES = 4 << 20
+"""So many bytes of compressed runs are unpacked at once: a read of 256 KiB can hold 2 GiB of them."""
+
+
+class _Adopting:
+    """A stream whose schemas are being stored: how many SCHEMAS are left, and what came behind them, in bytes of the
+    budget.
+    """
+
+    __slots__ = ("left", "size_bytes", "waiting")
+
+    def __init__(self) -> None:
+        self.left = self.size_bytes = 0
+        self.waiting: list[_Behind] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +105,8 @@ class LinkReceiver:
         self.settings = settings or ReceiverSettings()
         self._streams: dict[int, ReceiverStream] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
-        self._adopting: dict[int, list[_Behind]] = {}
-        """Stream -> what came behind schemas that are being stored."""
-        self._adoptions: list[tuple[LinkFrameKind, int, str, list[SchemaRow]]] = []
+        self._adopting: dict[int, _Adopting] = {}
+        self._adoptions: deque[tuple[LinkFrameKind, int, str, list[SchemaRow]]] = deque()
         self._adopter: asyncio.Task[None] | None = None
         self._dirty: dict[int, ReceiverStream] = {}
         self._grown: dict[int, ReceiverStream] = {}
@@ -104,6 +120,14 @@ class LinkReceiver:
         self._lost = False
         self.hold: Callable[[bool], None] | None = None
         """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
+        self.refuse: Callable[[str], None] = lambda _: None
+        """Ends the connection with a sentence, where a frame that was kept is none; set like `hold`."""
+        self._kept: deque[tuple[int, Buffer, Buffer]] = deque()
+        """Frames of the last read that wait until more may be unpacked."""
+        self._next: asyncio.Handle | None = None
+        self._held = False
+        self._unpacked = 0
+        """Bytes since the last read, or since the loop's last pass over what is kept."""
         self._incoming, self._auditor, self._schemas = incoming or IncomingStats(), auditor, schemas
         self._budget = budget or inflight_budget()
         self._held_timer: asyncio.TimerHandle | None = None
@@ -113,20 +137,58 @@ class LinkReceiver:
         narrow way.
         """
         self._heard.bytes()
+        if not self._kept:
+            self._unpacked = 0
 
     def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
         """A private command: its type, the content of its field, what follows it. Raises PeerError."""
+        if self._kept:
+            self._kept.append((kind, bytes(command), bytes(payload)))
+            return
+        if not self._handle(kind, command, payload):
+            self._kept.append((kind, bytes(command), bytes(payload)))
+            if not self._held:
+                self._stop_reading(True)
+                self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._handle_kept)
+
+    def _handle_kept(self) -> None:
+        self._next, self._unpacked = None, 0
+        try:
+            while self._kept and not self._lost and self._handle(*self._kept[0]):
+                self._kept.popleft()
+        except PeerError as error:
+            self._kept.clear()
+            self.refuse(str(error))
+            return
+        if not self._held:
+            if self._kept:
+                self._go_on_later()
+            else:
+                self._stop_reading(False)
+
+    def _handle(self, kind: int, command: Buffer, payload: Buffer) -> bool:
+        """False: it is to wait until more may be unpacked. Raises PeerError."""
         number, fields = wire.parse(kind, command)
         if number is LinkFrameKind.RUN:
-            stream, attempt, previous, run = wire.read_run(fields, payload)
-            if (waiting := self._adopting.get(stream)) is not None:
-                waiting.append((attempt, previous, run))
-            elif (open_stream := self._streams.get(stream)) is not None:
+            stream, packed_bytes = wire.run_stream(fields)
+            if (open_stream := self._streams.get(stream)) is None:
+                return True
+            if packed_bytes and (self._held or (self._unpacked and self._unpacked + packed_bytes > _UNPACKED_BYTES)):
+                return False
+            self._unpacked += packed_bytes
+            _, attempt, previous, run = wire.read_run(fields, payload)
+            if (adopting := self._adopting.get(stream)) is not None:
+                self._wait(adopting, (attempt, previous, run), run.size_bytes)
+            else:
                 self._take_in(open_stream, (attempt, previous, run))
         elif number is LinkFrameKind.SKIP:
             stream, attempt, record = wire.read_skip(fields)
-            if (waiting := self._adopting.get(stream)) is not None:
-                waiting.append((attempt, record))
+            if (adopting := self._adopting.get(stream)) is not None:
+                self._wait(adopting, (attempt, record), _SKIP_BYTES)
             elif (open_stream := self._streams.get(stream)) is not None:
                 self._take_in(open_stream, (attempt, record))
         elif number is LinkFrameKind.HEARTBEAT:
@@ -154,16 +216,21 @@ class LinkReceiver:
             self._on_close(wire.read_close(fields)[0])
         else:
             raise PeerError(f"link: {number.name} is no command of a sender")
+        return True
 
     def connection_lost(self) -> None:
         """Nothing is written after this."""
         self._lost = True
+        self._kept.clear()
         self._budget.forget(self)
         self.on_hold(False)
         if self._timer is not None:
             self._timer.cancel()
         for task in [*self._opening.values(), *([self._adopter] if self._adopter is not None else [])]:
             task.cancel()
+        left, self._adopting = self._adopting, {}
+        for adopting in left.values():
+            self._budget.give(adopting.size_bytes)
         for number in list(self._streams):
             self._end(number)
         for source in self._sources.values():
@@ -241,16 +308,26 @@ class LinkReceiver:
         )
 
     def _adopt(self, kind: LinkFrameKind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
-        """What comes behind them on this stream waits until they are stored: at most the stream's window."""
-        self._adopting.setdefault(number, [])
+        """What comes behind them on this stream waits until they are stored, and counts, with them, as not durable."""
+        adopting = self._adopting.setdefault(number, _Adopting())
+        adopting.left += 1
+        self._count(adopting, sum(len(value) for _, value in rows))
         self._adoptions.append((kind, number, topic, rows))
         if self._adopter is None:
             self._adopter = asyncio.get_running_loop().create_task(self._adopt_all(host))
 
+    def _wait(self, adopting: _Adopting, what: _Behind, size_bytes: int) -> None:
+        adopting.waiting.append(what)
+        self._count(adopting, size_bytes)
+
+    def _count(self, adopting: _Adopting, size_bytes: int) -> None:
+        adopting.size_bytes += size_bytes
+        self._take(size_bytes)
+
     async def _adopt_all(self, host: SchemaHost) -> None:
         try:
             while self._adoptions:
-                kind, number, topic, rows = self._adoptions.pop(0)
+                kind, number, topic, rows = self._adoptions.popleft()
                 stream = self._streams.get(number)
                 try:
                     if stream is not None and kind is LinkFrameKind.OVERRULE:
@@ -265,15 +342,19 @@ class LinkReceiver:
                     self._refuse(
                         number, Cause.of(error, Cause.REFUSED), f"its schemas could not be stored: {reason_of(error)}"
                     )
-                if not any(other == number for _, other, _, _ in self._adoptions):
+                if (adopting := self._adopting.get(number)) is None:
+                    return  # the connection is lost
+                adopting.left -= 1
+                if not adopting.left:
                     self._go_on(number, stream)
         finally:
             self._adopter = None
 
     def _go_on(self, number: int, stream: ReceiverStream | None) -> None:
-        waiting = self._adopting.pop(number, [])
+        adopting = self._adopting.pop(number)
+        self._budget.give(adopting.size_bytes)
         try:
-            for behind in waiting:
+            for behind in adopting.waiting:
                 if stream is None or self._streams.get(number) is not stream:
                     return
                 self._take_in(stream, behind)
@@ -319,6 +400,13 @@ class LinkReceiver:
         self._budget.take(self, size_bytes)
 
     def on_hold(self, hold: bool) -> None:
+        self._held = hold
+        if hold or not self._kept:
+            self._stop_reading(hold)
+        elif not self._lost:
+            self._go_on_later()
+
+    def _stop_reading(self, hold: bool) -> None:
         """While nothing is read, heartbeats are not answered: the sender is told unasked that this side lives."""
         if self._held_timer is not None:
             self._held_timer.cancel()

@@ -38,7 +38,14 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.links.command_fields import coordinate, fields, number, position
-from heliograph.wire.links.link_commands import FEATURE_LEVEL, LEADERSHIP_LEVEL, LinkFrameKind, check_claims, frame
+from heliograph.wire.links.link_commands import (
+    FEATURE_LEVEL,
+    LEADERSHIP_LEVEL,
+    LinkFrameKind,
+    check_claims,
+    check_spans,
+    frame,
+)
 from heliograph.wire.run import Buffer, Run
 
 ROWS_MAX = 4096
@@ -191,7 +198,7 @@ def told(ask: Ask, given: list[Any], payload: Buffer) -> AuditAnswer:
     whole = len(rest) > 0 and rest[0] == _WHOLE
     runs = _runs(memoryview(payload))
     for run in runs:
-        if run.origin != ask.origin or run.coordinate(0) <= ask.after or run.coordinate(run.count - 1) > ask.through:
+        if run.origin != ask.origin or check_spans(run, ask.after) > ask.through:
             raise PeerError("link: entries of a range that was not asked for")
     return replace(common, runs=tuple(runs), passing=passing or whole, whole=whole)
 

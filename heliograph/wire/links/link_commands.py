@@ -296,6 +296,15 @@ def block_frame(
     )
 
 
+def run_stream(fields: list[Any]) -> tuple[int, int]:
+    """(stream, bytes that are to be unpacked: 0 where it is not compressed) of a RUN, before it is read. Raises
+    PeerError.
+    """
+    head = _fields(fields, 4)
+    packed = len(fields) > 4 and fields[4] != 0
+    return _number(head[0]), _number(_fields(fields, 6)[5]) if packed else 0
+
+
 def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Run]:
     """(stream, attempt, previous coordinate of that origin on this route, run with origin, spans, and origin
     checksums).
@@ -318,15 +327,23 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
         raise PeerError("link: a run on a link names its origin and checksums, and holds nothing hidden")
     if run.seal is not None:
         raise PeerError("link: a run on a link is open, whatever its region does at rest")
-    before, covered = previous, 0
+    check_spans(run, previous)
+    check_claims(run)
+    return _number(stream), _number(attempt), previous, run
+
+
+def check_spans(run: Run, after: Position) -> Position:
+    """Returns the last coordinate. Raises PeerError where the coordinates are not one for each entry, ascending from
+    `after`.
+    """
+    before, covered = after, 0
     for ledger, first, count in run.spans:
         if count < 1 or (ledger, first) <= before:
             raise PeerError("link: coordinates of a run ascend from the previous coordinate")
         before, covered = (ledger, first + count - 1), covered + count
     if covered != run.count:
         raise PeerError("link: each entry of a run has one coordinate")
-    check_claims(run)
-    return _number(stream), _number(attempt), previous, run
+    return before
 
 
 def check_claims(run: Run) -> None:

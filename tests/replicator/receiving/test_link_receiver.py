@@ -14,15 +14,18 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import BookieUnavailable, NotFound
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.runtime.clock import SystemClock
+from heliograph.wire.block import encode_block
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, ask_frame
 from heliograph.wire.links.link_commands import Risk
+from heliograph.wire.links.link_compression import LZ4, pack
 from heliograph.wire.links.schema_commands import SchemaRow, schemas_frame
 from heliograph.wire.run import Buffer, Run
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
+from replicator.receiving import link_receiver
 from replicator.receiving.link_receiver import LinkReceiver, inflight_budget
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import Believed, entry
@@ -140,6 +143,135 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
         receiver.connection_lost()
 
     sim.run(body())
+
+
+class OneTopic:
+    """A receiver with stream 1 open, over a ledger that stores what it is given when it is told to."""
+
+    def __init__(self, budget_bytes: int = 1 << 20, schemas: Any = None) -> None:
+        self.held: list[bool] = []
+        self.refused: list[str] = []
+        self.budget = inflight_budget(budget_bytes)
+        state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=False, settings=DedupSettings())
+        self.ledger = FakeLedger(Store("persistent://a/b/c"), state)
+        log = ReplicatedLog(self.ledger, state)  # type: ignore[arg-type]
+
+        async def open_log(topic: str, region: str) -> ReplicatedLog:
+            return log
+
+        self.receiver = LinkReceiver(
+            lambda buffers: None,
+            open_log,
+            SystemClock(),
+            region="us",
+            region_number={"us": 1, "eu": 2}.get,
+            relays=Believed(("us", "eu")),
+            budget=self.budget,
+            schemas=schemas,
+        )
+        self.receiver.hold, self.receiver.refuse = self.held.append, self.refused.append
+        self.feed(wire.open_frame(1, "persistent://a/b/c", "eu", 2))
+
+    def feed(self, buffers: Sequence[Buffer]) -> None:
+        frame = b"".join(bytes(b) for b in buffers)
+        size = int.from_bytes(frame[4:8], "big")
+        self.receiver.on_frame(*wire.command_content(memoryview(frame)[8 : 8 + size]), memoryview(frame)[8 + size :])
+
+    def send(self, at: int, *, packed: bool, stream: int = 1) -> int:
+        """One entry, under coordinate (0, at). Returns the bytes of its block."""
+        part = entry(at, "p", at)
+        checksum = int.from_bytes(part[2:6], "big")
+        run = Run([part], [len(part)], origin=(2, 1, 7), spans=((0, at, 1),), checksums=[checksum])
+        before = (0, at - 1) if at else BEFORE_ALL
+        block = b"".join(bytes(b) for b in encode_block(run, 0, at))
+        if packed:
+            self.feed(wire.block_frame(stream, 1, before, [pack(LZ4, block)], LZ4, len(block)))
+        else:
+            self.feed(wire.run_frame(stream, 1, before, run))
+        return len(block)
+
+    @property
+    def appended(self) -> int:
+        return len(self.ledger.pending)
+
+
+def test_compressed_runs_of_one_read_are_unpacked_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        of = OneTopic()
+        await asyncio.sleep(0.001)
+        size = of.send(0, packed=True)
+        monkeypatch.setattr(link_receiver, "_UNPACKED_BYTES", 4 * size)
+        for at in range(1, 12):
+            of.send(at, packed=at != 9)
+        assert of.appended == 4 and of.held == [True], "and what comes behind them waits, too"
+        await asyncio.sleep(0)
+        assert of.appended == 8 and of.held == [True]
+        await asyncio.sleep(0)
+        assert of.appended == 12 and of.held == [True, False]
+        of.receiver.on_bytes()
+        for at in range(12, 16):
+            of.send(at, packed=True)
+        assert of.appended == 16 and of.held == [True, False], "a read of less goes on at once"
+        of.feed(wire.block_frame(9, 1, BEFORE_ALL, [b"no block"], LZ4, size))
+        assert of.held == [True, False], "of a stream that is not open nothing is unpacked"
+        of.feed(wire.block_frame(1, 1, (0, 15), [b"no block"], LZ4, size))
+        assert not of.refused and of.held[-1]
+        await asyncio.sleep(0)
+        assert len(of.refused) == 1 and not of.receiver._kept
+        of.receiver.connection_lost()
+
+    asyncio.run(body())
+
+
+def test_while_too_much_is_not_durable_nothing_is_unpacked() -> None:
+    async def body() -> None:
+        of = OneTopic(1)
+        await asyncio.sleep(0.001)
+        for at in range(3):
+            of.send(at, packed=True)
+        for _ in range(3):
+            assert of.appended == 1 and of.held[-1]
+            of.ledger.confirm(1)
+            assert of.appended == 0
+            await asyncio.sleep(0)
+        assert (
+            of.budget.used == 0 and not of.held[-1] and of.receiver._streams[1].log.vector.prefix((2, 1, 7)) == (0, 2)
+        )
+        of.receiver.connection_lost()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("lost", (False, True))
+def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
+    """Ten thousand topics that come back together bring a read each."""
+    stored = asyncio.Event()
+
+    class Registry:
+        async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+            await stored.wait()
+
+    async def body() -> None:
+        of = OneTopic(1000, Registry())
+        await asyncio.sleep(0.001)
+        of.feed(schemas_frame(1, [(1, b"x" * 900)]))
+        of.feed(schemas_frame(1, [(2, b"x" * 90)]))
+        assert of.budget.used == 990 and not of.held
+        of.send(0, packed=False)
+        assert of.budget.used > 1000 and of.held == [True]
+        if lost:
+            of.receiver.connection_lost()
+        stored.set()
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert of.appended == (not lost)
+        of.ledger.confirm(of.appended)
+        assert of.budget.used == 0 and not of.receiver._adopting
+        if not lost:
+            assert of.held[-1] is False
+            of.receiver.connection_lost()
+
+    asyncio.run(body())
 
 
 def test_a_stream_that_is_open_stands_for_its_region_whatever_came_and_went_after_it() -> None:

@@ -23,7 +23,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, tree_checksum
 from replicator.log.topic_state import STATE_BYTES_MAX, TopicState
 from replicator.receiving import receiver_stream
-from replicator.receiving.link_receiver import LinkReceiver
+from replicator.receiving.link_receiver import LinkReceiver, _Adopting
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry, parsed
 
@@ -251,7 +251,8 @@ def test_schemas_that_are_being_stored_hold_back_no_refusal() -> None:
         stream = peer.receiver._streams[peer.stream]
         part = entry(1, "p", 1)
         run = Run([part], [len(part)], origin=AP, spans=((0, 0, 1),), checksums=[int.from_bytes(part[2:6], "big")])
-        peer.receiver._adopting[peer.stream] = [(1, BEFORE_ALL, run)]
+        peer.receiver._adopting[peer.stream] = adopting = _Adopting()
+        adopting.waiting.append((1, BEFORE_ALL, run))
         peer.receiver._go_on(peer.stream, stream)
         assert "no tree of that region's" in peer.refused()
 

@@ -249,6 +249,7 @@ class PulsarConnection(asyncio.Protocol):
         if self.link and self.listener.link_receivers is not None:
             self._link_frames = self.listener.link_receivers(self.write_all, self.peer_region)
             self._link_frames.hold = lambda hold: self.hold_reading(hold, "links")
+            self._link_frames.refuse = self.close
         self.by_position = command.feature_flags.supports_repl_dedup_by_lid_and_eid
         self.broker_metadata = settings.broker_entry_metadata and command.feature_flags.supports_broker_entry_metadata
         connected = pb.CommandConnected(

@@ -61,6 +61,8 @@ class LinkFrames(Protocol):
 
     hold: Callable[[bool], None] | None
     """Given to it: stops and continues reading."""
+    refuse: Callable[[str], None]
+    """Given to it: ends the connection with a sentence."""
 
     def on_bytes(self) -> None: ...
 

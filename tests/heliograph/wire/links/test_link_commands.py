@@ -81,6 +81,10 @@ FRAMES = [
 ]
 
 
+def asked(what: What) -> Ask:
+    return Ask(what, ORIGIN, (3, -1), (3, 9))
+
+
 def read(frame: bytes, of: What | None = What.DIGEST) -> Any:
     kind, fields, payload = parsed(frame)
     readers: dict[LinkFrameKind, Any] = {
@@ -96,7 +100,7 @@ def read(frame: bytes, of: What | None = What.DIGEST) -> Any:
     }
     if kind is LinkFrameKind.TELL:
         stream, request, content, answer = audit.read_tell(fields, payload)
-        return stream, request, {what: audit.told(what, content, answer) for what in What if what is of}
+        return stream, request, {what: audit.told(asked(what), content, answer) for what in What if what is of}
     return wire.read_run(fields, payload) if kind is LinkFrameKind.RUN else readers[kind](fields)
 
 
@@ -189,7 +193,9 @@ def test_random_fields_are_read_or_are_a_peer_error() -> None:
                 wire.read_close(fields)
                 close_rows(fields)
             elif number is LinkFrameKind.TELL:
-                audit.told(rng.choice(list(What)), *audit.read_tell(fields, rng.randbytes(rng.randrange(30)))[2:])
+                audit.told(
+                    asked(rng.choice(list(What))), *audit.read_tell(fields, rng.randbytes(rng.randrange(30)))[2:]
+                )
             else:
                 getattr(wire, f"read_{number.name.lower()}")(fields)
         except PeerError:
@@ -218,8 +224,8 @@ def test_a_run_without_what_a_link_needs_is_refused(changes: dict[str, Any]) -> 
 
 def test_whole_is_asked_of_entries_alone_and_an_older_version_takes_it_for_passing() -> None:
     for what in What:
-        _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), whole=True))))
-        assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), passing=True, whole=what is What.ENTRIES)
+        _, _, back = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), whole=True))))
+        assert back == Ask(what, ORIGIN, (2, 0), (3, 9), passing=True, whole=what is What.ENTRIES)
     for told in (
         AuditAnswer("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True, whole=True),
         AuditAnswer("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True),
@@ -240,8 +246,8 @@ def test_an_older_version_that_asks_is_told_of_no_leadership() -> None:
 
 def test_what_is_taken_is_asked_of_rows_alone_and_told_to_nobody_else() -> None:
     for what in What:
-        _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), taken=True))))
-        assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), taken=what is What.ROWS)
+        _, _, back = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), taken=True))))
+        assert back == Ask(what, ORIGIN, (2, 0), (3, 9), taken=what is What.ROWS)
     rows = (((3, 4), 5), ((3, 6), 7))
     for told in (AuditAnswer("", (2, 1), (3, 9), 0, taken=1, passing=passing) for passing in (False, True)):
         assert read(whole(audit.tell_frame(1, 9, What.ROWS, told)), What.ROWS)[2][What.ROWS] == told
@@ -303,4 +309,4 @@ def test_what_no_entries_can_bear_out_is_not_counted_on(columns: dict[str, Any])
     _, fields, payload = parsed(b"".join(bytes(b) for b in audit.tell_frame(1, 9, What.ENTRIES, told)))
     _, _, content, payload = audit.read_tell(fields, payload)
     with pytest.raises(PeerError):
-        audit.told(What.ENTRIES, content, payload)
+        audit.told(asked(What.ENTRIES), content, payload)
