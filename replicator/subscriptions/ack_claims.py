@@ -27,6 +27,9 @@ entry on.
 """
 CREATED: Epoch = (0, 0)
 RANGES_MAX = 10_000
+"""So many ranges have claims, of all origins together."""
+ORIGINS_MAX = (1 << 16) - 1
+"""Claims name as many origins as a vector can."""
 PARTLY_MAX = 10_000
 PARTLY_BYTES_MAX = 2 << 20
 COUNTS_MAX = 1000
@@ -194,11 +197,13 @@ class Claims:
         try:
             (resets, region), rows, partly, *more = fields
             claims = cls((_number(resets), _number(region)), {})
+            if len(rows) > ORIGINS_MAX or sum(len(row[5]) for row in rows) > 4 * RANGES_MAX:
+                raise CorruptData(f"claims: more than {ORIGINS_MAX} origins, or {RANGES_MAX} ranges of all together")
             for number, epoch, incarnation, ledger, entry, flat in rows:
                 origin = (_number(number), _number(epoch), _number(incarnation))
                 base = (_number(ledger, -1), _number(entry, -1))
-                if origin in claims.ranges or len(flat) % 4 or len(flat) > 4 * RANGES_MAX:
-                    raise CorruptData("claims: an origin appears twice, or its ranges are cut off or too many")
+                if origin in claims.ranges or len(flat) % 4:
+                    raise CorruptData("claims: an origin appears twice, or its ranges are cut off")
                 if base > BEFORE_ALL:
                     claims.base[origin] = base
                 ranges: list[Range] = []
@@ -225,7 +230,7 @@ class Claims:
                     ((_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))),
                     _number(count, 1),
                 )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError) as error:
             raise CorruptData(f"claims: {error}") from error
         return claims
 

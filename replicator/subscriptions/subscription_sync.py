@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 events = logging.getLogger("replicator")
 
+TOLD_MAX = 1000
+"""A topic that has so many replicated subscriptions makes no more because another region tells of them: each is a
+durable cursor, and each region's claims of it are kept. Those that are made here are not bounded by it.
+"""
+_NAME_BYTES_MAX = 1000
+"""As of every subscription."""
+
 Send = Callable[[str, Claims], bool]
 """Tells another region; False: not now."""
 
@@ -230,17 +237,17 @@ class SubscriptionSync:
         """What `region` says; it counts from the next round on. Nothing does that it says of a cursor that is no
         subscription: a client may have given its own such a name there, and the links of others go on.
         """
-        if name.startswith(INTERNAL):
-            events.info(
-                "subscription.not_replicated",
-                extra={"topic": self._log.topic, "subscription": name[:100], "region": region},
-            )
+        if name.startswith(INTERNAL) or len(name.encode()) > _NAME_BYTES_MAX:
+            self._ignore(region, name)
             return
         if name in self._gone:
             return
         found = self._subscriptions.get(name)
         if found is None:
             cursor = self._cursor(name)
+            if cursor is None and len(self._subscriptions) >= TOLD_MAX:
+                self._ignore(region, name)
+                return
             if cursor is not None and cursor.properties.get(PROPERTY) == OFF:
                 return
             found = self._subscriptions[name] = self._new(name)
@@ -249,7 +256,14 @@ class SubscriptionSync:
             found.inbox[region] = claims
         elif known.epoch == claims.epoch:
             claims.merge(known)
+            claims.bound(self._settings)
             found.inbox[region] = claims
+
+    def _ignore(self, region: str, name: str) -> None:
+        events.info(
+            "subscription.not_replicated",
+            extra={"topic": self._log.topic, "subscription": name[:100], "region": region},
+        )
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 

@@ -242,3 +242,16 @@ def test_two_states_that_hear_of_each_other_are_one() -> None:
     assert one.heard("two", two.mine) and two.heard("one", one.mine) and one.heard("two", two.mine)
     assert one.base == two.base == {ORIGIN: (1, 5)} and one.epoch == two.epoch == (0, 0)
     assert (one.mine.ranges, two.mine.ranges) == before, "what each acknowledged counts on"
+
+
+def test_claims_are_bounded_over_all_their_origins() -> None:
+    """A frame of many origins could hold RANGES_MAX ranges of each."""
+
+    def row(number: int, count: int) -> list[Any]:
+        return [number, 1, 7, -1, -1, [at for i in range(count) for at in (0, 2 * i, 0, 2 * i + 1)]]
+
+    half = RANGES_MAX // 2
+    assert sum(map(len, Claims.read([[0, 0], [row(1, half), row(2, half)], []]).ranges.values())) == RANGES_MAX
+    for rows in ([row(1, half), row(2, half), row(3, 1)], [row(at, 0) for at in range(1 << 16)], [[1, 2]]):
+        with pytest.raises(CorruptData):
+            Claims.read([[0, 0], rows, []])

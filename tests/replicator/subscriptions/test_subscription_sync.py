@@ -598,6 +598,36 @@ def test_cursors_that_are_no_subscriptions_are_out_of_reach() -> None:
     play(scenario)
 
 
+def test_what_another_region_tells_of_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are durable cursors, and claims that come between two rounds are joined."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us = consumers["us"]
+        await us.subscribe()
+        for name in ("a", "n" * 1000, "n" * 1001, "b", SUBSCRIPTION, "a"):
+            us.sync.heard("eu", name, Claims((0, 0), {}))
+        await us.region.log.ledger.open_cursor("here", BEFORE_ALL)
+        us.sync.enable("here")
+        us.sync.heard("eu", "here", Claims((0, 0), {}))
+        await asyncio.sleep(1)
+        assert {name for name in us.region.store.cursors if not name.startswith("pulsar.")} == {
+            SUBSCRIPTION,
+            "a",
+            "n" * 1000,
+            "here",
+        }
+        for first in (0, RANGES_MAX):
+            claims = Claims((0, 0), {})
+            for entry in range(first, first + RANGES_MAX):
+                claims.add((9, 1, 1), (7, 2 * entry), (7, 2 * entry + 1))
+            us.sync.heard("eu", "a", claims)
+        kept = us.sync._subscriptions["a"].inbox["eu"].ranges[9, 1, 1]
+        assert len(kept) == RANGES_MAX and kept[0] == ((7, 0), (7, 1))
+
+    monkeypatch.setattr(subscription_sync, "TOLD_MAX", 3)
+    play(scenario)
+
+
 def test_a_subscription_of_an_internal_name_closes_no_link() -> None:
     """Also one that an earlier version has stored as replicated, or that it speaks of."""
 
