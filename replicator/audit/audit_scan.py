@@ -34,6 +34,8 @@ _HEAD_BYTES = 256
 """About what lies around each run on the wire."""
 NOTHING_HELD = "nothing of that origin is held here"
 """A refusal that is an answer."""
+_ROWS_MAX = {What.DIGEST: 2 * ROWS_MAX, What.ROWS: ROWS_MAX, What.ENTRIES: 1 << 62}
+"""An answer ends behind so many entries: a digest of more is asked for of ranges that differ anyhow, and halved."""
 _DAMAGE = (CorruptData, NoSuchEntry, NoSuchLedger)
 
 Take = Callable[[int, int], Awaitable[None]]
@@ -157,7 +159,7 @@ class Teller:
             if ask.what is What.ENTRIES:
                 runs.append(_as_sent(part, ask, own))
                 size += runs[-1].size_bytes
-            if size >= self._limits.told_bytes or (ask.what is What.ROWS and len(rows) >= ROWS_MAX):
+            if size >= self._limits.told_bytes or len(rows) >= _ROWS_MAX[ask.what]:
                 upto = min(upto, rows[-1][0])
                 break
         low = _retained(log, own, rows, ask)

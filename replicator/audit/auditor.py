@@ -116,7 +116,8 @@ class Auditor:
         self._requests = 0
         self._waiting: dict[int, tuple[str, Ask, asyncio.Future[AuditAnswer]]] = {}
         self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[AuditAnswer], None]]] = []
-        self._answering = 0
+        self._answering: Counter[str] = Counter()
+        """Region -> answers to it that are being made."""
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -289,25 +290,36 @@ class Auditor:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def asked(self, log: ReplicatedLog, region: str, ask: Ask, answer: Callable[[AuditAnswer], None]) -> None:
-        """`answer` is called once, unless the broker stops."""
-        if self.storage is None or len(self._answers) >= self.settings.waiting_max:
+        """`answer` is called once, unless the broker stops. One region has half of the room to wait, and one place less
+        than there are: its questions may each read a whole topic.
+        """
+        most, waiting = self.settings.waiting_max, sum(other == region for _, other, _, _ in self._answers)
+        if self.storage is None or len(self._answers) >= most or waiting * 2 > most:
             answer(AuditAnswer(refusal="not now"))
             return
         self._answers.append((log, region, ask, answer))
-        if self._answering < self.settings.answers_max:
-            self._answering += 1
-            self._channels.spawn(self._answer())
+        self._answer_next()
 
-    async def _answer(self) -> None:
+    def _answer_next(self) -> None:
+        """Begins the answer to the first question whose region has a place."""
+        if self._answering.total() >= self.settings.answers_max:
+            return
+        most = max(1, self.settings.answers_max - 1)
+        for index, (log, region, ask, answer) in enumerate(self._answers):
+            if self._answering[region] < most:
+                del self._answers[index]
+                self._answering[region] += 1
+                self._channels.spawn(self._answer(log, region, ask, answer))
+                return
+
+    async def _answer(self, log: ReplicatedLog, region: str, ask: Ask, answer: Callable[[AuditAnswer], None]) -> None:
+        assert self.storage is not None
         try:
-            while self._answers:
-                log, region, ask, answer = self._answers.pop(0)
-                assert self.storage is not None
-                try:
-                    told = await Teller(self.storage, self._take, self._limits).tell(log, ask, region)
-                except Exception as error:  # whatever it is, who asked hears of it, and the next one has his turn
-                    report_unexpected(error, "an audit's question could not be answered")
-                    told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
-                answer(told)
+            told = await Teller(self.storage, self._take, self._limits).tell(log, ask, region)
+        except Exception as error:  # whatever it is, who asked hears of it, and the next one has his turn
+            report_unexpected(error, "an audit's question could not be answered")
+            told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
         finally:
-            self._answering -= 1
+            self._answering[region] -= 1
+        answer(told)
+        self._answer_next()

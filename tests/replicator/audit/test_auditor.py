@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,9 +17,12 @@ from heliograph.wire.links import link_commands
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, read_tell, tell_frame
 from heliograph.wire.links.audit_commands import told as tell_of
 from heliograph.wire.run import Run
+from replicator.audit import audit_scan
 from replicator.audit import auditor as auditors
 from replicator.audit.audit_findings import Report
 from replicator.audit.audit_pass import AuditPass
+from replicator.audit.audit_scan import Teller
+from replicator.audit.audit_settings import AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.link_world import entry, parsed
@@ -200,3 +203,72 @@ def test_what_nobody_expected_fails_a_pass_and_is_told_to_who_asked(monkeypatch:
         await asyncio.wait(channels.tasks)  # of the pass that is wanted again
 
     asyncio.run(main())
+
+
+def test_one_region_takes_neither_all_places_nor_all_the_room_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its questions may read a whole topic."""
+    told: list[str] = []
+    goes_on = asyncio.Event()
+
+    class Slow:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        async def tell(self, _: Any, ask: Ask, region: str) -> AuditAnswer:
+            told.append(region)
+            await goes_on.wait()
+            return AuditAnswer(refusal="done")
+
+    class Spawning(Channels):
+        tasks: ClassVar[list[asyncio.Task[None]]] = []
+
+        def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+            self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    monkeypatch.setattr(auditors, "Teller", Slow)
+
+    async def main() -> None:
+        answers: list[str] = []
+        auditor = Auditor(
+            Spawning(),  # type: ignore[arg-type]
+            SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+            AuditSettings(answers_max=3, waiting_max=8),
+        )
+        auditor.storage = SimpleNamespace()  # type: ignore[assignment]
+        for region in (*("ap",) * 9, "eu", "eu"):
+            auditor.asked(LOG, region, RANGE, lambda answer: answers.append(answer.refusal))
+        await asyncio.sleep(0)
+        assert told == ["ap", "ap", "eu"] and answers == ["not now"] * 2
+        goes_on.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert answers[2:] == ["done"] * 9 and told.count("ap") == 7
+        assert not auditor._answers and not auditor._answering.total()
+
+    asyncio.run(main())
+
+
+def test_a_digest_of_any_range_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range may be the whole topic: its rows are kept until the answer is made."""
+
+    async def parts(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        for at in range(100):
+            yield SimpleNamespace(holes=0, rows=[((0, at), at)])
+
+    async def nothing(*_: Any) -> Any:
+        return {}, 0
+
+    monkeypatch.setattr(Teller, "_parts", parts)
+    monkeypatch.setattr(Teller, "_late", nothing)
+    monkeypatch.setitem(audit_scan._ROWS_MAX, What.DIGEST, 10)
+    vector = Vector()
+    vector.advance(AP, (0, 99))
+    log: Any = SimpleNamespace(
+        vector=vector,
+        state=SimpleNamespace(
+            is_own=lambda _: True, late=SimpleNamespace(only=lambda _: None), transactions=None, trees=None
+        ),
+        ledger=SimpleNamespace(last_confirmed=(0, 99), first_position=lambda: (0, 0)),
+    )
+    told = run_alone(Teller(LOG, LOG).tell(log, Ask(What.DIGEST, AP, BEFORE_ALL, (0, 99)), "us"))
+    assert (told.count, told.upto) == (10, (0, 9))
