@@ -13,7 +13,7 @@ log has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData, PeerError
@@ -35,6 +35,7 @@ from storage.bookie.serving.lac_waits import LacWaits
 __all__ = ["Bookie", "BookieSettings", "DirectoryPlace", "Peer"]
 
 _LEDGERS_A_PAGE = 100_000
+_READING = (Kind.READ, Kind.READ_LAC, Kind.LEDGERS)
 
 
 class Bookie(Directories):
@@ -70,12 +71,17 @@ class Bookie(Directories):
         Directories that refuse adds hold nobody up.
         """
         settings = self.settings
-        if self._reading >= settings.reads_max:
+        if self.reads_enough:
             return True
         return any(one.behind for one in self.dirs) or (
             sum(one.waiting_bytes for one in self.journals if not (one.failure or one.full))
             >= settings.journal_pending_bytes
         )
+
+    @property
+    def reads_enough(self) -> bool:
+        """As many reads and look-ups are under way as may be."""
+        return self._reading >= self.settings.reads_max
 
     def wait_for_room(self, peer: Peer) -> None:
         """`peer.resume()` is called once there is room."""
@@ -85,10 +91,16 @@ class Bookie(Directories):
     # -- frames -------------------------------------------------------------------------------------------------------
 
     def on_frames(
-        self, view: memoryview, ends: Sequence[int], peer: Peer, calls: Collection[int] = CALLS.every
-    ) -> None:
-        """Whole frames one behind another. calls: those that this peer may make. Raises PeerError, which is the end of
-        that connection. `commit` must follow in this loop pass.
+        self,
+        view: memoryview,
+        ends: Sequence[int],
+        peer: Peer,
+        calls: Collection[int] = CALLS.every,
+        behind: Callable[[], bool] | None = None,
+    ) -> int:
+        """Whole frames one behind another. calls: those that this peer may make. behind: asked after each frame that is
+        answered with what is read, whether the rest is to wait. Returns the bytes of those that were done. Raises
+        PeerError, which is the end of that connection. `commit` must follow in this loop pass.
         """
         start = kept = 0  # [kept, start) goes to one journal as one piece
         into = self.journals[0]
@@ -118,8 +130,11 @@ class Bookie(Directories):
                     into.keep(view[kept:start])
                     kept = end
                 start = end
+                if behind is not None and kind in _READING and (kind == Kind.LEDGERS or behind()):
+                    break
         finally:
             into.keep(view[kept:start])  # also where a later frame was bad: these wait for their acks
+        return start
 
     def _on_add(
         self,
@@ -245,6 +260,7 @@ class Bookie(Directories):
             peer.answer(request, *self._absent(home, ledger))
         else:
             steps = held(home.generations(), home.table, ledger, first, last, self.settings.held_looks_max)
+            self._reading += 1
             home.look_up(steps, partial(self._held_told, home, ledger, request, peer))
 
     def _held_told(
@@ -256,6 +272,7 @@ class Bookie(Directories):
         found: tuple[list[tuple[int, int]], int] | None,
         error: BaseException | None,
     ) -> None:
+        self._reading -= 1
         refusal = self._refusal(home)
         if found is None or refusal is not None:
             text = refusal[1] if refusal is not None else f"ledger {ledger} on bookie {self.bookie_id}: {error}"
@@ -265,6 +282,7 @@ class Bookie(Directories):
         else:
             ranges, behind = found
             peer.answer(request, BookieCode.OK, behind, home.table.lac.get(ledger, -1), [encode_ranges(ranges)])
+        self._unblock()
 
     def _absent(
         self, home: LedgerDir, ledger: int, entry: int | None = None

@@ -4,7 +4,7 @@ Is: the shell that cuts frames from connections, gives them to the `Bookie`, and
 decision about a ledger.
 Invariants: one record a loop pass, whatever connections it came from (a lone frame of the only connection is one at
 once); one frame of acks a connection and sync batch; a bad frame closes its connection and nothing else; a connection
-is not read while the bookie is full, or while its own answers are not taken.
+is not read while the bookie is full, or while its own answers are not taken; what it has asked by then waits, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import cast
 from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.listeners.tls_listener import Listening, listen
-from heliograph.wire.bookie_frames import BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
+from heliograph.wire.bookie_frames import HEAD, BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
 from storage.bookie.serving.bookie import Bookie
 from storage.bookie.serving.bookie_calls import CALLS
 
@@ -106,6 +106,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.refused: dict[int, int] = {}
         self._acks: dict[tuple[int, int], int] = {}  # (ledger, writer) -> through
         self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._rest: list[tuple[memoryview, list[int]]] = []
+        """Frames that came, and wait until what they ask for can go out."""
         self._flushing = False
         self._blocked = self._slow = self._gone = False
         self._calls = CALLS.every
@@ -126,21 +129,57 @@ class BookieConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             view, ends = self._frames.received(nbytes)
-            if ends:
-                self._bookie.on_frames(view, ends, self, self._calls)
+            if ends and not self._rest:
+                self._handle(view, ends)
+            elif ends:
+                self._rest.append((view, ends))
         except PeerError as error:
-            log.warning("bookie.bad_peer", extra={"error": str(error), "bookie": self._bookie.bookie_id})
-            self._server.left(self, str(error))
-            self.transport.abort()
-            self._gone = True
-            ends = []
+            ends = self._refuse(error)
         if len(ends) == 1 and nbytes < _ALONE_BYTES and self._server.only(self):
             self._bookie.commit()  # nothing else can have come in this pass
         else:
             self._server.commit_soon()
-        if self._bookie.full and not self._blocked and not self._gone:
+        self._hold()
+
+    def _handle(self, view: memoryview, ends: list[int]) -> None:
+        done = self._bookie.on_frames(view, ends, self, self._calls, self._behind)
+        if done < ends[-1]:
+            self._rest.insert(0, (view[done:], [end - done for end in ends if end > done]))
+
+    def _behind(self) -> bool:
+        return self._out_bytes > _WRITE_HIGH_BYTES or self._slow or self._bookie.reads_enough
+
+    def _go_on(self) -> None:
+        """Frames that wait are handled, as many as there is room for."""
+        if not self._rest or self._blocked or self._slow or self._gone:
+            return
+        try:
+            self._handle(*self._rest.pop(0))
+        except PeerError as error:
+            self._refuse(error)
+        self._server.commit_soon()
+        self._hold()
+        if not self._rest:
+            self._set_reading()
+        elif not self._blocked:
+            self._flush_soon()
+
+    def _refuse(self, error: PeerError) -> list[int]:
+        log.warning("bookie.bad_peer", extra={"error": str(error), "bookie": self._bookie.bookie_id})
+        self._server.left(self, str(error))
+        self.transport.abort()
+        self._gone = True
+        self._rest.clear()
+        return []
+
+    def _hold(self) -> None:
+        if self._gone:
+            return
+        if self._bookie.full and not self._blocked:
             self._blocked = True
             self._bookie.wait_for_room(self)
+            self._set_reading()
+        elif self._rest:
             self._set_reading()
 
     def eof_received(self) -> None:
@@ -148,6 +187,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
+        self._rest.clear()
         self._server.left(self)
 
     def pause_writing(self) -> None:
@@ -157,11 +197,12 @@ class BookieConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._slow = False
         self._set_reading()
+        self._go_on()
 
     def _set_reading(self) -> None:
         if self._gone or self.transport.is_closing():
             return
-        if self._blocked or self._slow:
+        if self._blocked or self._slow or self._rest:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -171,6 +212,8 @@ class BookieConnection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         self._blocked = False
         self._set_reading()
+        if self._rest:
+            self._flush_soon()
 
     def acked(self, ledger: int, writer: int, through: int) -> None:
         self._acks[ledger, writer] = through
@@ -188,6 +231,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             encode(Kind.ANSWER, body_bytes=size, number=code, entry=entry, value=value, request=request),
             *body,
         ]
+        self._out_bytes += HEAD.size + size
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -198,6 +242,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _flush_late(self) -> None:
         self._flushing = False
         self.flush()
+        self._go_on()
 
     def _put_acks(self) -> None:
         if self._acks:
@@ -206,7 +251,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         self._put_acks()
-        out, self._out = self._out, []
+        out, self._out, self._out_bytes = self._out, [], 0
         if not out or self._gone:
             return
         if len(out) == 1:

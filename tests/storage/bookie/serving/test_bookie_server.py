@@ -14,10 +14,11 @@ from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFe
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.block import decode_block, encode_block
-from heliograph.wire.bookie_frames import ACK, HEAD
+from heliograph.wire.bookie_frames import ACK, HEAD, Kind, encode
 from heliograph.wire.run import BYTES_MAX, Run
+from storage.bookie.serving import bookie_server
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
-from storage.bookie.serving.bookie_server import BookieServer
+from storage.bookie.serving.bookie_server import BookieConnection, BookieServer
 from storage.ledger.bookies.bookie_client import BookieClient
 from tests.storage.bookie.history import SMALL, add, block, content
 from tests.storage.bookie.serving.bookie_cluster import PORT, Cluster, Writer, scenario
@@ -294,3 +295,82 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
 
 def test_small_settings_hold_every_frame_of_the_tests() -> None:
     assert len(add(99, 10**6, 40)) <= SMALL.frame_bytes_max
+
+
+def test_what_one_read_of_a_connection_asks_for_is_answered_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slab holds 26,000 questions of 40 bytes, and each may be answered with 4 MiB."""
+
+    class Transport:
+        def __init__(self) -> None:
+            self.written: list[bytes] = []
+            self.reading = True
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+        def set_write_buffer_limits(self, high: int) -> None: ...
+
+        def is_closing(self) -> bool:
+            return False
+
+        def pause_reading(self) -> None:
+            self.reading = False
+
+        def resume_reading(self) -> None:
+            self.reading = True
+
+        def abort(self) -> None: ...
+
+        def write(self, data: Any) -> None:
+            self.written.append(bytes(data))
+
+        def writelines(self, data: Any) -> None:
+            self.written.append(b"".join(bytes(buffer) for buffer in data))
+
+    def numbers(written: list[bytes]) -> list[int]:
+        data, found = b"".join(written), []
+        while data:
+            size, *_, request = HEAD.unpack_from(data)
+            found.append(request)
+            data = data[size:]
+        return found
+
+    async def body(cluster: Cluster) -> None:
+        writer = Writer(cluster.client(), 1)
+        writer.add(3)
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(bookie_server, "_WRITE_HIGH_BYTES", 1000)
+        transport = Transport()
+        connection = BookieConnection(cluster.server)
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        asked = [
+            encode(Kind.READ, body_bytes=4, ledger=1, entry=0, value=2, request=request) + (1 << 20).to_bytes(4, "big")
+            if request % 20
+            else encode(Kind.LEDGERS, body_bytes=0, request=request, entry=-1)
+            for request in range(1, 61)
+        ]
+        frames = b"".join(asked)
+
+        def bring(data: bytes) -> None:
+            connection.get_buffer(-1)[: len(data)] = data
+            connection.buffer_updated(len(data))
+
+        bring(frames)
+        seen = [len(numbers(connection._out and [b"".join(bytes(b) for b in connection._out)]))]  # type: ignore[arg-type]
+        assert 0 < seen[0] < 10 and not transport.reading
+        bring(encode(Kind.READ_LAC, body_bytes=0, ledger=1, request=61))
+        for _ in range(60):
+            await asyncio.sleep(0)
+        assert numbers(transport.written) == list(range(1, 62)) and transport.reading
+        assert len(transport.written) > 6 and max(map(len, transport.written)) < 2000
+        transport.written.clear()
+        connection.pause_writing()
+        bring(frames)
+        await asyncio.sleep(0.1)
+        assert numbers(transport.written) == [1] and not transport.reading
+        connection.resume_writing()
+        await asyncio.sleep(0.1)
+        assert numbers(transport.written) == list(range(1, 61)) and transport.reading
+        connection.connection_lost(None)
+
+    scenario(body)
