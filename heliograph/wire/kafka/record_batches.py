@@ -199,6 +199,31 @@ def records_of(data: Buffer, room: ReadRoom | None = None) -> list[Record]:
     return out
 
 
+def all_keyed(data: Buffer, most: int = OUTPUT_BYTES_MAX) -> bool:
+    """Whether each record of a v2 batch has a key; nothing else is looked at. most: bytes that are unpacked. Raises
+    CorruptData, and TooLarge where `most` is what refuses it.
+    """
+    view = memoryview(data)
+    fields = HEADER.unpack_from(view)
+    _check_count(fields[12])
+    reader = _Varints(decompress(fields[5] & CODEC, view[HEADER_BYTES:], most))
+    try:
+        for _ in range(fields[12]):
+            end = reader.next()
+            end += reader.at
+            reader.at += 1
+            reader.next()
+            reader.next()
+            if reader.next() < 0:
+                return False
+            if not reader.at <= end <= len(reader.data):
+                raise CorruptData("a record that does not end where it says")
+            reader.at = end
+    except IndexError as error:
+        raise CorruptData("a batch that ends within a record") from error
+    return True
+
+
 def _check_count(records: int) -> None:
     if records > RECORDS_MAX:
         raise CorruptData(f"a record batch of {records} records; at most {RECORDS_MAX} are read")
@@ -342,10 +367,15 @@ def old_records(data: memoryview, depth: int = 0) -> Iterator[Record]:
         if attributes & CODEC:
             if depth or value is None:
                 raise CorruptData("compressed messages within compressed messages")
-            inner = memoryview(decompress(attributes & CODEC, value))
+            try:
+                inner = memoryview(decompress(attributes & CODEC, value, max(1, room)))
+            except TooLarge as error:
+                raise CorruptData(
+                    f"compressed messages of more than {EXPANDED_BYTES_MAX} bytes, uncompressed"
+                ) from error
             room -= len(inner)
-            if room < 0:
-                raise CorruptData(f"compressed messages of more than {EXPANDED_BYTES_MAX} bytes, uncompressed")
+            if not inner or room < 0:
+                raise CorruptData(f"compressed messages that are none, or more than {EXPANDED_BYTES_MAX} bytes in all")
             for inner_time, inner_key, inner_value, headers in old_records(inner, 1):
                 yield (time if attributes & LOG_APPEND_TIME and magic else inner_time, inner_key, inner_value, headers)
         else:

@@ -172,7 +172,9 @@ async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
     rows: list[Fields] = []
     try:
         held = await _group(connection, fields["group_id"])
+        pace = RowPace()
         for each in leaving:
+            await pace.row()
             code = held.group.leave(coordinator.now, each["member_id"], each["group_instance_id"])
             rows.append(
                 {"member_id": each["member_id"], "group_instance_id": each["group_instance_id"], "error_code": code}

@@ -11,34 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.entry_conversion import entry_in_place, entry_of
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.kafka.record_batches import (
-    CODEC,
     CONTROL,
     HEADER_BYTES,
     NO_TIME,
     RECORDS_MAX,
     TRANSACTIONAL,
-    Record,
     check_batch,
-    encode_records,
-    finished_batch,
     format_of,
-    old_records,
     peek_batch,
-    records_of,
     with_append_time,
 )
 from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run, TxnId
-from region_node.faces.kafka.cluster.kafka_configs import COMPACT
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.log.producer_sequences import Sent
+from region_node.faces.kafka.produce_fetch.opened_batches import (
+    ONLY_NEW,
+    check_keyed,
+    check_keys,
+    keys_known,
+    open_batches,
+)
 from region_node.faces.kafka.transactions.kafka_transactions import check_id
 from region_node.faces.kafka.transactions.transaction_requests import opened
 from region_node.runtime.topic_ports import Segments
@@ -46,16 +48,14 @@ from region_node.security.authorization.authorization_service import Action
 from region_node.topics.admission import check_backlog, check_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from region_node.faces.kafka.connection.kafka_connection import KafkaConnection, Slot
 
 _FLAGS = (FLAG_KAFKA,)
 _BY_ID = 13
-_ONLY_NEW = 3
-"""The first version of Produce whose records have format 2."""
-_SLICE = 2048
-"""Records between two pauses."""
+PARTS_AT_ONCE = 1024
+"""Partitions of one request that are published without a pause."""
 
 
 class _Batch:
@@ -116,10 +116,21 @@ class ProduceRequest:
                 self._connection.note_refusal(self._request, self.answer)
             self._finish(self.answer)
 
-    def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> None:
-        """Appends every batch, in the order of the request."""
-        fields, floor = self._request.fields, 0
+    def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> Iterator[None]:
+        """Appends every batch, in the order of the request. To be run to its end; of very many partitions others may
+        have their turn wherever it stops.
+        """
         self._connection.listener.budget.take(self._connection, len(self._request.frame))
+        try:
+            yield from self._publish_parts(logs)
+            if (quotas := self._connection.broker.quotas).active:
+                wait_ms = quotas.produced(self._connection, self._request.client, len(self._request.frame))
+                self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
+        finally:
+            self.one_less()
+
+    def _publish_parts(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> Iterator[None]:
+        fields, floor, count = self._request.fields, 0, 0
         acks_right = fields["acks"] in (-1, 0, 1)
         for topic in fields["topic_data"]:
             rows: list[Fields] = []
@@ -129,6 +140,9 @@ class ProduceRequest:
             for part in topic["partition_data"]:
                 row: Fields = {"index": part["index"], "error_code": 0, "base_offset": -1}
                 rows.append(row)
+                count += 1
+                if not count % PARTS_AT_ONCE:
+                    yield
                 self._left += 1
                 found = logs[topic["name"], part["index"]]
                 if isinstance(found, HeliographError):
@@ -143,10 +157,6 @@ class ProduceRequest:
                     floor = self._append(batch, part, floor)
                 except HeliographError as error:
                     batch.refused(error)
-        if (quotas := self._connection.broker.quotas).active:
-            wait_ms = quotas.produced(self._connection, self._request.client, len(self._request.frame))
-            self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
-        self.one_less()
 
     def _append(self, batch: _Batch, part: Fields, floor: int) -> int:
         """Returns the end of the batch in the frame: what stands before the next one may be written over from there
@@ -157,7 +167,6 @@ class ProduceRequest:
         frame = self._request.frame
         assert isinstance(frame, bytearray)
         own, topic = broker.configs.of(log.name), log.topic
-        compacts = COMPACT in own.get("cleanup.policy", "")
         size_max = int(own["max.message.bytes"]) if "max.message.bytes" in own else broker.settings.message_bytes_max
         size_max = min(size_max, MESSAGE_BYTES_MAX, topic.policies.limit("maxMessageSize") or MESSAGE_BYTES_MAX)
         if size > size_max:
@@ -173,14 +182,11 @@ class ProduceRequest:
             if isinstance(renewed, HeliographError):
                 raise renewed
             if renewed is None:
-                raise Refused(
-                    Code.INVALID_RECORD, f"Produce of version {_ONLY_NEW} and later takes records of format 2"
-                )
-            records, made = renewed
-            count, batch.highest_time = len(records), max(time for time, *_ in records)
-            if compacts:
-                check_keys(records)
-            entry = entry_of(made, count, now_ms)
+                raise Refused(Code.INVALID_RECORD, f"Produce of version {ONLY_NEW} and later takes records of format 2")
+            count, batch.highest_time = renewed.records, renewed.highest_time
+            if log.compacts:
+                check_keyed(renewed.keyed)
+            entry = entry_of(renewed.batch, count, now_ms)
             counts.converted_in += count
             topic.converted_in += count
         else:
@@ -190,8 +196,8 @@ class ProduceRequest:
                 raise Refused(Code.MESSAGE_TOO_LARGE, f"a batch of {count} records; at most {RECORDS_MAX} are taken")
             if head.attributes & CONTROL:
                 raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
-            if compacts:
-                check_keys(records_of(view))
+            if log.compacts:
+                check_keys(part, view)
             if head.attributes & TRANSACTIONAL:
                 if broker.security.rights.enabled and self._request.fields.get("transactional_id") is None:
                     raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a batch of a transaction that has no id")
@@ -237,7 +243,10 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     """Takes the request at once where every partition's log is loaded here; False: `produce` must load them first."""
     request, broker = slot.request, connection.broker
     assert request is not None
-    if request.version < _ONLY_NEW:
+    if (
+        request.version < ONLY_NEW
+        or sum(len(t["partition_data"]) for t in request.fields["topic_data"]) > PARTS_AT_ONCE
+    ):
         return False
     begun, worked_s = broker.clock.monotonic() if broker.quotas.active else 0.0, 0.0
     transactional = request.fields.get("transactional_id") is not None
@@ -251,7 +260,11 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
                 continue
             found = error or broker.loaded(kafka, part["index"])
             if found is None or (
-                transactional and isinstance(found, KafkaLog) and not _takes_part(connection, found, request, part)
+                isinstance(found, KafkaLog)
+                and not (
+                    keys_known(found, request, part)
+                    and (not transactional or _takes_part(connection, found, request, part))
+                )
             ):
                 return False
             logs[kafka, part["index"]] = found
@@ -263,7 +276,8 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
                 connection.charge(request, answer, worked_s)
             connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
 
-    ProduceRequest(connection, request, finish).publish(logs)
+    for _ in ProduceRequest(connection, request, finish).publish(logs):
+        pass
     if begun:
         worked_s = broker.clock.monotonic() - begun
     return True
@@ -286,12 +300,6 @@ def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fiel
     if codes:
         connection.close(f"a batch with acks=0 was not stored: {Code(codes[0]).name}")
     return bool(codes)
-
-
-def check_keys(records: Sequence[Record]) -> None:
-    """Raises Refused (INVALID_RECORD) where a record has no key: a compacted topic cannot take it."""
-    if any(key is None for _, key, _, _ in records):
-        raise Refused(Code.INVALID_RECORD, "Compacted topic cannot accept message without key")
 
 
 def _producer(request: Request, part: Fields) -> tuple[int, int]:
@@ -334,48 +342,16 @@ async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, 
     await transactions.rights.check_batch(connection.login.principal, producer, epoch, name)
 
 
-async def _renew(request: Request) -> None:
-    """Makes batches of format 2 of what comes in older ones, with pauses: a small set may be very many records."""
-    for topic in request.fields["topic_data"]:
-        for part in topic["partition_data"]:
-            if part["records"] is not None and part["records"][1] <= MESSAGE_BYTES_MAX:
-                start, size = part["records"]
-                try:
-                    part["renewed"] = await _renewed(memoryview(request.frame)[start : start + size])
-                except HeliographError as error:
-                    part["renewed"] = error
-
-
-async def _renewed(view: memoryview) -> tuple[list[Record], bytes] | None:
-    """(records, their batch of format 2); None: it has that format. Raises CorruptData, Refused."""
-    if format_of(view) == 2:
-        return None
-    records: list[Record] = []
-    for record in old_records(view):
-        records.append(record)
-        if not len(records) % _SLICE:
-            await asyncio.sleep(0)
-        if len(records) > RECORDS_MAX:
-            raise Refused(Code.MESSAGE_TOO_LARGE, f"more than {RECORDS_MAX} records for a partition")
-    if not records:
-        raise Refused(Code.INVALID_RECORD, "no records for a partition")
-    body: list[bytes] = []
-    for first in range(0, len(records), _SLICE):
-        body += encode_records(records[first : first + _SLICE], records[0][0], first=first)
-        await asyncio.sleep(0)
-    return records, finished_batch(records, body, codec=view[17] & CODEC)
-
-
 async def produce(connection: KafkaConnection, request: Request) -> Fields | None:
     """The same where logs must be loaded first; nothing else of this connection is under way meanwhile."""
     broker = connection.broker
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
-    if request.version < _ONLY_NEW:
-        await _renew(request)
+    pace = RowPace()
     for topic in request.fields["topic_data"]:
         error = _refusal(connection, request, topic)
         kafka = topic["name"]
         for part in topic["partition_data"]:
+            await pace.row()
             if (kafka, part["index"]) in logs:
                 logs[kafka, part["index"]] = error or _named_twice()
                 continue
@@ -393,6 +369,8 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
         if not answered.done():
             answered.set_result(answer)
 
-    ProduceRequest(connection, request, finish).publish(logs)
+    await open_batches(broker.converting, request, logs)
+    for _ in ProduceRequest(connection, request, finish).publish(logs):
+        await asyncio.sleep(0)
     answer: Fields = await answered
     return None if _told_by_closing(connection, request, answer) or request.fields["acks"] == 0 else answer

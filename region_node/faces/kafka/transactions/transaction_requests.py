@@ -120,9 +120,12 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
             code = held.group.committed(
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
             )
+        pace = RowPace()
         for topic in fields["topics"]:
+            await pace.row()
             partitions = await broker.cluster.partitions(connection.gate.topic(request, topic["name"]))
             for part in topic["partitions"]:
+                await pace.row()
                 metadata = part["committed_metadata"] or ""
                 if len(metadata.encode()) > broker.settings.offset_metadata_bytes_max:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)

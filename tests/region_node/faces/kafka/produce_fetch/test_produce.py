@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.wire.kafka.record_batches import build_batch, check_batch, old_message_set, records_of, sealed
+from heliograph.wire.kafka.record_batches import build_batch, old_message_set, sealed
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.produce_fetch.produce import _renewed
+from region_node.faces.kafka.produce_fetch import produce as produced_by
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -110,18 +110,6 @@ def produced(topic: str, records: bytes) -> dict[str, Any]:
     return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": rows}
 
 
-def test_an_old_set_is_made_new_with_pauses() -> None:
-    work, pauses = _renewed(memoryview(old_set(10_000))), 0
-    try:
-        while True:
-            work.send(None)
-            pauses += 1
-    except StopIteration as done:
-        records, batch = done.value
-    assert pauses >= 8 and len(records) == 10_000 and records_of(batch) == records
-    assert check_batch(memoryview(batch)).offsets == 10_000
-
-
 def test_a_small_old_set_that_is_very_large_inside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(face: Face) -> None:
         client = Client(face.listener)
@@ -133,7 +121,7 @@ def test_a_small_old_set_that_is_very_large_inside_is_refused(monkeypatch: pytes
             monkeypatch.setattr(f"heliograph.wire.kafka.{name}", size)
             answer = await client.ask("produce", 2, produced("t", old_set(1000)))
             assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
-        monkeypatch.setattr("region_node.faces.kafka.produce_fetch.produce.RECORDS_MAX", 999)
+        monkeypatch.setattr("region_node.faces.kafka.produce_fetch.opened_batches.RECORDS_MAX", 999)
         answer = await client.ask("produce", 2, produced("t", old_set(1000)))
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.MESSAGE_TOO_LARGE
         assert await stored(face, "t") == 1000
@@ -165,4 +153,29 @@ def test_a_batch_that_is_not_compressed_as_it_says_is_refused() -> None:
         answer = await client.ask("produce", 7, produced("t", many))
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.MESSAGE_TOO_LARGE
 
+    with_face(run)
+
+
+def test_very_many_partitions_are_refused_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of 1 MB can name 131,072 of them without records."""
+    pauses: list[int] = []
+    publish = produced_by.ProduceRequest.publish
+
+    def counted(of: Any, logs: Any) -> Any:
+        pauses.append(sum(1 for _ in publish(of, logs)))
+        return iter(())
+
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "t")
+        parts = [{"index": index, "records": None} for index in range(25)]
+        fields = produced("t", b"") | {"topic_data": [{"name": "t", "partition_data": parts}]}
+        for most, wanted in ((10, 2), (25, 1), (26, 0)):
+            monkeypatch.setattr(produced_by, "PARTS_AT_ONCE", most)
+            answer = await client.ask("produce", 7, fields)
+            codes = [row["error_code"] for row in answer["responses"][0]["partition_responses"]]
+            assert len(codes) == 25 and codes[0] == Code.INVALID_RECORD
+            assert pauses.pop() == wanted and not face.listener.budget.used
+
+    monkeypatch.setattr(produced_by.ProduceRequest, "publish", counted)
     with_face(run)
