@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
@@ -246,7 +247,9 @@ class _Fetching:
         if self._rules != rights.changes:
             self._rules = rights.changes
             self._logs.clear()
+        pace = RowPace()
         for key, part in self._wanted.items():
+            await pace.row()
             row = rows[key] = {
                 "partition_index": key[1],
                 "error_code": 0,
@@ -265,12 +268,14 @@ class _Fetching:
             self._size += size
             left -= size
         if self._rules != rights.changes:  # while storage, or a conversion, was waited for
-            self._look_again(rows)
+            await self._look_again(rows)
         return rows
 
-    def _look_again(self, rows: dict[Key, Fields]) -> None:
+    async def _look_again(self, rows: dict[Key, Fields]) -> None:
         """Takes from the answer what may not be read any more."""
+        pace = RowPace()
         for key, row in rows.items():
+            await pace.row()
             try:
                 self._check(key)
             except HeliographError as error:

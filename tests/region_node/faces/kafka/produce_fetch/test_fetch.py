@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.acl_records import AclRecord
+from heliograph.model.errors import NotAllowed
 from heliograph.runtime.compute_thread import Offload
 from heliograph.wire.kafka.entry_conversion import as_batch
 from heliograph.wire.kafka.message_codec import decode_fields
@@ -408,3 +410,27 @@ def test_sessions_have_a_bound_of_partitions_together(monkeypatch: pytest.Monkey
         assert len(face.broker.sessions) == 2, "what an ended one had counts no more"
 
     with_face(main)
+
+
+def test_partitions_that_are_refused_are_looked_at_with_pauses() -> None:
+    """Nothing of theirs is waited for, and a request of 1 MB names 100,000."""
+
+    def refuse(*_: Any) -> Any:
+        raise NotAllowed("no right")
+
+    fetching: Any = fetch._Fetching.__new__(fetch._Fetching)
+    fetching._wanted = {("t", index): {} for index in range(1000)}
+    fetching._max_bytes, fetching._throttled, fetching._logs, fetching._rules = 1, {}, {}, 0
+    rights = SimpleNamespace(changes=0)
+    fetching._connection = SimpleNamespace(broker=SimpleNamespace(security=SimpleNamespace(rights=rights)))
+    fetching._partition = fetching._check = refuse
+    for work, wanted in (
+        (fetching._read(), 3),
+        (fetching._look_again({("t", i): {"records": []} for i in range(600)}), 2),
+    ):
+        pauses = 0
+        with contextlib.suppress(StopIteration):
+            while True:
+                work.send(None)
+                pauses += 1
+        assert pauses == wanted
