@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from heliograph.model.configuration.replication_routes import Routes, delivers
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.backoff import Backoff
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
@@ -56,7 +57,9 @@ lacking somewhere.
 """
 _AT_ONCE_S = 120.0
 _AGAIN_S = 5.0
-"""After an attempt that did not come to its end; and so often it is said whom a topic waits for."""
+"""So often it is said whom a topic waits for."""
+_PAUSES = Backoff(5.0, 60.0)
+"""A topic whose tail could not be fetched is looked at again then; the others go on."""
 
 
 class EndedOrigins:
@@ -72,7 +75,9 @@ class EndedOrigins:
         self._routes: dict[str, Routes] = {}
         """Topics whose policy says which region sends to which."""
         self._pulling = ""
-        self._not_before = self._at_once_until = self._said_after = 0.0
+        self._failed: dict[str, tuple[int, float]] = {}
+        """Topic -> attempts in a row that did not come to their end, and when the next one may begin."""
+        self._at_once_until = self._said_after = 0.0
         self.entries = 0
         """Fetched since the broker's start."""
 
@@ -96,6 +101,7 @@ class EndedOrigins:
     def forget(self, log: ReplicatedLog) -> None:
         """Forgets the routes of a topic that is unloaded here."""
         self._routes.pop(log.topic, None)
+        self._failed.pop(log.topic, None)
 
     def sources(self, log: ReplicatedLog) -> list[str]:
         """The regions that send the topic here: those that the routes name, connected or not; without routes those that
@@ -115,13 +121,13 @@ class EndedOrigins:
     def tick(self) -> None:
         """Once a second: a few topics are looked at, one is seen to at a time."""
         now = self._manager.clock.monotonic()
-        if self._pulling or now < self._not_before:
+        if self._pulling:
             return
         if not self._round:
             self._round = list(self._manager.logs)
         for _ in range(min(_LOOKS_AT_ONCE if now < self._at_once_until else _LOOKS, len(self._round))):
             log = self._manager.logs.get(self._round.pop())
-            if log is None or not (lacking := self.lacking(log)):
+            if log is None or now < self._failed.get(log.topic, (0, 0.0))[1] or not (lacking := self.lacking(log)):
                 continue
             self._at_once_until = now + _AT_ONCE_S
             if away := sorted({*self._manager.peers(log)} - self._channels.regions(log).keys()):
@@ -182,8 +188,11 @@ class EndedOrigins:
                     "link.tail_fetched",
                     extra={"topic": log.topic, "origin": origin, "through": through, "entries": count},
                 )
+            self._failed.pop(log.topic, None)
         except HeliographError as error:
-            self._not_before = (now := self._manager.clock.monotonic()) + _AGAIN_S
+            now, failures = self._manager.clock.monotonic(), self._failed.get(log.topic, (0, 0.0))[0] + 1
+            if log.topic in self._manager.logs:
+                self._failed[log.topic] = failures, now + _PAUSES.pause_s(failures, None)
             self._waits(log, str(error), now)
         finally:
             self._pulling = ""
@@ -327,22 +336,50 @@ def may_be_lost(ranges: Sequence[Sequence[Range]], named: Sequence[Position]) ->
     out: list[Range] = []
     for low, high in common(ranges):
         insert(out, low, high)
-    before: Position = BEFORE_ALL
+    before, index, either = BEFORE_ALL, 0, _joined(one for each in ranges for one in each)
     for at in named:
-        low = before if before[0] == at[0] else (at[0], -1)
-        for a, b in (one for each in ranges for one in each) if low[1] + 1 < at[1] else ():
-            if max(a, low) < min(b, just_before(at)):
-                insert(out, max(a, low), min(b, just_before(at)))
+        low, high = before if before[0] == at[0] else (at[0], -1), just_before(at)
+        if low < high:
+            index = _first_behind(either, index, low)
+            for a, b in _until(either, index, high):
+                insert(out, max(a, low), min(b, high))
         before = at
     return out
 
 
+def _joined(ranges: Iterable[Range]) -> list[Range]:
+    """What lies in one of them, ascending, apart."""
+    out: list[Range] = []
+    for low, high in sorted(ranges):
+        insert(out, low, high)
+    return out
+
+
+def _first_behind(ranges: Sequence[Range], index: int, at: Position) -> int:
+    """From `index` on, the first that ends behind `at`."""
+    while index < len(ranges) and ranges[index][1] <= at:
+        index += 1
+    return index
+
+
+def _until(ranges: Sequence[Range], index: int, high: Position) -> Iterator[Range]:
+    """Yields those from `index` on that begin before `high`."""
+    while index < len(ranges) and ranges[index][0] < high:
+        yield ranges[index]
+        index += 1
+
+
 def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
-    """What lies in one range at least of each; none of them overlap within one."""
-    out = list(ranges[0]) if ranges else []
-    for others in ranges[1:]:
-        out = [(max(a, c), min(b, d)) for a, b in out for c, d in others if max(a, c) < min(b, d)]
-    return sorted(out)
+    """What lies in one range at least of each, ascending, apart."""
+    out = _joined(ranges[0]) if ranges else []
+    for each in ranges[1:]:
+        others, index, both = _joined(each), 0, list[Range]()
+        for low, high in out:
+            index = _first_behind(others, index, low)
+            inside = _until(others, index, high)
+            both += [(max(low, c), min(high, d)) for c, d in inside]
+        out = both
+    return out
 
 
 def in_order(
@@ -352,11 +389,12 @@ def in_order(
     region. lost: ascending, apart.
     """
     out: list[Send] = []
-    at = after
+    at, index = after, 0
     for coordinate in (*sorted(entries), None):
         end = upto if coordinate is None else just_before(coordinate)
-        for low, high in lost:
-            if low >= end or high <= at:
+        index = _first_behind(lost, index, at)
+        for low, high in _until(lost, index, end):
+            if high <= at:
                 continue
             if at < low:
                 out.append(SkipRecord(origin, at, low, SkipReason.FILTERED, region))

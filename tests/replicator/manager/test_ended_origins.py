@@ -16,6 +16,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.coordinates import Vector
+from heliograph.model.errors import LinkError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links import audit_commands
 from heliograph.wire.links.audit_commands import Ask, What
@@ -27,6 +28,7 @@ from replicator.audit import audit_scan
 from replicator.audit.audit_scan import Teller
 from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits
 from replicator.coordinates.late_entries import ROWS_MAX, LateMap, _Row
+from replicator.health.link_causes import Cause
 from replicator.links import link
 from replicator.log.coordinate_lookup import LookupStatus, position_of, vector_at
 from replicator.log.replicated_entries import checked_and_addressed, is_passing, received
@@ -298,6 +300,78 @@ def test_topics_are_seen_to_one_behind_another_and_none_waits_for_one_that_canno
         assert tails.entries == 200 and all(bool(found.at) is links[found.topic]["eu"].asks for found in logs.values())
 
     asyncio.run(main())
+
+
+def test_a_topic_that_cannot_be_fetched_holds_up_no_other_and_is_tried_ever_more_seldom() -> None:
+    origin, now, tried = (1, 1, 5), [7.0], list[str]()
+
+    class Refused(EndedOrigins):
+        def lacking(self, log: Any) -> dict[Any, Any]:
+            return {origin: (1, 1)} if log.lacks else {}
+
+        async def _pull(self, log: Any, *_: Any) -> int:
+            tried.append(log.topic)
+            if log.topic == "bad":
+                raise LinkError(Cause.REFUSED, "no")
+            log.lacks = False
+            return 1
+
+    async def main() -> None:
+        logs: dict[str, Any] = {
+            topic: SimpleNamespace(
+                topic=topic,
+                lacks=True,
+                incoming={},
+                state=SimpleNamespace(intake=SimpleNamespace(submitted=lambda _: (1, 1))),
+            )
+            for topic in ("a", "bad", "c")
+        }
+        manager: Any = SimpleNamespace(
+            region="ap",
+            clock=SimpleNamespace(monotonic=lambda: now[0]),
+            logs=logs,
+            links=lambda _: {},
+            peers=lambda _: [],
+            spawn=asyncio.ensure_future,
+        )
+        tails = Refused(manager)
+        for seconds in range(60):
+            now[0] = 7.0 + seconds
+            tails.tick()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if seconds == 0:
+                assert sorted(tried) == ["a", "bad", "c"]
+        assert tried.count("bad") == 4 and len(tried) == 6, "after 0, 5, 15, and 35 s"
+        logs["bad"].lacks = False
+        tails.forget(logs["bad"])
+        assert not tails._failed
+
+    asyncio.run(main())
+
+
+def test_what_may_be_lost_is_found_in_one_pass() -> None:
+    """An answer can name 100,000 entries, and a region a thousand ranges."""
+    compared = [0]
+
+    class Counted(tuple[int, int]):
+        def __lt__(self, other: Any) -> bool:
+            compared[0] += 1
+            return tuple.__lt__(self, other)
+
+        def __le__(self, other: Any) -> bool:
+            compared[0] += 1
+            return tuple.__le__(self, other)
+
+    ranges = [(Counted((7, 20 * n)), Counted((7, 20 * n + 10))) for n in range(300)]
+    named = [(7, 20 * n + 5) for n in range(300)]
+    assert len(common([ranges, ranges])) == 300 and compared[0] < 20_000
+    compared[0] = 0
+    assert len(may_be_lost([ranges, []], named)) == 599 and compared[0] < 20_000
+    compared[0] = 0
+    entry = Run([b"x"], [1], origin=(1, 1, 5), spans=((7, 0, 1),), checksums=[0])
+    moves = in_order((1, 1, 5), (7, 0), (8, 0), dict.fromkeys(named, entry), ranges, "ap")
+    assert sum(isinstance(move, SkipRecord) and move.loss for move in moves) == 600 and compared[0] < 20_000
 
 
 def test_what_no_survivor_may_tell_of_is_named_as_missing() -> None:
