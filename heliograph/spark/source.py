@@ -350,16 +350,17 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if place.region in ("", self._region) and topic not in self._other
         }
         again = time.monotonic() - self._held_at >= self._hold_again_s
+        moved = {
+            topic: at
+            for topic, at in here.items()
+            if at > self._held.get(topic, (-1, -1)) or (again and at == self._held.get(topic))
+        }
         if again:
             self._held_at = time.monotonic()
-        self._hold(
-            reader,
-            {
-                topic: at
-                for topic, at in here.items()
-                if at > self._held.get(topic, (-1, -1)) or (again and at == self._held.get(topic))
-            },
-        )
+            for topic in self._other & places.keys():  # it goes on here, and is as idle as the others
+                if topic in self._came and self._held.get(topic) == self._came[topic][1]:
+                    moved[topic] = self._came[topic][1]
+        self._hold(reader, moved)
 
     def _check_held(self, reader: BlockReader, snapshots: dict[str, TopicSnapshot], places: Places) -> None:
         """Raises Trimmed where ledgers are gone that the subscription had not passed by this query: it was moved, or

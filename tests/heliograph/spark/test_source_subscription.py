@@ -20,7 +20,7 @@ from heliograph.client.block_reader import TopicSnapshot
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import Trimmed
 from heliograph.model.positions import Position
-from heliograph.spark.scan.offsets import encode
+from heliograph.spark.scan.offsets import TopicPlace, encode
 from heliograph.spark.scan.task_planning import Bundle
 from heliograph.spark.source import HeliographStreamReader
 
@@ -118,6 +118,27 @@ def test_a_subscription_is_used_though_nothing_comes() -> None:
     for _ in range(3):
         assert on(made, read) == read
     assert copy.moves[2:] == [(1, 10)] * 3
+
+
+def test_the_subscription_of_a_topic_that_moved_here_is_used_though_nothing_comes() -> None:
+    """The checkpoint names it by another region's copy until something of it is read here."""
+    copy = Copy({1: 10})
+    made = query(copy, hold_again_s=0.0)
+    places = {TOPIC: TopicPlace("eu", (7, 3), {OWN: (7, 2)})}
+    made._region, made._other = "us", {TOPIC}
+    made._done(copy, places)  # type: ignore[arg-type]
+    assert copy.moves == [], "it is not known yet where it goes on"
+    made._came[TOPIC] = {OWN: (7, 2)}, (1, 4)
+    made._held[TOPIC] = (9, 9)  # of a region that was asked before
+    made._done(copy, places)  # type: ignore[arg-type]
+    assert copy.moves == []
+    made._hold(copy, {TOPIC: (1, 4)})  # type: ignore[arg-type]
+    for _ in range(2):
+        made._done(copy, places)  # type: ignore[arg-type]
+    assert copy.moves == [(1, 4)] * 3
+    made._hold_again_s = 1e9
+    made._done(copy, places)  # type: ignore[arg-type]
+    assert len(copy.moves) == 3
 
 
 def test_a_commit_that_comes_late_hides_nothing() -> None:
