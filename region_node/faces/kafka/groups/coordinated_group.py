@@ -87,6 +87,11 @@ class CoordinatedGroup:
     @property
     def unused(self) -> bool:
         """Whether nothing is known of it that is not known of any name."""
+        return self.version == ABSENT and self.empty
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has neither members nor offsets, and nothing of it is under way."""
         group = self.group
         waits = group.changed or self.lock.locked() or group.next_deadline() is not None
-        return not (waits or group.members or self.offsets.rows or self.version != ABSENT)
+        return not (waits or group.members or self.offsets.rows)

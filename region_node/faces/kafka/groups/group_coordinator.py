@@ -37,6 +37,8 @@ log = logging.getLogger("region_node.kafka")
 
 GROUPS = "/kafka/groups/"
 _GROUP_BYTES_MAX = 1 << 10
+_LOOKS = 2000
+"""Groups that one tick looks at."""
 
 
 def group_key(group: str) -> str:
@@ -52,6 +54,7 @@ class GroupCoordinator:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._round: list[str] = []
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
@@ -226,9 +229,17 @@ class GroupCoordinator:
         self.schedule()
 
     def tick(self) -> None:
-        """Groups that are another broker's by now, and offsets that nobody has committed for long."""
+        """Groups that are another broker's by now, offsets that nobody has committed for long, and groups that have
+        been empty for as long; of very many groups some, in turn.
+        """
         settings, now_ms = self._broker.settings, self._broker.expiry.wall_ms()
-        for name, held in list(self._held.items()):
+        if not self._round:
+            self._round = list(self._held)
+        names, self._round = self._round[:_LOOKS], self._round[_LOOKS:]
+        for name in names:
+            held = self._held.get(name)
+            if held is None:
+                continue
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
             elif held.unused:
@@ -242,6 +253,8 @@ class GroupCoordinator:
                 ]
                 if old:
                     self._broker.tasks.spawn(self._expire(held, old))
+                elif held.empty and held.group.empty_since_ms < before:
+                    self._broker.tasks.spawn(self._end(held))
 
     async def _expire(self, held: CoordinatedGroup, old: list[tuple[str, int]]) -> None:
         try:
@@ -249,6 +262,20 @@ class GroupCoordinator:
             log.info("kafka.offsets_expired", extra={"group": held.group.name, "partitions": len(old)})
         except HeliographError as error:  # the next tick tries again
             log.warning("kafka.offsets_not_expired", extra={"group": held.group.name, "error": str(error)})
+
+    async def _end(self, held: CoordinatedGroup) -> None:
+        """Deletes a group that nobody uses. Where others have written offsets past its coordinator it stays."""
+        name = held.group.name
+        try:
+            async with held.lock:  # who joins meanwhile waits for it, and then asks again
+                await held.offsets.load()
+                if held.group.members or held.offsets.rows or self._held.get(name) is not held:
+                    return
+                await self._broker.meta.txn([Delete(group_key(name), held.version), Delete(owner_key(name))])
+                self._give_up(name, Code.COORDINATOR_NOT_AVAILABLE)
+            log.info("kafka.group_expired", extra={"group": name})
+        except HeliographError as error:  # the next tick tries again
+            log.warning("kafka.group_not_expired", extra={"group": name, "error": str(error)})
 
     def members_of(self, group: str) -> int:
         """Counts the members of a group that is coordinated here; 0 for any other."""

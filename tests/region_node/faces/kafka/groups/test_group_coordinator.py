@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.groups import group_coordinator
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
+from region_node.faces.kafka.groups.coordinated_group import owner_key
+from region_node.faces.kafka.groups.group_coordinator import group_key
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -178,6 +182,38 @@ def test_a_group_is_kept_from_its_first_request_for_membership_on() -> None:
         held.group._pending.clear()  # its time is over
         coordinator.tick()
         assert len(coordinator) == 0 and await coordinator.held("g") is held, "as long as somebody has it at hand"
+
+    with_face(run)
+
+
+def test_a_group_that_is_empty_for_long_goes_and_a_tick_looks_at_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers of a console have a new name each time."""
+
+    async def run(face: Face) -> None:
+        coordinator, kept_s = face.broker.coordinator, face.broker.settings.offsets_retention_s
+
+        async def left(name: str, since_s: float) -> None:
+            held = await coordinator.held(name)
+            held.group.changed, held.access.owner = True, "role"
+            await coordinator.settle(held)
+            held.group.empty_since_ms = face.broker.expiry.wall_ms() - int(1000 * (kept_s + since_s))
+
+        for name, since_s in (("old", 1.0), ("young", -1.0), ("used", 1.0), ("other", 1.0)):
+            await left(name, since_s)
+        (await coordinator.held("used")).offsets.rows["t", 0] = Row(5, -1, "", face.broker.expiry.wall_ms())
+        past = Committed(face.meta, "other")  # by a transaction
+        await past.put({("t", 0): Row(5, -1, "", face.broker.expiry.wall_ms())})
+        coordinator.tick()
+        await settle(20)
+        assert sorted(coordinator._held) == ["other", "used", "young"]
+        assert await face.meta.get(group_key("old")) is None and await face.meta.get(owner_key("old")) is None
+        assert await face.meta.get(group_key("young")) is not None
+        monkeypatch.setattr(group_coordinator, "_LOOKS", 2)
+        looked: list[str] = []
+        monkeypatch.setattr(coordinator, "place", lambda name: looked.append(name) or TopicName.parse("t"))
+        for _ in range(4):
+            coordinator.tick()
+        assert sorted(looked) == sorted(["other", "used", "young"] * 2)
 
     with_face(run)
 
