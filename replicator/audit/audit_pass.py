@@ -15,17 +15,19 @@ Source: docs/protocols/links.md, "Audit".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from heliograph.model.coordinates import Origin, Range
-from heliograph.model.errors import CorruptData, HeliographError, PeerError
+from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, Row, What, digest
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding, Report
 from replicator.audit.audit_scan import AuditStorage, Piece, Take, coordinates, hidden, walk
+from replicator.health.link_causes import Cause
 from replicator.log.coordinate_lookup import LookupStatus, position_of
 from replicator.log.replicated_entries import is_passing, published_checksums
 
@@ -41,6 +43,9 @@ HIDDEN_BY_AUDIT = "audit"
 """Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other
 copy.
 """
+
+_SILENT_MAX = 10
+"""Each such question takes `answer_timeout_s`, and a topic has thousands."""
 
 AskRegion = Callable[[str, Ask], Awaitable[AuditAnswer]]
 """(region, what). Raises HeliographError where no answer comes."""
@@ -96,7 +101,7 @@ class AuditPass:
 
         ended: the name of the region whose origin it was, where that has ended for good; else "".
         """
-        self.log, self.storage, self.region, self.ask, self.regions, self.report = (
+        self.log, self.storage, self.region, self._ask, self.regions, self.report = (
             log,
             storage,
             region,
@@ -104,6 +109,8 @@ class AuditPass:
             regions,
             report,
         )
+        self._silent = Counter[str]()
+        """Region -> questions in a row that it left without an answer."""
         self._take, self.ended = take, ended
         self.names = names
         self.findings: list[Finding] = []
@@ -131,6 +138,20 @@ class AuditPass:
         """
         self._read_to = BEFORE_ALL
         self._time_ms, self._index = 0, -1
+
+    async def ask(self, region: str, ask: Ask) -> AuditAnswer:
+        """Raises LinkError where no answer comes, PeerError where it makes no sense. A region that says nothing, though
+        its link is open, is not asked for ever: the pass is the only one of its broker.
+        """
+        if self._silent[region] >= _SILENT_MAX:
+            raise LinkError(Cause.TIMEOUT, f"{region} has left {_SILENT_MAX} questions of this pass without an answer")
+        try:
+            told = await self._ask(region, ask)
+        except LinkError as error:
+            self._silent[region] += error.cause == Cause.TIMEOUT
+            raise
+        del self._silent[region]
+        return told
 
     async def run(self) -> None:
         """Raises what storage raises: then nothing was concluded that would be wrong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.model.coordinates import Vector
-from heliograph.model.errors import PeerError
+from heliograph.model.errors import LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, read_tell, tell_frame
@@ -24,6 +25,7 @@ from replicator.audit.audit_pass import AuditPass
 from replicator.audit.audit_scan import Teller
 from replicator.audit.audit_settings import AuditSettings
 from replicator.audit.auditor import Auditor
+from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from tests.replicator.link_world import entry, parsed
 
@@ -131,6 +133,33 @@ def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_
         asks.clear()
         run_alone(main())
         assert {asked.what for asked in asks} == {What.ROWS} and len(asks) <= 102
+
+
+def test_a_region_that_says_nothing_is_not_asked_for_ever() -> None:
+    """Its link is open, and each question takes 30 s."""
+    asked: list[str] = []
+    silent = True
+
+    async def ask(region: str, _: Ask) -> AuditAnswer:
+        asked.append(region)
+        if silent and region == "ap":
+            raise LinkError(Cause.TIMEOUT, "it did not answer")
+        return AuditAnswer()
+
+    async def main() -> None:
+        nonlocal silent
+        log: Any = SimpleNamespace(vector=Vector(), state=SimpleNamespace())
+        for answers_at in (0, 9):
+            found = AuditPass(log, LOG, "us", ask, {"ap": 3, "eu": 2}, {3: "ap", 2: "eu"}, LOG, Report(began_ms=0))
+            asked.clear()
+            for count in range(1, 40):
+                silent = count != answers_at
+                for region in ("ap", "eu"):
+                    with contextlib.suppress(LinkError):
+                        await found.ask(region, RANGE)
+            assert (asked.count("ap"), asked.count("eu")) == (answers_at + 10, 39)
+
+    run_alone(main())
 
 
 def test_of_a_leadership_that_is_not_known_nothing_is_stored() -> None:
