@@ -446,7 +446,7 @@ def _stream_fields(told: StreamBeat) -> list[Any]:
 
 def read_heartbeat(fields: list[Any]) -> LinkHeartbeat:
     wall, echo, age = _fields(fields, 3)
-    streams = []
+    streams, named = [], set[int]()
     for item in fields[3:]:
         if not isinstance(item, list) or len(item) < 3 or not isinstance(item[2], dict):
             raise PeerError("link: a heartbeat names stream, coordinate, and vectors")
@@ -456,10 +456,12 @@ def read_heartbeat(fields: list[Any]) -> LinkHeartbeat:
             if not isinstance(item[3], list) or len(item[3]) < 4:
                 raise PeerError("link: a risk has four numbers")
             risk = Risk(*(_number(value) for value in item[3][:4]))
+        stream = _number(item[0])
+        if stream in named:
+            raise PeerError("link: a heartbeat names a stream once")
+        named.add(stream)
         streams.append(
-            StreamBeat(
-                _number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk
-            )
+            StreamBeat(stream, confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk)
         )
     return LinkHeartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
 

@@ -310,3 +310,10 @@ def test_what_no_entries_can_bear_out_is_not_counted_on(columns: dict[str, Any])
     _, _, content, payload = audit.read_tell(fields, payload)
     with pytest.raises(PeerError):
         audit.told(asked(What.ENTRIES), content, payload)
+
+
+def test_a_heartbeat_names_a_stream_once() -> None:
+    """Each naming may bring vectors, which are compared with what is known."""
+    twice = LinkHeartbeat(5, 4, 3, (StreamBeat(1, None, {}), StreamBeat(2, None, {}), StreamBeat(1, None, {})))
+    with pytest.raises(PeerError, match="once"):
+        read(whole(wire.heartbeat_frame(twice)))
