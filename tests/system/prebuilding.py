@@ -12,11 +12,12 @@ import pytest
 
 from tests.system.object_store import versitygw
 from tests.system.programs import helm, kubeconform, pulsarctl, tofu
+from tests.system.test_go_client import suite
 
 
 def main() -> None:
     """What cannot be built is left to the test that says so."""
-    for program in (tofu, helm, versitygw, pulsarctl, kubeconform):
+    for program in (suite, tofu, helm, versitygw, pulsarctl, kubeconform):
         with contextlib.suppress(pytest.skip.Exception):
             program()
 
