@@ -15,17 +15,17 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """From here on SIGTERM comes when the parent is gone. Ends this process where it is gone already."""
-    parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             sys.exit("the supervisor is gone")
 
 
-def main() -> None:
-    end_with_parent()
+def main(parent: int = 0) -> None:
+    """parent: its process id, of whoever forks this process; a program asks for it."""
+    end_with_parent(parent or os.getppid())
     if sys.argv[1:2] == ["--exec"]:
         os.execv(sys.argv[2], sys.argv[2:])
     from region_node.process.role_process import main as process_main

@@ -19,6 +19,7 @@ import selectors
 import signal
 import socket
 import sys
+from typing import Any
 
 from region_node.instance import child
 
@@ -55,7 +56,7 @@ REQUEST_BYTES = 65_536
 def import_for(roles: list[str]) -> None:
     """Imports what nodes of `roles` need, where that has not happened yet."""
     for module in (*COMMON, *(module for role in roles for module in MODULES.get(role, ()))):
-        with contextlib.suppress(ImportError):  # the node says what is missing, if it needs it
+        with contextlib.suppress(Exception):  # the node says what is wrong, if it needs it
             importlib.import_module(module)
 
 
@@ -63,7 +64,8 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     _show("region_node.instance.fork_server")
     os.set_inheritable(channel.fileno(), False)
-    child.end_with_parent()
+    child.end_with_parent(os.getppid())
+    os.close(os.pidfd_open(os.getpid()))  # where that cannot be, nothing is forked
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -83,20 +85,43 @@ def main() -> None:
                 asked, files, _, _ = socket.recv_fds(channel, REQUEST_BYTES, 2)
                 if not asked:
                     return
-                words: list[str] = json.loads(asked)
+                request: dict[str, Any] = json.loads(asked)
+                words: list[str] = request["words"]
                 import_for(words[words.index("--role") + 1].split(","))
                 gc.freeze()  # a collection in a node would write to every page that it shares
-                pid = os.fork()
+                own = os.getpid()
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    _answer(channel, {"id": request["id"], "failed": str(error)})
+                    pid = -1
                 if pid == 0:
                     selector.close()
                     signal.set_wakeup_fd(-1)
                     for each in (channel.detach(), woken, wake):
                         os.close(each)
-                    _become(words, *files)
-                handle = os.pidfd_open(pid)
-                socket.send_fds(channel, [json.dumps({"pid": pid}).encode()], [handle])
-                for each in (handle, *files):
+                    _become(own, words, *files)
+                for each in files:
                     os.close(each)
+                if pid > 0:
+                    _hand_over(channel, request["id"], pid)
+
+
+def _hand_over(channel: socket.socket, request: int, pid: int) -> None:
+    """Sends the node's handle; a node without one is nobody's, and ends."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError as error:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        _answer(channel, {"id": request, "failed": str(error)})
+        return
+    _answer(channel, {"id": request, "pid": pid}, handle)
+    os.close(handle)
+
+
+def _answer(channel: socket.socket, told: dict[str, Any], *files: int) -> None:
+    socket.send_fds(channel, [json.dumps(told).encode()], files)
 
 
 def _tell_ends(channel: socket.socket) -> None:
@@ -106,10 +131,10 @@ def _tell_ends(channel: socket.socket) -> None:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            channel.send(json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+            _answer(channel, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _become(words: list[str], stdout: int, stderr: int) -> None:
+def _become(parent: int, words: list[str], stdout: int, stderr: int) -> None:
     """Goes on as `python -m region_node.instance.child WORDS` would."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -122,7 +147,7 @@ def _become(words: list[str], stdout: int, stderr: int) -> None:
     sys.argv = [str(child.__file__), *words]
     code = 1
     try:
-        child.main()
+        child.main(parent)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1 if ended.code else 0
         if isinstance(ended.code, str):

@@ -82,7 +82,7 @@ class Forks:
         """words: of its command line, behind the module's name."""
         reading, writing = os.pipe()
         with self._lock:
-            socket.send_fds(self._channel, [json.dumps(words).encode()], [writing, stderr])
+            socket.send_fds(self._channel, [json.dumps({"id": 0, "words": words}).encode()], [writing, stderr])
             os.close(writing)
             while True:
                 said, files, _, _ = socket.recv_fds(self._channel, 4096, 1)

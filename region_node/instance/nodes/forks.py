@@ -22,6 +22,8 @@ from region_node.runtime.module_command import module_command
 
 TITLE_BYTES = 512
 """Room for a node's command line in the server's own, of which `ps` shows it."""
+_NODE = "region_node.instance.child"
+_GONE = "the process from which nodes are forked is gone"
 
 
 class Forked:
@@ -68,38 +70,42 @@ class ForkServer:
         """data: the current directory of what is forked. environment: of the same."""
         self._data, self._environment = data, environment
         self._channel: socket.socket | None = None
-        self._asking = asyncio.Lock()
+        self._starting = asyncio.Lock()
         self._finished = False
         self._server: asyncio.subprocess.Process | None = None
         self._forked: dict[int, Forked] = {}
-        self._answers: asyncio.Queue[Forked | None] = asyncio.Queue()
+        self._asked: dict[int, asyncio.Future[Forked]] = {}
+        self._requests = 0
 
     def takes(self, command: Sequence[str]) -> bool:
         """Whether a process of this command line may be forked: a node's, of this very release."""
-        own = module_command(sys.executable, "region_node.instance.child", "--role")
+        own = module_command(sys.executable, _NODE, "--role")
         return sys.platform == "linux" and not self._finished and list(command[: len(own)]) == own
 
     async def fork(self, command: Sequence[str], stderr: int) -> Forked:
         """A node of `command`, which `takes` has looked at. Raises OSError: then no node was made."""
-        async with self._asking:
+        async with self._starting:
             if self._channel is None and not self._finished:
                 await self._start()
-            if self._channel is None:
-                raise OSError("the process from which nodes are forked is gone")
-            words = command[len(module_command(sys.executable, "region_node.instance.child")) :]
-            ours, theirs = _pipe()
-            try:
-                with theirs:
-                    socket.send_fds(self._channel, [json.dumps(words).encode()], [theirs.fileno(), stderr])
-                    forked = await self._answers.get()
-                if forked is None:
-                    raise OSError("the process from which nodes are forked is gone")
-                loop = asyncio.get_running_loop()
-                await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(forked.stdout), ours)
-            except BaseException:
-                ours.close()
-                raise
-            return forked
+        if self._channel is None:
+            raise OSError(_GONE)
+        loop = asyncio.get_running_loop()
+        self._requests += 1
+        request, answer = self._requests, loop.create_future()
+        self._asked[request] = answer
+        asked = {"id": request, "words": command[len(module_command(sys.executable, _NODE)) :]}
+        ours, theirs = _pipe()
+        try:
+            with theirs:
+                socket.send_fds(self._channel, [json.dumps(asked).encode()], [theirs.fileno(), stderr])
+                forked: Forked = await answer
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(forked.stdout), ours)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            del self._asked[request]
+        return forked
 
     def finish(self) -> None:
         """Forks no more: whoever starts later may be of a release that was installed meanwhile."""
@@ -117,7 +123,9 @@ class ForkServer:
             asyncio.get_running_loop().remove_reader(self._channel)
             self._channel.close()
         self._channel, self._finished = None, True
-        self._answers.put_nowait(None)  # to whoever waits for one
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(OSError(_GONE))
         for forked in self._forked.values():
             forked.end_unheard()
         self._forked.clear()
@@ -154,11 +162,24 @@ class ForkServer:
                 self._gone()
                 return
             told: dict[str, Any] = json.loads(said)
-            if "code" not in told:
-                forked = self._forked[told["pid"]] = Forked(told["pid"], files[0])
-                self._answers.put_nowait(forked)
-            else:
+            if "code" in told:
                 self._forked.pop(told["pid"]).end(told["code"])
+            else:
+                self._take(told, files)
+
+    def _take(self, told: dict[str, Any], files: list[int]) -> None:
+        """An answer. Nobody waits for it: what was forked ends."""
+        answer = self._asked.get(told["id"])
+        waits = answer is not None and not answer.done()
+        if "failed" in told:
+            if answer is not None and waits:
+                answer.set_exception(OSError(told["failed"]))
+            return
+        forked = self._forked[told["pid"]] = Forked(told["pid"], files[0])
+        if answer is not None and waits:
+            answer.set_result(forked)
+        else:
+            forked.send_signal(signal.SIGKILL)
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:

@@ -89,6 +89,24 @@ def test_one_that_cannot_start_says_why_and_ends_with_its_code(tmp_path: Path) -
     with_server(tmp_path, body)
 
 
+def test_what_nobody_waits_for_any_more_ends_and_is_nobody_elses(tmp_path: Path) -> None:
+    async def body(forks: ForkServer) -> None:
+        first = await forked(forks, tmp_path, node(tmp_path))
+        await first.stdout.readline()
+        given_up = asyncio.ensure_future(forked(forks, tmp_path, node(tmp_path, name="us-meta-1")))
+        await asyncio.sleep(0)  # it has asked
+        given_up.cancel()
+        second = await forked(forks, tmp_path, node(tmp_path, name="us-meta-2"))
+        said = json.loads(await second.stdout.readline())
+        assert said["pid"] == second.pid
+        assert str(tmp_path / "us-meta-2.json") in of_process(second.pid, "cmdline").split("\0")
+        for nobodys in set(forks._forked.values()) - {first, second}:
+            assert await nobodys.wait() == -signal.SIGKILL
+        assert set(forks._forked) == {first.pid, second.pid}
+
+    with_server(tmp_path, body)
+
+
 def test_nodes_end_with_whoever_forks_them(tmp_path: Path) -> None:
     async def body(forks: ForkServer) -> None:
         one = await forked(forks, tmp_path, node(tmp_path))
