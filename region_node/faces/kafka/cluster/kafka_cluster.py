@@ -157,6 +157,8 @@ class Cluster:
         await self._seen(str(name), partitions)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
+        """Raises TooManyTopics, and what the configuration raises; returns once this broker knows of it."""
+        await self._topics.creation.check_room(name, partitions - self._view.partitions(str(name)))
         await self._config.update_partitioned(str(name), partitions)
         await self._seen(str(name), partitions)
 

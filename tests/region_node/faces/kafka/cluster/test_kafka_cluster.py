@@ -1,4 +1,4 @@
-"""Numbers of brokers, as Kafka clients know them."""
+"""Numbers of brokers, as Kafka clients know them, and how many partitions they may make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import asyncio
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine, MachineSettings
+from heliograph.model.configuration.configuration_records import TenantQuota
 from region_node.faces.kafka.cluster.kafka_cluster import own_number
+from region_node.faces.kafka.error_codes import Code
+from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.kafka.topic_requests import ORDERS, create
+from tests.region_node.faces.pulsar.harness import settle
 
 
 def test_each_broker_keeps_its_number_also_behind_a_page_of_the_metadata() -> None:
@@ -17,3 +22,26 @@ def test_each_broker_keeps_its_number_also_behind_a_page_of_the_metadata() -> No
                 assert [await own_number(meta, f"b{number}") for number in range(8)] == list(range(8))
 
     asyncio.run(run())
+
+
+async def quota(face: Face, topics: int) -> None:
+    await face.admin.change_tenant_quota("public", lambda _: TenantQuota(max_topics=topics))
+    await settle(20)
+
+
+def test_a_client_adds_no_more_partitions_than_there_is_room_for() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "orders", partitions=2)
+        await quota(face, 5)
+
+        async def grow(count: int) -> int:
+            rows = [{"name": "orders", "count": count, "assignments": []}]
+            asked = {"topics": rows, "timeout": 1000, "validate_only": False}
+            code: int = (await client.ask("create_partitions", 1, asked))["results"][0]["error_code"]
+            return code
+
+        assert await grow(6) == Code.POLICY_VIOLATION and face.view.partitions(str(ORDERS)) == 2
+        assert await grow(5) == 0 and face.view.partitions(str(ORDERS)) == 5
+
+    with_face(run)
