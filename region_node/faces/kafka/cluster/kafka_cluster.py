@@ -147,7 +147,7 @@ class Cluster:
         """Raises AlreadyExists, NotAllowed; returns once this broker knows of it."""
         if await self.partitions(name):
             raise AlreadyExists(f"{name} exists already")
-        await self._topics.creation.check_room(name)
+        await self._topics.creation.check_room(name, partitions)
         await self.ids.forget(name)
         try:
             await self._config.create_partitioned(str(name), partitions)

@@ -45,3 +45,18 @@ def test_a_client_adds_no_more_partitions_than_there_is_room_for() -> None:
         assert await grow(5) == 0 and face.view.partitions(str(ORDERS)) == 5
 
     with_face(run)
+
+
+def test_the_partitions_of_a_topic_that_a_client_makes_are_counted_before_it_is_made() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await quota(face, 5)
+        rows = [
+            {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
+            for name, count in (("large", 6), ("orders", 5))
+        ]
+        answer = await client.ask("create_topics", 7, {"topics": rows, "timeout": 1000})
+        assert [row["error_code"] for row in answer["topics"]] == [Code.POLICY_VIOLATION, 0]
+        assert face.view.partitions(str(ORDERS)) == 5
+
+    with_face(run)
