@@ -229,7 +229,9 @@ class KafkaBroker:
         count = self.cluster.partitioned(name)
         await deleted_topic_grants.forget(self.config, self.topics.view, name)
         await self.config.change_topic_policies(str(name), lambda _: TopicPolicies())
-        if count:  # behind what would hold for the next topic of that name: a deletion that fails is given again
+        if count:
+            await self.topics.schemas.delete(name)
+            # behind what would hold for the next topic of that name: a deletion that fails is given again
             await self.config.delete_partitioned(str(name))
         await self.ids.forget(name)
         for part in [name.with_partition(index) for index in range(count)] or [name]:

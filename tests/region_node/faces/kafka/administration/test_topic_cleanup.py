@@ -20,6 +20,7 @@ from heliograph.model.errors import MetadataUnavailable, StorageError
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.log.sequence_store import key_of
+from region_node.schemas.schema_definition import Schema
 from region_node.topics.serving.loaded_topics import Loaded
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create, fetch, metadata, produce
@@ -116,7 +117,7 @@ def test_a_topic_without_partitions_takes_its_offsets_along_whoever_deletes_it()
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_grants_and_policies_end_with_a_topic_that_a_client_deletes(partitions: int) -> None:
+def test_grants_policies_and_schemas_end_with_a_topic_that_a_client_deletes(partitions: int) -> None:
     """Before its name is free: a deletion that fails at them can be given again."""
 
     async def run(face: Face) -> None:
@@ -130,6 +131,7 @@ def test_grants_and_policies_end_with_a_topic_that_a_client_deletes(partitions: 
             "public/default", lambda found: replace(found, topic_permissions={name: {"ann": ["consume"]}})
         )
         await face.admin.change_topic_policies(name, lambda _: TopicPolicies(policies={"maxConsumers": 3}))
+        await face.topics.schemas.get_or_create(ORDERS, Schema(1, "orders", b""), "FULL")
         txn, face.config.txn = face.config.txn, _away  # type: ignore[method-assign]
         await settle(20)
 
@@ -145,6 +147,7 @@ def test_grants_and_policies_end_with_a_topic_that_a_client_deletes(partitions: 
         await settle(20)
         found = face.view.namespace("public/default")
         assert found is not None and found.topic_permissions == {} and face.view.topic_policies(name) is None
+        assert await face.topics.schemas.versions(ORDERS) == []
 
     with_face(run)
 
