@@ -161,6 +161,21 @@ class ReadablePort(LedgerPort, Protocol):
     def position_before(self, position: Position) -> Position: ...
 
 
+class Counted(Protocol):
+    """`replicator.health.incoming_stats.IncomingLink`, as a topic uses it."""
+
+    messages: int
+    size_bytes: int
+
+
+class SyncPort(Protocol):
+    """`replicator.subscriptions.subscription_sync.SubscriptionSync`, as a topic uses it."""
+
+    def moved(self, name: str) -> None:
+        """A client or an operator has moved the subscription here."""
+        ...
+
+
 class LogPort(Protocol):
     """`replicator.log.replicated_log.ReplicatedLog`, as a topic uses it."""
 
@@ -168,6 +183,21 @@ class LogPort(Protocol):
 
     @property
     def ledger(self) -> ManagedLedgerPort: ...
+
+    @property
+    def linked(self) -> bool:
+        """Another region has it, too."""
+        ...
+
+    @property
+    def incoming(self) -> Mapping[str, Counted]:
+        """The links that bring messages, by region."""
+        ...
+
+    @property
+    def syncing(self) -> SyncPort | None:
+        """What keeps its subscriptions in step with other regions; None: there is nothing to keep."""
+        ...
 
     def publish(
         self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]

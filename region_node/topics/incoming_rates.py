@@ -7,18 +7,11 @@ Is: a meter for each region whose link has brought anything, ticked by the topic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from region_node.runtime.rate_meter import Meter
+from region_node.runtime.topic_ports import Counted
 
 NOTHING = (0.0, 0.0)
-
-
-class Counted(Protocol):
-    """`replicator.health.incoming_stats.IncomingLink`, as a topic uses it."""
-
-    messages: int
-    size_bytes: int
 
 
 class IncomingRates:

@@ -11,15 +11,16 @@ Receipts say (0, 0), as Pulsar's do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from heliograph.model.empty_dict import NOTHING
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.task_set import report_error
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import Piece
-from region_node.runtime.topic_ports import LeadershipGatePort, Segments
+from region_node.runtime.topic_ports import Counted, LeadershipGatePort, Segments
 
 
 class MemoryCursor:
@@ -165,6 +166,10 @@ class MemoryLog:
     """of_broker: messages that no other region got, by region, of all such topics of a broker, also those that were
     unloaded.
     """
+
+    linked, syncing = False, None
+    incoming: Mapping[str, Counted] = NOTHING
+    """Nothing of it goes to, or comes from, elsewhere."""
 
     def __init__(self, of_broker: Counter[str] | None = None) -> None:
         self.ledger = MemoryLedger()

@@ -409,7 +409,7 @@ class Topic(CompactingTopic):
         come here even if nothing happens.
         """
         again = self.meter.tick(elapsed_s, self.messages_in, self.bytes_in)
-        if incoming := getattr(self.log, "incoming", None):  # nothing comes to a non-persistent topic from elsewhere
+        if incoming := self.log.incoming:
             if self.incoming_rates is None and any(link.messages for link in incoming.values()):
                 self.incoming_rates = IncomingRates()
             if self.incoming_rates is not None and self.incoming_rates.tick(incoming, elapsed_s):

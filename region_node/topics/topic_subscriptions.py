@@ -190,7 +190,7 @@ class SubscribingTopic(ABC):
         if initial == AFTER_ALL:
             initial = self.ledger.last_confirmed
         stored = properties
-        if durable and getattr(self.log, "linked", False):  # it may be replicated later
+        if durable and self.log.linked:  # it may be replicated later
             stored = {**(properties or {}), BEGAN: began(initial)}
         cursor = await self.ledger.open_cursor(name, initial, durable=durable, properties=stored)
         if self.closed:
@@ -238,7 +238,7 @@ class SubscribingTopic(ABC):
             mark_delete = self.ledger.last_confirmed
         move = (subscription.name, asyncio.get_running_loop().create_future())
         self._moving = (*self._moving, move)
-        sync = getattr(self.log, "syncing", None)  # asked before it moves: it is to know from where
+        sync = self.log.syncing  # asked before it moves: it is to know from where
         try:
             subscription.reset(max(mark_delete, BEFORE_ALL))
             if sync is not None:

@@ -345,7 +345,7 @@ class TopicService(NamedTopics):
             return await ShadowLog.follow(
                 factory, topic, source, region=self._region.info(), policies=policies, rng=self._rng, create=create
             )
-        opened: Any = await ReplicatedLog.open(
+        opened = await ReplicatedLog.open(
             factory,
             topic,
             region=self._region.info(),
@@ -356,8 +356,7 @@ class TopicService(NamedTopics):
         )
         await recall(opened, self._meta)
         opened.tracing = self.tracing
-        checked: LogPort = opened
-        return checked
+        return opened
 
     def shadow_source(self, topic: str) -> str:
         """Full name of the topic that this one shadows, partition by partition; "": it is none."""
@@ -489,34 +488,34 @@ class TopicService(NamedTopics):
             consumers = sum(len(subscription.consumers) for subscription in loaded.subscriptions.values())
             if consumers:
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
-        subscriptions, owner = list(loaded.subscriptions.values()), loaded.ledger.owner
+        subscriptions = list(loaded.subscriptions.values())
         async with self._kept_out(loaded.text):
             if self.forget_grants is not None:
                 await self.forget_grants(loaded.name)
-            if not loaded.volatile:
-                await self._delete_data(loaded.name, owner, loaded.log)
+            if isinstance(loaded.log, ReplicatedLog):
+                await self._delete_data(loaded.name, loaded.log)
             for subscription in subscriptions:
                 if subscription.rules.leadership is not None:
                     subscription.rules.leadership.deleted()
             await self._forget(loaded.name)
 
-    async def _delete_data(self, name: TopicName, owner: int | None = None, log: object = None) -> None:
-        """owner: nothing of the topic goes where it was opened again since, here or by another broker. Raises
-        LedgerFenced then. log: its log, as it was loaded.
+    async def _delete_data(self, name: TopicName, log: ReplicatedLog | None = None) -> None:
+        """log: as it was loaded; nothing of the topic goes where it was opened again since, here or by another broker.
+        Raises LedgerFenced then.
         """
         compacted: Compacted | None = None
 
         async def claimed() -> Sequence[int]:
             nonlocal compacted
             await self._leave(name)
-            if isinstance(log, ReplicatedLog):
+            if log is not None:
                 await remember(log, self._meta)
             if self.compactor is None:
                 return ()
             compacted, ledgers = await self.compactor.stored(str(name))
             return ledgers
 
-        await self._factory.delete(str(name), claimed, owner=owner)
+        await self._factory.delete(str(name), claimed, owner=None if log is None else log.ledger.owner)
         if self.compactor is not None:
             await self.compactor.forget_object(str(name), compacted)
 

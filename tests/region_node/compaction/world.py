@@ -9,6 +9,7 @@ from typing import Any
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.model.empty_dict import NOTHING
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
@@ -46,7 +47,8 @@ class Blank:
 class Log:
     """What a topic wants below it, beside the ledger."""
 
-    deduplication = False
+    deduplication = linked = False
+    incoming = NOTHING
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self.ledger = ledger
