@@ -39,9 +39,7 @@ class RowPace:
 
     async def row(self) -> None:
         """Is awaited before each row; one in ROWS takes a pause."""
-        self._rows += 1
-        if not self._rows % ROWS:
-            await asyncio.sleep(0)
+        await self.rows(1)
 
     async def rows(self, count: int) -> None:
         """Is awaited beside so many rows that are made at once; one pause stands for all that they would have had."""
