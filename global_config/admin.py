@@ -429,19 +429,18 @@ class ConfigAdmin:
             topics = [
                 key for domain in _DOMAINS for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))
             ]
-            if len(topics) > OPS_MAX - 6:
+            ops: list[Op] = [
+                Delete(keys.namespace(name), version),
+                *map(Delete, (*topics, keys.migrated(name), leadership(name), ENDED + name)),
+                *await self.acls.without(name),
+                Check(keys.GUARD, guard),
+            ]
+            if len(ops) > OPS_MAX:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
             for domain in _DOMAINS:  # before the namespace: who is asked again after a failure finds what is left
                 for key, _, _ in await self._all(keys.topic_policies(f"{domain}://{name}/")):
                     await self._store.delete(key)
-            if await self._committed(
-                [
-                    Delete(keys.namespace(name), version),
-                    *map(Delete, (*topics, keys.migrated(name), leadership(name), ENDED + name)),
-                    *await self.acls.without(name),
-                    Check(keys.GUARD, guard),
-                ]
-            ):
+            if await self._committed(ops):
                 return
         raise busy()
 

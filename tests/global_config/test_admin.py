@@ -19,7 +19,7 @@ from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from global_config.write_retries import PATIENCE_S, PAUSE_MAX_S
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import Op
+from heliograph.kv.metadata_store import OPS_MAX, Op, Put
 from heliograph.model.configuration import configuration_records as policies
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
@@ -280,6 +280,19 @@ def test_partitioned_topics() -> None:
         await admin.create_partitioned(topic, 3)
         await admin.delete_namespace("t/n")
         assert await store.get(keys.partitioned(topic)) is None
+
+    run(main)
+
+
+def test_a_namespace_goes_with_as_many_partitioned_topics_as_fit_in_one_transaction() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        topics = [f"persistent://t/n/{number}" for number in range(OPS_MAX - 5)]
+        await store.txn([Put(keys.partitioned(topic), b"") for topic in topics])
+        await refused(NotAllowed, "delete them first", admin.delete_namespace("t/n"))
+        await store.delete(keys.partitioned(topics[0]))
+        await admin.delete_namespace("t/n")
+        assert await store.get(keys.partitioned(topics[-1])) is None
 
     run(main)
 
