@@ -165,6 +165,7 @@ class BrokerRole(BrokerParts):
         from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
+        config = ConfigAdmin(self.config, rng=rng, clock=clock)
         self.expiry = CautiousClock(
             clock,
             lambda: [
@@ -207,7 +208,7 @@ class BrokerRole(BrokerParts):
             name=self.settings.region,
             factory=factory,
             view=self.view,
-            config=ConfigAdmin(self.config, rng=self.runtime.rng, clock=self.runtime.clock),
+            config=config,
             topics=lambda: self.topics,
             collects=lambda: self.recovery.auditor,
             disk=self.runtime.disk,
@@ -264,11 +265,11 @@ class BrokerRole(BrokerParts):
                 compaction=own.compaction,
                 loads_max=own.topic_loads_max,
             ),
-            create_partitioned=ConfigAdmin(
-                self.config, rng=self.runtime.rng, clock=self.runtime.clock
-            ).create_partitioned,
+            create_partitioned=config.create_partitioned,
             yielding=self.links.yielding,
             expiry=self.expiry,
+            forget_grants=lambda name: deleted_topic_grants.forget(config, self.view, name),
+            gate_of=self.leases.gate,
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
         self._build_tracing()
@@ -281,12 +282,8 @@ class BrokerRole(BrokerParts):
             lambda: self.topics.schemas,
             ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names),
         )
-        self.topics.gates.of = self.leases.gate
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
-        self.topics.forget_grants = lambda name: deleted_topic_grants.forget(
-            ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name
-        )
         self.subscription_leadership = SubscriptionLeadership(
             self.leases, self.config, lambda: self.topics, meta=self.meta, region=self.settings.region, clock=clock
         )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
 
 VISITS_MAX = 2000
+GateOf = Callable[[str], LeadershipGatePort | None]
 
 
 class Migration:
@@ -107,11 +108,12 @@ def elsewhere(what: str, target: ClusterMigration) -> RegionPassive:
 
 
 class Gates:
-    """`loaded`: full name -> topic, as it is at the time."""
+    """`loaded`: full name -> topic, as it is at the time. `of`: a namespace's gate, where it is active-passive."""
 
-    def __init__(self, loaded: Loaded, view: ViewPort, links: LinksPort, region: str, tasks: TaskSet) -> None:
-        self.of: Callable[[str], LeadershipGatePort | None] = lambda _: None
-        """Namespace -> the gate of an active-passive one; set before anything is loaded."""
+    def __init__(
+        self, loaded: Loaded, view: ViewPort, links: LinksPort, region: str, tasks: TaskSet, of: GateOf | None = None
+    ) -> None:
+        self._of: GateOf = of or (lambda _: None)
         self._loaded, self._view, self._links, self._region, self._tasks = loaded, view, links, region, tasks
         self._undrained: dict[Topic, None] = {}
         self.close = view.on_change(self._on_config)
@@ -130,7 +132,7 @@ class Gates:
         return None if target is None else elsewhere(namespace, target)
 
     def give(self, topic: Topic) -> None:
-        gate, target = self.of(topic.name.namespace), self.target(topic.name.namespace)
+        gate, target = self._of(topic.name.namespace), self.target(topic.name.namespace)
         topic.log.stand_behind(gate)
         if target is None:
             topic.migration = None
@@ -166,7 +168,7 @@ class Gates:
     def _give_all(self, topics: list[Topic]) -> None:
         for topic in topics:
             if topic.closed:  # what it has on its way is confirmed yet
-                topic.log.stand_behind(self.of(topic.name.namespace))
+                topic.log.stand_behind(self._of(topic.name.namespace))
             else:
                 self.give(topic)
                 if topic.gate is not None and not topic.gate.open:

@@ -53,7 +53,7 @@ from region_node.topics.policies.policy_updates import PolicyApplier
 from region_node.topics.producer_epochs import topic_epoch_key
 from region_node.topics.serving.loaded_topics import Loaded
 from region_node.topics.serving.named_topics import NamedTopics
-from region_node.topics.serving.publish_gates import Gates
+from region_node.topics.serving.publish_gates import GateOf, Gates
 from region_node.topics.serving.topic_activity import Activity
 from region_node.topics.serving.topic_ids import topic_id_key
 from region_node.topics.serving.topic_listing import TopicLists
@@ -115,11 +115,16 @@ class TopicService(NamedTopics):
         bundles: Callable[[str], BundleTable | None] | None = None,
         yielding: YieldingPort | None = None,
         expiry: Clock | None = None,
+        forget_grants: Callable[[TopicName], Awaitable[object]] | None = None,
+        gate_of: GateOf | None = None,
     ) -> None:
         """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made,
         where nobody splits any.
 
         yielding: to whom subscriptions give way that catch up; None: to nobody. expiry: by it messages expire.
+
+        forget_grants: called with each topic, partitions one by one, that is about to be deleted: while it has grants
+        its name is not free. gate_of: of a namespace, where it is active-passive.
         """
         self.settings = settings or TopicSettings()
         self.loaded = Loaded()
@@ -136,10 +141,6 @@ class TopicService(NamedTopics):
         """Of subscriptions that are active in one region at a time; set before anything is loaded."""
         self.tracing: Tracing | None = None
         """Set before anything is loaded; None: nothing is traced."""
-        self.forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
-        """Called with each topic, partitions one by one, that is about to be deleted: while it has grants its name is
-        not free.
-        """
         self.on_deleting: Callable[[TopicName], Awaitable[None]] | None = None
         """Called with each topic, partitions one by one, right before its data goes: what another face keeps of it goes
         too.
@@ -151,7 +152,7 @@ class TopicService(NamedTopics):
         self.schemas = SchemaRegistry(meta, lambda: region.info().number, clock)
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
-        self._arrival = arrival
+        self._arrival, self._forget_grants = arrival, forget_grants
         self._bundles = (
             bundles
             if bundles is not None
@@ -160,7 +161,7 @@ class TopicService(NamedTopics):
         self._clock, self._rng = clock, rng
         self._loop = asyncio.get_running_loop()
         self.tasks = logged_tasks()
-        self.gates = Gates(self.loaded, view, links, region.name, self.tasks)
+        self.gates = Gates(self.loaded, view, links, region.name, self.tasks, gate_of)
         self.ready = ReadyQueue(self._loop.call_soon)
         self._unsent: Counter[str] = Counter()
         self._meta = meta
@@ -490,8 +491,8 @@ class TopicService(NamedTopics):
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
         subscriptions = list(loaded.subscriptions.values())
         async with self._kept_out(loaded.text):
-            if self.forget_grants is not None:
-                await self.forget_grants(loaded.name)
+            if self._forget_grants is not None:
+                await self._forget_grants(loaded.name)
             if isinstance(loaded.log, ReplicatedLog):
                 await self._delete_data(loaded.name, loaded.log)
             for subscription in subscriptions:

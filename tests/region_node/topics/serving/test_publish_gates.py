@@ -59,7 +59,7 @@ class OneTopic:
 class OneBroker:
     """The configuration, the links, and what is loaded."""
 
-    def __init__(self, *topics: OneTopic) -> None:
+    def __init__(self, *topics: OneTopic, of: Any = None) -> None:
         self.migrations: dict[str, ClusterMigration] = {}
         self.namespaces: dict[str, tuple[str, ...]] = {}
         self.backlogs: list[int] = []
@@ -73,7 +73,7 @@ class OneBroker:
         )
         links: Any = SimpleNamespace(stats=lambda _: [SimpleNamespace(backlog_entries=left) for left in self.backlogs])
         tasks: Any = None
-        self.gates: Any = Gates(loaded, view, links, "us", tasks)
+        self.gates: Any = Gates(loaded, view, links, "us", tasks, of)
 
     def _watch(self, callback: Any) -> Any:
         self.changed = callback
@@ -106,8 +106,7 @@ def test_from_the_moment_it_hears_of_it_nothing_is_published_and_until_it_is_tak
 
 def test_a_migration_stands_above_an_active_passive_namespaces_gate() -> None:
     topic, passive = OneTopic(), SimpleNamespace(open=False)
-    broker = OneBroker(topic)
-    broker.gates.of = lambda _: passive
+    broker = OneBroker(topic, of=lambda _: passive)
     broker.gates.leadership_changed("t/n")
     assert topic.gate is passive and topic.log_gate is passive and topic.producers_closed == 1
     broker.migrate(GREEN)
@@ -218,8 +217,8 @@ def test_what_was_taken_before_there_was_a_gate_is_waited_for(state: str, ends: 
     """It is confirmed whatever the leadership says: until then this broker does not claim to obey one."""
     region, topic, told = Region(1, random.Random(1), AliasGate(0)), OneTopic(), list[str]()
     topic.log = region.log
-    broker, writing = OneBroker(topic), Writing("us", ttl_s=6, drift=0.1, now=lambda: 0.0)
-    broker.gates.of = writing.gate
+    writing = Writing("us", ttl_s=6, drift=0.1, now=lambda: 0.0)
+    broker = OneBroker(topic, of=writing.gate)
     broker.gates.give(topic)
     waits = RegionWaits(lambda: 0.0, lambda: 0, lambda: None)
     if ends == "heard elsewhere":

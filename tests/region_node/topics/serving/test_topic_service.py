@@ -138,7 +138,7 @@ def test_grants_go_before_data_and_stay_with_a_topic_that_is_used() -> None:
             if away:
                 raise MetadataUnavailable("no majority")
 
-        broker.topics.forget_grants = forget
+        broker.topics._forget_grants = forget
         await (await broker.client()).producer(1)
         with pytest.raises(ProducerBusy):
             await broker.topics.delete_topic(TOPIC)
