@@ -18,7 +18,7 @@ Source: docs/protocols/transactions.md, "The coordinator".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -104,11 +104,11 @@ class Txn:
         """What they take as they are stored, or a little more."""
         self.timed_out = False
 
-    def add(self, topics: Iterable[str], pairs: Iterable[tuple[str, str]], size_bytes: int) -> None:
-        """Lets them take part. size_bytes: what their names take as they are stored."""
+    def add(self, topics: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
+        """Lets them take part; none of them does yet."""
         self.partitions.update(dict.fromkeys(topics))
         self.subscriptions.update(dict.fromkeys(pairs))
-        self.names_bytes += size_bytes
+        self.names_bytes += _size_of(topics, pairs)
 
     def drop_names(self) -> None:
         """Nobody has a part in it any more."""
@@ -144,8 +144,7 @@ class Txn:
             status, ttl_ms, opened_ms, ended_ms, owner, partitions, subscriptions = fields[:7]
             made = cls(number, int(ttl_ms), int(opened_ms), str(owner))
             made.status, made.ended_ms = TransactionStatus(status), int(ended_ms)
-            topics, pairs = [*map(str, partitions)], [(str(topic), str(name)) for topic, name in subscriptions]
-            made.add(topics, pairs, _size_of(topics, pairs))
+            made.add([*map(str, partitions)], [(str(topic), str(name)) for topic, name in subscriptions])
             if made.status.final:  # an earlier version kept them
                 made.drop_names()
         except (ValueError, TypeError) as error:
@@ -264,7 +263,7 @@ class TransactionCoordinator:
         self._check_room(txn.owner, more)
         self._of_tenant.update(fresh)
         self._count_bytes(txn.owner, more)
-        txn.add(topics, pairs, more)
+        txn.add(topics, pairs)
         return txn if topics or pairs else None
 
     def _check_room(self, owner: str, more: int) -> None:
@@ -283,10 +282,9 @@ class TransactionCoordinator:
 
     def _count_bytes(self, owner: str, more: int) -> None:
         self._bytes += more
-        if owner:
-            self._bytes_of_role[owner] += more
-            if not self._bytes_of_role[owner]:
-                del self._bytes_of_role[owner]
+        self._bytes_of_role[owner] += more
+        if not self._bytes_of_role[owner]:
+            del self._bytes_of_role[owner]
 
     def end(self, number: int, *, commit: bool, owner: str | None = None) -> Txn | None:
         """Decides it. Raises NoSuchTransaction, TransactionState where it ends, or has ended, the other way."""

@@ -105,7 +105,7 @@ def test_time_is_over() -> None:
 def test_what_is_stored_of_a_transaction() -> None:
     txn = Txn(7, 1000, 5, "me")
     txn.status, txn.ended_ms = TransactionStatus.ABORTING, 9
-    txn.add(["t"], [("t", "s")], 21)
+    txn.add(["t"], [("t", "s")])
     again = Txn.decode(7, txn.encode())
     assert all(getattr(txn, name) == getattr(again, name) for name in Txn.__slots__)
     with pytest.raises(CorruptData):
