@@ -16,18 +16,22 @@ import base64
 import io
 import json
 import struct
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 from urllib.parse import quote
 
 import avro.errors
 import avro.io
 import crc32c
 from aiohttp import web
+from avro.schema import ArraySchema, EnumSchema, MapSchema, RecordSchema, UnionSchema
+from avro.schema import Schema as AvroSchema
 from msgspec import Meta
 
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, TopicError
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number
@@ -43,6 +47,12 @@ from region_node.topics.topic import Topic
 MESSAGES_MAX = COUNT_MAX
 RATE_WAIT_S = 5.0
 """So long what is published waits for the rates of its topic."""
+MESSAGE_STEPS_MAX = 100_000
+"""So often a value of one message is held against a part of its AVRO schemas, some 0.2 s: by 15,000 nullable values."""
+REQUEST_STEPS_MAX = 1_000_000
+"""As MESSAGE_STEPS_MAX, of all messages of a request, some 2 s with pauses."""
+_STEPS_A_ROW = 32
+"""So many steps take as long as a plain message (`RowPace`)."""
 _NAME = "rest"
 _INTEGERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q"}
 _FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
@@ -103,17 +113,18 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> An
     producer = str(given.get("producerName") or _NAME)
     check_producer(topic, producer, encrypted=False)
     topic.producers.check_shared()
-    encode_key, _ = _encoder(given.get("keySchema"), "keySchema")
-    encode, schema = _encoder(given.get("valueSchema"), "valueSchema")
+    steps, pace = _Steps(), RowPace()
+    encode_key, _ = _encoder(given.get("keySchema"), "keySchema", steps)
+    encode, schema = _encoder(given.get("valueSchema"), "valueSchema", steps)
     try:
         version = None if schema is None else await admin.topics.new_schema(name, schema)
     except (IncompatibleSchema, InvalidSchema) as error:
         raise web.HTTPConflict(reason=str(error)) from error
     now_ms = admin.clock.wall_ms()
-    entries = [
-        _entry(message, producer, place, now_ms, encode_key, encode, version)
-        for place, message in enumerate(given["messages"])
-    ]
+    entries = []
+    for place, message in enumerate(given["messages"]):
+        entries.append(_entry(message, producer, place, now_ms, encode_key, encode, version))
+        await pace.rows(1 + steps.next_message() // _STEPS_A_ROW)
     sequences = tuple((s, s) for s in (_whole(m, "sequenceId", place) for place, m in enumerate(given["messages"])))
     named = "producerName" in given  # without a name of its own nothing it sends again is known
     run = Run(
@@ -240,7 +251,86 @@ def _whole(message: Mapping[str, Any], name: str, default: int) -> int:
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
-def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
+class _Steps:
+    """How often values of a request are held against parts of its schemas: items times branches, however small both
+    are.
+    """
+
+    def __init__(self) -> None:
+        self._of_message, self._left = 0, REQUEST_STEPS_MAX
+
+    def spend(self, steps: int) -> None:
+        """Raises NotAllowed."""
+        self._of_message += steps
+        if self._of_message > min(MESSAGE_STEPS_MAX, self._left):
+            raise NotAllowed(
+                "the AVRO payloads have too many values for a schema of so many branches and fields: publish fewer in "
+                "a request, or with a client"
+            )
+
+    def next_message(self) -> int:
+        """How many steps the last one took."""
+        spent, self._of_message = self._of_message, 0
+        self._left -= spent
+        return spent
+
+
+_misfits = cast("Callable[..., avro.errors.AvroTypeException]", avro.errors.AvroTypeException)  # it has no types
+
+
+class _BoundedWriter(avro.io.DatumWriter):
+    """Avro's writer, whose steps are counted."""
+
+    def __init__(self, schema: AvroSchema, steps: _Steps) -> None:
+        super().__init__(schema)
+        self._schema, self._steps = schema, steps
+        self._widths: dict[int, int] = {}
+
+    def write(self, datum: object, encoder: avro.io.BinaryEncoder) -> None:
+        if (wrong := self._misfit(self._schema, datum)) is not None:
+            raise _misfits(*wrong)
+        self.write_data(self._schema, datum, encoder)
+
+    def write_union(self, writers_schema: UnionSchema, datum: object, encoder: avro.io.BinaryEncoder) -> None:
+        """The last branch that fits is taken, as by Avro's own."""
+        fits = [place for place, each in enumerate(writers_schema.schemas) if self._misfit(each, datum) is None]
+        if not fits:
+            raise _misfits(writers_schema, datum)
+        encoder.write_long(fits[-1])
+        self.write_data(writers_schema.schemas[fits[-1]], datum, encoder)
+
+    def _misfit(self, schema: AvroSchema, datum: object) -> tuple[AvroSchema, object] | None:
+        """The first part that does not fit, and its schema; None: all of it fits."""
+        nodes: deque[tuple[AvroSchema, Any]] = deque(((schema, datum),))
+        while nodes:
+            each, value = nodes.popleft()
+            self._steps.spend(self._width(each))
+            found = each.validate(value)
+            if found is None:
+                return each, value
+            if isinstance(found, RecordSchema):
+                nodes.extend((field.type, value.get(field.name)) for field in found.fields)
+            elif isinstance(found, ArraySchema):
+                nodes.extend((found.items, item) for item in value)
+            elif isinstance(found, MapSchema):
+                nodes.extend((found.values, item) for item in value.values())
+        return None
+
+    def _width(self, schema: AvroSchema) -> int:
+        """How many steps it takes to hold one value against it alone."""
+        if (width := self._widths.get(id(schema))) is None:
+            width = 1
+            if isinstance(schema, UnionSchema):
+                width += sum(self._width(each) for each in schema.schemas)
+            elif isinstance(schema, RecordSchema):
+                width += len(schema.fields)
+            elif isinstance(schema, EnumSchema):
+                width += len(schema.symbols) // 16
+            self._widths[id(schema)] = width
+        return width
+
+
+def _encoder(given: Any, name: str, steps: _Steps) -> tuple[Encode, Schema | None]:
     """How a payload of that schema is written, and the schema. given: Pulsar's SchemaInfo, as JSON or as a text of
     JSON.
     """
@@ -263,7 +353,7 @@ def _encoder(given: Any, name: str) -> tuple[Encode, Schema | None]:
         raise NotAllowed(
             f"{name}: payloads of schema {kind} are not taken over HTTP; {', '.join(sorted(_ENCODERS))} are, and BYTES"
         )
-    encode = _avro(definition) if kind == "AVRO" else _ENCODERS[kind]
+    encode = _avro(definition, steps) if kind == "AVRO" else _ENCODERS[kind]
     return encode, None if TYPES[kind] == NONE else Schema(TYPES[kind], str(info.get("name") or ""), data, properties)
 
 
@@ -307,7 +397,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def _avro(definition: str) -> Encode:
+def _avro(definition: str, steps: _Steps) -> Encode:
     if (size := len(definition.encode())) > AT_ONCE_BYTES:
         raise NotAllowed(
             f"an AVRO schema of {size:,} bytes; over HTTP payloads are written by {AT_ONCE_BYTES:,} at most: publish "
@@ -317,7 +407,7 @@ def _avro(definition: str) -> Encode:
         schema = parse_avro(definition.encode())
     except InvalidSchema as error:
         raise MalformedRequest(f"valueSchema is no Avro schema: {error}") from error
-    writer = avro.io.DatumWriter(schema)
+    writer = _BoundedWriter(schema, steps)
 
     def encode(value: Any) -> bytes:
         out = io.BytesIO()

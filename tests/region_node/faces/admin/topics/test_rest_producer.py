@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from types import SimpleNamespace
 from typing import Any, cast
 
+import avro.io
+import avro.schema
 import pytest
 from aiohttp import web
 
@@ -329,5 +332,72 @@ def test_a_schema_that_would_take_long_to_be_parsed_is_refused(monkeypatch: pyte
         for field in ("keySchema", "valueSchema"):
             with pytest.raises(NotAllowed, match="publish with a client"):
                 await post(Admin(broker), texts(1), **{field: {"type": "AVRO", "schema": large}})
+
+    with_broker(test)
+
+
+def avro_kinds() -> list[Any]:
+    return [*({"type": "enum", "name": f"E{n}", "symbols": [f"S{n}"]} for n in range(9)), "int"]
+
+
+def test_avro_payloads_are_written_as_by_avro_itself() -> None:
+    fields = [{"name": "u", "type": avro_kinds()}, {"name": "m", "type": {"type": "map", "values": "string"}}]
+    definition = json.dumps({"type": "record", "name": "R", "fields": [*fields, {"name": "n", "type": ["null", "R"]}]})
+    value = {"u": "S3", "m": {"a": "b"}, "n": {"u": 7, "m": {}, "n": None}}
+    out = io.BytesIO()
+    avro.io.DatumWriter(avro.schema.parse(definition)).write(value, avro.io.BinaryEncoder(out))
+    encode = rest_producer._avro(definition, rest_producer._Steps())
+    assert encode(value) == encode(json.dumps(value)) == out.getvalue()
+    for wrong in ({}, {**value, "u": "S9"}, {**value, "x": 1}, {**value, "n": {**value, "m": 7}}):
+        with pytest.raises(MalformedRequest, match="does not fit"):
+            encode(wrong)
+
+
+FIELDS = [{"name": f"f{n}", "type": ["null", "int"]} for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "item"), ((avro_kinds(), 1), ([{"type": "record", "name": "R", "fields": FIELDS}], {}))
+)
+def test_items_times_branches_of_avro_payloads_are_bounded(
+    kinds: Any, item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(broker: Broker) -> None:
+        monkeypatch.setattr(rest_producer, "MESSAGE_STEPS_MAX", 4000)
+        monkeypatch.setattr(rest_producer, "REQUEST_STEPS_MAX", 20_000)
+        held = list[int]()
+        for one in (avro.schema.EnumSchema, avro.schema.PrimitiveSchema):
+            validate = one.validate
+            monkeypatch.setattr(one, "validate", lambda *given, v=validate: held.append(1) or v(*given))
+        schema = {"type": "AVRO", "schema": json.dumps({"type": "array", "items": kinds})}
+        await post(Admin(broker), [{"payload": [item] * 50}] * 5, valueSchema=schema)
+        for messages, bound in (([{"payload": [item] * 2000}], 4000), ([{"payload": [item] * 50}] * 50, 20_000)):
+            held.clear()
+            with pytest.raises(NotAllowed, match="publish fewer in a request, or with a client"):
+                await post(Admin(broker), messages, valueSchema=schema)
+            assert len(held) <= bound
+
+    with_broker(test)
+
+
+def test_messages_that_take_many_steps_let_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker) -> None:
+        schema = {"type": "AVRO", "schema": json.dumps({"type": "array", "items": avro_kinds()})}
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        going = asyncio.ensure_future(others())
+        counted = []
+        for size in (0, 0, 500):
+            turns = 0
+            await post(Admin(broker), [{"payload": [1] * size}] * 5, valueSchema=schema)
+            counted.append(turns)
+        going.cancel()
+        assert counted[2] >= counted[1] + 5, counted
 
     with_broker(test)
