@@ -20,7 +20,15 @@ import msgpack
 
 from heliograph.model.errors import MetadataUnavailable
 from region_node.schemas.compatibility import ALWAYS, IncompatibleSchema
-from region_node.schemas.schema_definition import AVRO_DEFINED, DEFINITION_BYTES_MAX, KEY_VALUE, InvalidSchema, Schema
+from region_node.schemas.schema_definition import (
+    AVRO_DEFINED,
+    DEFINITION_BYTES_MAX,
+    KEY_VALUE,
+    PROPERTIES_BYTES_MAX,
+    PROTOBUF_NATIVE,
+    InvalidSchema,
+    Schema,
+)
 from region_node.schemas.schema_worker import CHECKS, FINE, INVALID, question
 
 log = logging.getLogger("region_node.schemas")
@@ -37,7 +45,7 @@ records are compared branch by branch.
 """
 _ANSWERS_MAX = 1024
 _COMMAND = (sys.executable, "-P", "-m", "region_node.schemas.schema_worker")
-_PARSED = AVRO_DEFINED | {KEY_VALUE}
+_PARSED = AVRO_DEFINED | {KEY_VALUE, PROTOBUF_NATIVE}
 
 
 class SchemaChecks:
@@ -150,10 +158,16 @@ class SchemaChecks:
 
 
 def _is_small(schema: Schema, compared: Sequence[Schema]) -> bool:
-    if schema.type not in _PARSED or len(schema.data) > DEFINITION_BYTES_MAX:
+    if (
+        schema.type not in _PARSED
+        or len(schema.data) > DEFINITION_BYTES_MAX
+        or schema.properties_bytes > PROPERTIES_BYTES_MAX
+    ):
         return True  # it is not parsed, or refused before
-    sizes = [len(each.data) for each in compared if each.type in _PARSED]
-    return max(len(schema.data), *sizes, 0) <= AT_ONCE_BYTES and len(schema.data) * sum(sizes) <= AT_ONCE_PRODUCT
+    size, sizes = schema.size_bytes, [each.size_bytes for each in compared if each.type in _PARSED]
+    if schema.type == PROTOBUF_NATIVE:
+        return size + sum(sizes) <= AT_ONCE_BYTES
+    return max(size, *sizes, 0) <= AT_ONCE_BYTES and size * sum(sizes) <= AT_ONCE_PRODUCT
 
 
 def _digest(check: str, schema: Schema, compared: Sequence[Schema], strategy: str) -> bytes:

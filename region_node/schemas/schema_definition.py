@@ -29,6 +29,8 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 DEFINITION_BYTES_MAX = 512 << 10
 """No definition is larger: it is one value in the metadata."""
+PROPERTIES_BYTES_MAX = 64 << 10
+"""Of a schema's name and properties together: those of a KeyValue's halves are JSON, which is parsed."""
 
 TYPES: dict[str, int] = {
     "NONE": 0,
@@ -94,16 +96,22 @@ class Schema:
     @property
     def size_bytes(self) -> int:
         """About what it takes where it is stored."""
-        texts = (self.name, *self.properties, *self.properties.values())
-        return len(self.data) + sum(len(text.encode()) for text in texts)
+        return len(self.data) + self.properties_bytes
+
+    @property
+    def properties_bytes(self) -> int:
+        """Of the name and the properties."""
+        return sum(len(text.encode()) for text in (self.name, *self.properties, *self.properties.values()))
 
     def same(self, other: Schema) -> bool:
         """Whether both say the same: they share a version then. Properties say something only of a KeyValue."""
-        return (
-            self.type == other.type
-            and self.data == other.data
-            and (self.type != KEY_VALUE or halves(self) == halves(other))
-        )
+        if self.type != other.type or self.data != other.data:
+            return False
+        if self.type != KEY_VALUE or self.properties == other.properties:
+            return True
+        if max(self.properties_bytes, other.properties_bytes) > PROPERTIES_BYTES_MAX:
+            return False  # an earlier release stored one: it would take long to parse it each time
+        return halves(self) == halves(other)
 
 
 def check_definition(schema: Schema) -> None:
@@ -112,6 +120,8 @@ def check_definition(schema: Schema) -> None:
         raise InvalidSchema(f"there is no schema of type {schema.type}; there are {', '.join(TYPES)}")
     if len(schema.data) > DEFINITION_BYTES_MAX:
         raise InvalidSchema(f"a schema of {len(schema.data):,} bytes; at most {DEFINITION_BYTES_MAX:,} are allowed")
+    if (size := schema.properties_bytes) > PROPERTIES_BYTES_MAX:
+        raise InvalidSchema(f"a schema with {size:,} bytes of properties; at most {PROPERTIES_BYTES_MAX:,} are allowed")
     if schema.type in AVRO_DEFINED:
         parse_avro(schema.data)
     elif schema.type == KEY_VALUE:
@@ -167,14 +177,16 @@ def halves(schema: Schema) -> tuple[Schema, Schema]:
     return found[0], found[1]
 
 
+@lru_cache(4)
 def _properties(text: str) -> dict[str, str]:
+    """Nobody changes what is returned: the last ones are remembered, as one is compared with many."""
     try:
         found = json.loads(text) if text else {}
-    except ValueError as error:
-        raise InvalidSchema("the properties of a half of a KeyValue schema are no JSON") from error
-    if not isinstance(found, dict):
-        raise InvalidSchema("the properties of a half of a KeyValue schema are no JSON object")
-    return {str(key): str(value) for key, value in found.items()}
+        if isinstance(found, dict):
+            return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchema("the properties of a half of a KeyValue schema are no JSON, or nested too deep") from error
+    raise InvalidSchema("the properties of a half of a KeyValue schema are no JSON object")
 
 
 def root_message(data: bytes) -> str:
@@ -183,7 +195,7 @@ def root_message(data: bytes) -> str:
         found: Any = json.loads(data)
         name, files = found["rootMessageTypeName"], found["fileDescriptorSet"]
         FileDescriptorSet.FromString(base64.b64decode(files, validate=True))
-    except (ValueError, KeyError, TypeError, binascii.Error, DecodeError) as error:
+    except (ValueError, KeyError, TypeError, binascii.Error, DecodeError, RecursionError) as error:
         raise InvalidSchema(
             "a PROTOBUF_NATIVE definition is a JSON object with rootMessageTypeName, rootFileDescriptorName, and "
             "fileDescriptorSet (base64)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker
@@ -13,7 +14,14 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from region_node.schemas import compatibility
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new, strategy_of
-from region_node.schemas.schema_definition import TYPES, InvalidSchema, Schema, check_definition, parse_avro
+from region_node.schemas.schema_definition import (
+    PROPERTIES_BYTES_MAX,
+    TYPES,
+    InvalidSchema,
+    Schema,
+    check_definition,
+    parse_avro,
+)
 from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, REQUIRED, avro, plain
 
 
@@ -196,3 +204,37 @@ def test_definitions_that_make_no_sense(schema: Schema) -> None:
 
 def test_what_is_not_set_means_full() -> None:
     assert strategy_of("UNDEFINED") == strategy_of("") == "FULL" and strategy_of("FORWARD") == "FORWARD"
+
+
+def with_properties(text: str, **more: str) -> Schema:
+    made = key_value(plain("STRING"), plain("STRING"))
+    return replace(made, properties={**made.properties, "key.schema.properties": text, **more})
+
+
+def test_properties_are_parsed_only_where_their_texts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, parsed = json.loads, list[str]()
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
+    own = with_properties('{"a": "1"}')
+    assert own.same(with_properties('{"a": "1"}')) and not own.same(plain("STRING")) and not parsed
+    others = [with_properties(f'{{"a":"{n}"}}') for n in range(10)]
+    assert [own.same(other) for other in others] == [n == 1 for n in range(10)]
+    assert len(parsed) == 11, "its own once"
+    large = json.dumps({"a": "x" * PROPERTIES_BYTES_MAX})
+    parsed.clear()
+    assert with_properties(large).same(with_properties(large)) and not with_properties(large).same(own) and not parsed
+    for schema in (with_properties(large), with_properties("", x=large), Schema(1, "t", b"", {"x": large})):
+        with pytest.raises(InvalidSchema, match="bytes of properties"):
+            check_definition(schema)
+    assert not parsed
+
+
+@pytest.mark.parametrize("text", ("[" * 50_000, '{"a":' * 50_000))
+def test_what_is_nested_too_deep_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchema):
+        with_properties(text[: PROPERTIES_BYTES_MAX - 1000]).same(with_properties(""))
+    for schema in (
+        with_properties(text[: PROPERTIES_BYTES_MAX - 1000]),
+        Schema(TYPES["PROTOBUF_NATIVE"], "t", text.encode()),
+    ):
+        with pytest.raises(InvalidSchema):
+            check_definition(schema)

@@ -58,6 +58,24 @@ def test_small_schemas_and_those_that_are_not_parsed_are_checked_at_once() -> No
     with_checks(NEVER, test)
 
 
+def test_properties_and_native_protobuf_definitions_count_too() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        properties = {"key.schema.properties": '{"a":"' + "x" * AT_ONCE_BYTES + '"}'}
+        native = Schema(20, "t", bytes(AT_ONCE_BYTES // 2))
+        asked = (
+            checks.definition("t", Schema(15, "t", bytes(8), properties)),
+            checks.definition("t", Schema(20, "t", bytes(AT_ONCE_BYTES))),
+            checks.new("t", native, [native, native], "FULL_TRANSITIVE"),
+        )
+        for check in asked:
+            with pytest.raises(MetadataUnavailable, match="no process can be started"):
+                await check
+        with pytest.raises(InvalidSchema, match="bytes of properties"):
+            await checks.definition("t", Schema(15, "t", bytes(8), {"x": "x" * (100 << 10)}))
+
+    with_checks(NEVER, test)
+
+
 def test_large_ones_are_checked_in_one_process_and_each_question_once() -> None:
     async def test(checks: SchemaChecks) -> None:
         await checks.definition("t", LARGE)

@@ -345,7 +345,7 @@ def _encoder(given: Any, name: str, steps: _Steps) -> tuple[Encode, Schema | Non
             definition.encode(),
             {str(key): str(value) for key, value in (info.get("properties") or {}).items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MalformedRequest(f"{name}: expected SchemaInfo with name, type, schema, properties: {error}") from error
     if kind == "BYTES":
         return _text, None
@@ -391,7 +391,7 @@ def _json(value: Any) -> bytes:
     if isinstance(value, str):
         try:
             json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MalformedRequest(f"a payload of a JSON schema is JSON: {error}") from error
         return value.encode()
     return json.dumps(value).encode()

@@ -134,7 +134,7 @@ def _key_value(text: str) -> bytes:
     """{"key": definition, "value": definition} as the wire has it."""
     try:
         given = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict) or set(given) - {"key", "value"}:
         raise Unprocessable('the schema of a KEY_VALUE is a JSON object {"key": definition, "value": definition}')
@@ -152,7 +152,7 @@ def _shown(version: Version, schema: Schema) -> dict[str, Any]:
         for half, each in zip(("key", "value"), halves(schema), strict=True):
             try:
                 shown[half] = json.loads(each.data) if each.data else ""
-            except ValueError:
+            except (ValueError, RecursionError):
                 shown[half] = each.data.decode(errors="replace")
         data = json.dumps(shown)
     else:
