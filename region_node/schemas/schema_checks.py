@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 
 import msgpack
 
@@ -28,6 +30,7 @@ from region_node.schemas.schema_definition import (
     PROTOBUF_NATIVE,
     InvalidSchema,
     Schema,
+    halves,
 )
 from region_node.schemas.schema_worker import CHECKS, FINE, INVALID, question
 
@@ -38,7 +41,11 @@ TIMEOUT_S = 10.0
 WAITING_MAX = 8
 """So many questions of one tenant wait for the process; each holds up to 8 MiB."""
 AT_ONCE_BYTES = 16 << 10
-"""A definition that is not larger is parsed at once: the time grows with its square, up to some 20 ms then."""
+"""A definition that is not larger, nor nested deeper than NESTING_AT_ONCE, is parsed at once: up to some 20 ms."""
+NESTING_AT_ONCE = 100
+"""Objects and lists in one another, of which a record takes three: an error is told of anew at each level, which for
+hundreds takes up to a second.
+"""
 AT_ONCE_PRODUCT = 4 << 20
 """Two definitions are compared at once where the product of their sizes is not larger: two of 2 KiB each. Unions of
 records are compared branch by branch.
@@ -46,6 +53,8 @@ records are compared branch by branch.
 _ANSWERS_MAX = 1024
 _COMMAND = (sys.executable, "-P", "-m", "region_node.schemas.schema_worker")
 _PARSED = AVRO_DEFINED | {KEY_VALUE, PROTOBUF_NATIVE}
+
+_BRACKETS, _STEPS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[][{}]', re.S), {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 class SchemaChecks:
@@ -127,9 +136,7 @@ class SchemaChecks:
                 return wrong, why
         except TimeoutError:
             log.warning("schema.too_costly", extra={"bytes": len(asked)})
-            raise InvalidSchema(
-                f"the schema took longer than {TIMEOUT_S:g} s to be checked: make it smaller, or split it"
-            ) from None
+            return INVALID, f"the schema took longer than {TIMEOUT_S:g} s to be checked: make it smaller, or split it"
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             if self._process is not process:
                 raise MetadataUnavailable("the broker is stopping: look the topic up again") from error
@@ -167,7 +174,26 @@ def _is_small(schema: Schema, compared: Sequence[Schema]) -> bool:
     size, sizes = schema.size_bytes, [each.size_bytes for each in compared if each.type in _PARSED]
     if schema.type == PROTOBUF_NATIVE:
         return size + sum(sizes) <= AT_ONCE_BYTES
-    return max(size, *sizes, 0) <= AT_ONCE_BYTES and size * sum(sizes) <= AT_ONCE_PRODUCT
+    if not (max(size, *sizes, 0) <= AT_ONCE_BYTES and size * sum(sizes) <= AT_ONCE_PRODUCT):
+        return False
+    try:
+        return all(is_parsed_at_once(data) for each in (schema, *compared) for data in _definitions(each))
+    except InvalidSchema:
+        return True  # it has no halves: that is all that is found
+
+
+def _definitions(schema: Schema) -> list[bytes]:
+    return [half.data for half in halves(schema)] if schema.type == KEY_VALUE else [schema.data]
+
+
+def is_parsed_at_once(data: bytes) -> bool:
+    """Whether it takes the event loop no more than some 20 ms to parse an Avro schema."""
+    return len(data) <= AT_ONCE_BYTES and _nesting(data) <= NESTING_AT_ONCE
+
+
+def _nesting(data: bytes) -> int:
+    """How deep objects and lists of a JSON text lie in one another."""
+    return max(accumulate(_STEPS.get(each, 0) for each in _BRACKETS.findall(data)), default=0)
 
 
 def _digest(check: str, schema: Schema, compared: Sequence[Schema], strategy: str) -> bytes:

@@ -100,7 +100,7 @@ class Schema:
 
     @property
     def properties_bytes(self) -> int:
-        """Of the name and the properties."""
+        """How many the name and the properties take."""
         return sum(len(text.encode()) for text in (self.name, *self.properties, *self.properties.values()))
 
     def same(self, other: Schema) -> bool:

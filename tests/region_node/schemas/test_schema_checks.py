@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -15,7 +16,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import SystemClock
 from region_node.schemas import schema_checks
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.schema_checks import AT_ONCE_BYTES, SchemaChecks
+from region_node.schemas.schema_checks import AT_ONCE_BYTES, NESTING_AT_ONCE, SchemaChecks
 from region_node.schemas.schema_definition import InvalidSchema, Schema
 from region_node.schemas.schema_registry import SchemaRegistry
 from tests.region_node.faces.pulsar.harness import settle
@@ -76,6 +77,28 @@ def test_properties_and_native_protobuf_definitions_count_too() -> None:
     with_checks(NEVER, test)
 
 
+def nested(count: int) -> Schema:
+    """So many records in one another."""
+    kind: Any = "int"
+    for number in range(count):
+        kind = {"type": "record", "name": f"R{number}", "fields": [{"name": "f", "type": kind}]}
+    return Schema(4, "t", json.dumps(kind).encode())
+
+
+def test_what_is_nested_deep_is_not_parsed_at_once() -> None:
+    async def test(checks: SchemaChecks) -> None:
+        await checks.definition("t", nested(NESTING_AT_ONCE // 3))
+        half = nested(100).data
+        key_value = Schema(15, "t", bytes(4) + len(half).to_bytes(4, "big") + half, {"value.schema.type": "AVRO"})
+        hidden = Schema(4, "t", half.replace(b'"fields"', b'"x": "]]}}\\"]", "fields"'))
+        for schema in (nested(NESTING_AT_ONCE // 3 + 1), nested(100), key_value, hidden):
+            assert len(schema.data) < AT_ONCE_BYTES
+            with pytest.raises(MetadataUnavailable, match="no process can be started"):
+                await checks.definition("t", schema)
+
+    with_checks(NEVER, test)
+
+
 def test_large_ones_are_checked_in_one_process_and_each_question_once() -> None:
     async def test(checks: SchemaChecks) -> None:
         await checks.definition("t", LARGE)
@@ -111,13 +134,13 @@ def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch:
             return process
 
         checks._started = noted  # type: ignore[method-assign]
-        for _ in range(2):
+        for schema in (LARGE, WIDER, LARGE):
             with pytest.raises(InvalidSchema, match=r"took longer than .*: make it smaller"):
-                await checks.definition("t", LARGE)
+                await checks.definition("t", schema)
             assert checks._process is None
 
     with_checks(SLEEPS, test)
-    assert len(set(made)) == len(made)
+    assert len(set(made)) == len(made) == 2, "the same one again is not tried again"
 
 
 def test_a_process_that_dies_refuses_what_it_was_asked() -> None:

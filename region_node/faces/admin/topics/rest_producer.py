@@ -38,7 +38,7 @@ from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest,
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.schema_checks import AT_ONCE_BYTES
+from region_node.schemas.schema_checks import AT_ONCE_BYTES, NESTING_AT_ONCE, is_parsed_at_once
 from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema, parse_avro
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.admission import check_producer
@@ -398,13 +398,14 @@ def _json(value: Any) -> bytes:
 
 
 def _avro(definition: str, steps: _Steps) -> Encode:
-    if (size := len(definition.encode())) > AT_ONCE_BYTES:
+    data = definition.encode()
+    if not is_parsed_at_once(data):
         raise NotAllowed(
-            f"an AVRO schema of {size:,} bytes; over HTTP payloads are written by {AT_ONCE_BYTES:,} at most: publish "
-            "with a client"
+            f"an AVRO schema of {len(data):,} bytes; over HTTP payloads are written by {AT_ONCE_BYTES:,} at most, "
+            f"nested {NESTING_AT_ONCE} deep: publish with a client"
         )
     try:
-        schema = parse_avro(definition.encode())
+        schema = parse_avro(data)
     except InvalidSchema as error:
         raise MalformedRequest(f"valueSchema is no Avro schema: {error}") from error
     writer = _BoundedWriter(schema, steps)
