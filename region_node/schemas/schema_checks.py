@@ -39,7 +39,9 @@ log = logging.getLogger("region_node.schemas")
 TIMEOUT_S = 10.0
 """Of one question; the process starts within it, too."""
 WAITING_MAX = 8
-"""So many questions of one tenant wait for the process; each holds up to 8 MiB."""
+"""So many different questions of one tenant wait for the process."""
+WAITING_BYTES_MAX = 64 << 20
+"""Of all that wait of one tenant, those with the same question too: each holds up to 8 MiB."""
 AT_ONCE_BYTES = 16 << 10
 """A definition that is not larger, nor nested deeper than NESTING_AT_ONCE, is parsed at once: up to some 20 ms."""
 NESTING_AT_ONCE = 100
@@ -64,8 +66,7 @@ class SchemaChecks:
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
-        self._waiting: dict[str, tuple[asyncio.Lock, int]] = {}
-        """Tenant -> its turn among those of the others, and how many of its questions wait or are asked."""
+        self._waiting: dict[str, _Waiting] = {}
         self._answers: dict[bytes, tuple[str, str]] = {}
         """Digest of a question -> what was answered; the newest."""
 
@@ -95,7 +96,8 @@ class SchemaChecks:
             return
         key = _digest(check, schema, compared, strategy)
         if (found := self._answers.pop(key, None)) is None:
-            async with self._beside_others(tenant):
+            size = schema.size_bytes + sum(each.size_bytes for each in compared)
+            async with self._beside_others(tenant, key, size):
                 found = self._answers.pop(key, None) or await self._answer(question(check, schema, compared, strategy))
         self._answers[key] = found
         if len(self._answers) > _ANSWERS_MAX:
@@ -105,20 +107,33 @@ class SchemaChecks:
             raise (InvalidSchema if wrong == INVALID else IncompatibleSchema)(why)
 
     @asynccontextmanager
-    async def _beside_others(self, tenant: str) -> AsyncIterator[None]:
-        """One question of each tenant at a time waits with those of the others. Raises MetadataUnavailable."""
-        lock, count = self._waiting.get(tenant, (asyncio.Lock(), 0))
-        if count >= WAITING_MAX:
-            raise MetadataUnavailable(f"{count} large schemas of {tenant} wait to be checked at this broker: try again")
-        self._waiting[tenant] = lock, count + 1
+    async def _beside_others(self, tenant: str, key: bytes, size: int) -> AsyncIterator[None]:
+        """One question of each tenant at a time waits with those of the others, and of those that are the same one;
+        who has waited for that looks for its answer. Raises MetadataUnavailable.
+        """
+        own = self._waiting.setdefault(tenant, _Waiting())
+        same, count = own.questions.get(key, (asyncio.Lock(), 0))
+        if len(own.questions) + (not count) > WAITING_MAX or (own.size and own.size + size > WAITING_BYTES_MAX):
+            waiting = sum(each for _, each in own.questions.values())
+            raise MetadataUnavailable(
+                f"{waiting} large schemas of {tenant} wait to be checked at this broker: try again"
+            )
+        own.questions[key], own.size = (same, count + 1), own.size + size
         try:
-            async with lock, self._lock:
-                yield
+            async with same:
+                if key in self._answers:
+                    yield
+                else:
+                    async with own.lock, self._lock:
+                        yield
         finally:
-            _, count = self._waiting[tenant]
+            _, count = own.questions[key]
+            own.size -= size
             if count > 1:
-                self._waiting[tenant] = lock, count - 1
+                own.questions[key] = same, count - 1
             else:
+                del own.questions[key]
+            if not own.questions:
                 del self._waiting[tenant]
 
     async def _answer(self, asked: bytes) -> tuple[str, str]:
@@ -162,6 +177,17 @@ class SchemaChecks:
                 why = f"no process can be started to check large schemas ({error}): try again"
                 raise MetadataUnavailable(why) from error
         return self._process
+
+
+class _Waiting:
+    """What waits of one tenant."""
+
+    __slots__ = ("lock", "questions", "size")
+
+    def __init__(self) -> None:
+        self.lock, self.size = asyncio.Lock(), 0
+        self.questions: dict[bytes, tuple[asyncio.Lock, int]] = {}
+        """Digest -> the turn of those that ask the same, and how many they are."""
 
 
 def _is_small(schema: Schema, compared: Sequence[Schema]) -> bool:

@@ -100,7 +100,7 @@ class Schema:
 
     @property
     def properties_bytes(self) -> int:
-        """How many the name and the properties take."""
+        """Counts the name and the properties, as they are stored."""
         return sum(len(text.encode()) for text in (self.name, *self.properties, *self.properties.values()))
 
     def same(self, other: Schema) -> bool:

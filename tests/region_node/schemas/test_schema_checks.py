@@ -193,6 +193,32 @@ def test_what_a_topic_has_already_is_not_checked_again() -> None:
     asyncio.run(main())
 
 
+def test_only_different_questions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_checks, "WAITING_BYTES_MAX", 50 * LARGE.size_bytes)
+
+    async def test(checks: SchemaChecks) -> None:
+        asked, go_on = list[bytes](), asyncio.Event()
+
+        async def answer(given: bytes) -> tuple[str, str]:
+            asked.append(given)
+            await go_on.wait()
+            return "", ""
+
+        checks._answer = answer  # type: ignore[method-assign]
+        asking = [asyncio.ensure_future(checks.definition("t", LARGE)) for _ in range(50)]
+        await settle()
+        with pytest.raises(MetadataUnavailable, match="50 large schemas of t wait"):
+            await checks.definition("t", LARGE)
+        asking[0].cancel()
+        await settle()
+        assert len(asked) == 2, "the next one asks in its place"
+        go_on.set()
+        await asyncio.gather(*asking[1:])
+        assert len(asked) == 2 and not checks._waiting
+
+    with_checks(NEVER, test)
+
+
 def test_tenants_take_turns() -> None:
     async def test(checks: SchemaChecks) -> None:
         asked, go_on = list[bytes](), asyncio.Event()

@@ -260,7 +260,7 @@ class _Steps:
         self._of_message, self._left = 0, REQUEST_STEPS_MAX
 
     def spend(self, steps: int) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed where there are too many of the message, or of the request."""
         self._of_message += steps
         if self._of_message > min(MESSAGE_STEPS_MAX, self._left):
             raise NotAllowed(
