@@ -13,14 +13,16 @@ import asyncio
 import hashlib
 import logging
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import accumulate
 
 import msgpack
 
 from heliograph.model.errors import MetadataUnavailable
+from region_node.runtime.module_command import module_command
 from region_node.schemas.compatibility import ALWAYS, IncompatibleSchema
 from region_node.schemas.schema_definition import (
     AVRO_DEFINED,
@@ -32,12 +34,12 @@ from region_node.schemas.schema_definition import (
     Schema,
     halves,
 )
-from region_node.schemas.schema_worker import CHECKS, FINE, INVALID, question
+from region_node.schemas.schema_worker import CHECKS, FINE, INVALID, READY, question
 
 log = logging.getLogger("region_node.schemas")
 
 TIMEOUT_S = 10.0
-"""Of one question; the process starts within it, too."""
+"""Of one question, and of the start of the process."""
 WAITING_MAX = 8
 """So many different questions of one tenant wait for the process."""
 WAITING_BYTES_MAX = 64 << 20
@@ -53,7 +55,9 @@ AT_ONCE_PRODUCT = 4 << 20
 records are compared branch by branch.
 """
 _ANSWERS_MAX = 1024
-_COMMAND = (sys.executable, "-P", "-m", "region_node.schemas.schema_worker")
+_COMMAND = module_command(sys.executable, "region_node.schemas.schema_worker")
+_ENDS_S = 1.0
+"""So long it is waited for how a process ended that says nothing any more."""
 _PARSED = AVRO_DEFINED | {KEY_VALUE, PROTOBUF_NATIVE}
 
 _BRACKETS, _STEPS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[][{}]', re.S), {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
@@ -137,11 +141,11 @@ class SchemaChecks:
                 del self._waiting[tenant]
 
     async def _answer(self, asked: bytes) -> tuple[str, str]:
-        """What the process answers. Raises InvalidSchema, MetadataUnavailable (it cannot be started)."""
+        """What the process answers. Raises MetadataUnavailable (it cannot be started, or was killed)."""
         whole = False
         try:
+            process = await self._started()
             async with asyncio.timeout(TIMEOUT_S):
-                process = await self._started()
                 assert process.stdin is not None and process.stdout is not None
                 process.stdin.write(asked)
                 await process.stdin.drain()
@@ -155,9 +159,13 @@ class SchemaChecks:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             if self._process is not process:
                 raise MetadataUnavailable("the broker is stopping: look the topic up again") from error
-            log.warning("schema.check_failed", extra={"bytes": len(asked), "error": repr(error)})
-            why = "the schema could not be checked: it takes too much memory, or it failed otherwise"
-            raise InvalidSchema(why) from error
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ENDS_S):
+                    await process.wait()
+            log.warning("schema.check_failed", extra={"bytes": len(asked), "ended": process.returncode})
+            if process.returncode == -signal.SIGKILL:  # as where the machine has no memory left
+                raise MetadataUnavailable("the process that checks large schemas was killed: try again") from error
+            return INVALID, "the schema could not be checked: make it smaller, or split it"
         finally:
             if not whole:  # also where nobody waits any more: what it would answer next is of this one
                 await self.close()
@@ -174,9 +182,18 @@ class SchemaChecks:
                 self._process = await starting
                 raise
             except OSError as error:
-                why = f"no process can be started to check large schemas ({error}): try again"
-                raise MetadataUnavailable(why) from error
+                raise _not_started(error) from error
+            assert self._process.stdout is not None
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._process.stdout.readexactly(len(READY))
+            except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+                raise _not_started(error) from error
         return self._process
+
+
+def _not_started(error: Exception) -> MetadataUnavailable:
+    return MetadataUnavailable(f"no process can be started to check large schemas ({error!r}): try again")
 
 
 class _Waiting:

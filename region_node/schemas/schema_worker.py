@@ -3,6 +3,7 @@
 Is: questions on its standard input, answers on its standard output, one at a time. Isn't: who asks, or for how long it
 is waited for (`schema_checks`).
 
+    READY, once; then
     u32 size | msgpack     question: [check, schema, [schema that is there, ...], strategy]
                            schema: [type, name, data, {properties}]
                            answer: [what is wrong, why]: "" (nothing), "invalid", "incompatible"
@@ -27,6 +28,8 @@ CHECKS: dict[str, Callable[[Schema, Sequence[Schema], str], None]] = {
     "consumer": check_consumer,
 }
 FINE, INVALID, INCOMPATIBLE = "", "invalid", "incompatible"
+READY = b"R"
+"""The process could import what it needs: what it dies of from now on is what it was asked, or was done to it."""
 _MEMORY_BYTES_MAX = 2 << 30
 _TEXT_MAX = 1000
 _NICENESS = 5
@@ -50,6 +53,8 @@ def answered(asked: bytes) -> bytes:
         found = INVALID, str(error)[:_TEXT_MAX]
     except IncompatibleSchema as error:
         found = INCOMPATIBLE, str(error)[:_TEXT_MAX]
+    except (MemoryError, RecursionError):
+        found = INVALID, "the schema takes too much memory to be checked, or is nested too deep: make it smaller"
     parse_avro.cache_clear()  # what was parsed may take a hundred times its size
     packed: bytes = msgpack.packb(found)
     return packed
@@ -63,6 +68,8 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
     os.nice(_NICENESS)
     given, taken = sys.stdin.buffer, sys.stdout.buffer
+    taken.write(READY)
+    taken.flush()
     while len(head := given.read(4)) == 4:
         asked = given.read(int.from_bytes(head, "big"))
         signal.alarm(_SECONDS_MAX)  # it ends by itself, too, where whoever asked was killed meanwhile

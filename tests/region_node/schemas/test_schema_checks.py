@@ -5,31 +5,40 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import msgpack
 import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import SystemClock
-from region_node.schemas import schema_checks
+from region_node.schemas import schema_checks, schema_worker
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_checks import AT_ONCE_BYTES, NESTING_AT_ONCE, SchemaChecks
 from region_node.schemas.schema_definition import InvalidSchema, Schema
 from region_node.schemas.schema_registry import SchemaRegistry
+from region_node.schemas.schema_worker import READY
 from tests.region_node.faces.pulsar.harness import settle
 from tests.region_node.schemas.definitions import INT, LONG, OPTIONAL, REQUIRED, avro, plain
 
 PADDING = {"name": "p", "type": "int", "doc": "x" * AT_ONCE_BYTES, "default": 0}
 LARGE, WIDER, OTHER = (avro(PADDING, *fields) for fields in ((INT,), (INT, OPTIONAL), (INT, REQUIRED)))
-SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
+
+
+def script(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", f"import os, signal, time; {text}")
+
+
+SAYS_READY = f"os.write(1, {READY!r}); "
+SLEEPS = script(SAYS_READY + "time.sleep(600)")
 NEVER = ("/nowhere/to/be/found",)
 TOPIC = TopicName.parse("persistent://public/default/t")
 
 
-def with_checks(command: tuple[str, ...], test: Callable[[SchemaChecks], Coroutine[Any, Any, None]]) -> None:
+def with_checks(command: Sequence[str], test: Callable[[SchemaChecks], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         checks = SchemaChecks(command)
         try:
@@ -143,13 +152,35 @@ def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch:
     assert len(set(made)) == len(made) == 2, "the same one again is not tried again"
 
 
-def test_a_process_that_dies_refuses_what_it_was_asked() -> None:
+@pytest.mark.parametrize("text", (SAYS_READY + "os.read(0, 9)", SAYS_READY + "os.abort()"))
+def test_a_process_that_dies_of_what_it_was_asked_refuses_it(text: str) -> None:
     async def test(checks: SchemaChecks) -> None:
-        with pytest.raises(InvalidSchema, match="could not be checked"):
-            await checks.definition("t", LARGE)
-        assert checks._process is None
+        for command in (script(text), NEVER):
+            checks._command = command
+            with pytest.raises(InvalidSchema, match="could not be checked"):
+                await checks.definition("t", LARGE)
+            assert checks._process is None
 
-    with_checks((sys.executable, "-S", "-c", ""), test)
+    with_checks(NEVER, test)
+
+
+@pytest.mark.parametrize("text", ("", "raise ImportError", SAYS_READY + "os.kill(os.getpid(), signal.SIGKILL)"))
+def test_a_process_that_cannot_start_or_is_killed_says_nothing_of_the_schema(text: str) -> None:
+    async def test(checks: SchemaChecks) -> None:
+        with pytest.raises(MetadataUnavailable, match="try again"):
+            await checks.definition("t", LARGE)
+        assert checks._process is None and not checks._answers and not checks._waiting
+
+    with_checks(script(text), test)
+
+
+def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setitem(schema_worker.CHECKS, "definition", check)
+    found = schema_worker.answered(schema_worker.question("definition", LARGE, (), "")[4:])
+    assert msgpack.unpackb(found)[0] == schema_worker.INVALID
 
 
 def test_who_gives_up_leaves_no_process_behind_and_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
