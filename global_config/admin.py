@@ -413,7 +413,7 @@ class ConfigAdmin:
                     f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to "
                     f"{new.bundles} afterwards"
                 )
-            checked(new.policies)
+            checked(new.policies, old.policies)
             checks = await self._references(name, new)
             if await self._committed([Put(keys.namespace(name), new.encode(), version), *checks, Put(keys.GUARD, b"")]):
                 return new
@@ -516,8 +516,9 @@ class ConfigAdmin:
     ) -> tuple[TopicPolicies, TopicPolicies]:
 
         def checked_change(old: TopicPolicies | None) -> TopicPolicies | None:
-            after = change(old or TopicPolicies())
-            checked(after.policies)
+            known = old or TopicPolicies()
+            after = change(known)
+            checked(after.policies, known.policies)
             return None if after == TopicPolicies() else after
 
         key = keys.topic_policies(str(TopicName.parse(topic)))

@@ -104,7 +104,7 @@ class DeferredEdits:
         """topic: its full name. (before, after), as this region has them. Raises NotAllowed, MetadataUnavailable."""
         before = self._view.topic_policies(topic) or TopicPolicies()
         after = change(before)
-        checked(after.policies)
+        checked(after.policies, before.policies)
         await self._keep(keys.topic_policies(topic), flat(before), flat(after), by)
         return before, after
 
@@ -123,7 +123,7 @@ class DeferredEdits:
                 f"only policies of {name!r} can be changed while the global configuration cannot be reached: regions, "
                 "grants, and bundles wait"
             )
-        checked(after.policies)
+        checked(after.policies, before.policies)
         await self._keep(keys.namespace(name), before.policies, after.policies, by)
         return after
 
@@ -306,13 +306,16 @@ def _opened(key: str, blob: bytes | None) -> tuple[dict[str, Any], Callable[[dic
     if key.startswith(keys.NAMESPACES):
         assert blob is not None
         namespace = NamespacePolicies.decode(blob)
-        return namespace.policies, lambda fields: replace(namespace, policies=checked(fields)).encode()
-    return flat(TopicPolicies() if blob is None else TopicPolicies.decode(blob)), lambda fields: topic_of(
-        fields
-    ).encode()
+        return namespace.policies, lambda fields: replace(
+            namespace, policies=checked(fields, namespace.policies)
+        ).encode()
+    topic = TopicPolicies() if blob is None else TopicPolicies.decode(blob)
+    return flat(topic), lambda fields: topic_of(fields, topic.policies).encode()
 
 
-def topic_of(fields: dict[str, Any]) -> TopicPolicies:
-    """Makes a topic's policies of their fields. Raises NotAllowed where one has a value that it may not have."""
+def topic_of(fields: dict[str, Any], before: dict[str, Any]) -> TopicPolicies:
+    """Makes a topic's policies of their fields. before: those that it has (`checked`). Raises NotAllowed where one has
+    a value that it may not have.
+    """
     policies = {name: value for name, value in fields.items() if name != PROPERTIES}
-    return TopicPolicies(policies=checked(policies), properties=fields.get(PROPERTIES, {}))
+    return TopicPolicies(policies=checked(policies, before), properties=fields.get(PROPERTIES, {}))

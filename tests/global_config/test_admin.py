@@ -21,6 +21,7 @@ from global_config.write_retries import PATIENCE_S, PAUSE_MAX_S
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import OPS_MAX, Op, Put
 from heliograph.model.configuration import configuration_records as policies
+from heliograph.model.configuration import policy_table
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
     NamespacePolicies,
@@ -30,6 +31,7 @@ from heliograph.model.configuration.configuration_records import (
     TenantInfo,
     TenantQuota,
 )
+from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import (
     AlreadyExists,
     CorruptData,
@@ -40,6 +42,8 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.feature_levels import SEALED_TENANTS
+from region_node.topics.policies.policy_book import PolicyBook
+from tests.region_node.topics.fake_storage import FakeView
 
 
 def run(main: Callable[[EmbeddedStore, ConfigAdmin], Coroutine[Any, Any, None]]) -> None:
@@ -259,6 +263,37 @@ def test_policies_change_by_compare_and_set() -> None:
         wrong = {"persistence": {"bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 2, "bookkeeperEnsemble": 2}}
         await refused(NotAllowed, "ack quorum", admin.update_namespace("t/n", lambda p: replace(p, policies=wrong)))
         await refused(NotFound, "t/x", admin.update_namespace("t/x", lambda p: p))
+
+    run(main)
+
+
+def test_policies_above_their_bound_can_be_taken_back_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = "persistent://t/n/x"
+
+    def rates(count: int) -> dict[str, Any]:
+        return checked({"dispatchRateOfSubscriptions": {f"s{number}": {} for number in range(count)}})
+
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+
+        async def at_topic(wanted: dict[str, Any]) -> None:
+            await admin.change_topic_policies(topic, lambda p: replace(p, policies=wanted))
+
+        async def at_namespace(wanted: dict[str, Any]) -> None:
+            await admin.update_namespace("t/n", lambda p: replace(p, policies=wanted))
+
+        book = PolicyBook(store, FakeView(), {})
+
+        async def in_region(wanted: dict[str, Any]) -> None:
+            await book.change_topic(topic, lambda p: replace(p, policies=wanted))
+
+        bound, few, many = policy_table.POLICIES_BYTES_MAX, rates(8), rates(9)
+        for change in (at_topic, at_namespace, in_region):
+            await change(many)
+            monkeypatch.setattr(policy_table, "POLICIES_BYTES_MAX", 100)
+            await change(few)
+            await refused(NotAllowed, "unset some", change(many))
+            monkeypatch.setattr(policy_table, "POLICIES_BYTES_MAX", bound)
 
     run(main)
 

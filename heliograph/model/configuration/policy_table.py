@@ -276,8 +276,10 @@ BY_NAME: dict[str, Policy] = {policy.name: policy for policy in POLICIES}
 BY_BROKER: dict[str, Policy] = {policy.broker: policy for policy in POLICIES if policy.broker}
 
 
-def checked(level: Level) -> dict[str, Any]:
-    """Every policy of one level as it is stored. Raises NotAllowed (also above POLICIES_BYTES_MAX)."""
+def checked(level: Level, before: Level | None = None) -> dict[str, Any]:
+    """Every policy of one level as it is stored. Raises NotAllowed (also above POLICIES_BYTES_MAX, and above the size
+    of what there was before: an earlier release stored more, of which some may be taken back).
+    """
     unknown = [name for name in level if name not in BY_NAME]
     if unknown:
         raise NotAllowed(f"there is no policy {unknown[0]!r}; there are {', '.join(BY_NAME)}")
@@ -293,7 +295,7 @@ def checked(level: Level) -> dict[str, Any]:
         raise NotAllowed(
             "the backlog quota must be below the retention in size and time: raise the one, or lower the other"
         )
-    if (size := len(json.dumps(out))) > POLICIES_BYTES_MAX:
+    if (size := len(json.dumps(out))) > max(POLICIES_BYTES_MAX, 0 if before is None else len(json.dumps(before))):
         raise NotAllowed(
             f"policies of {size:,} bytes at one namespace or topic; {POLICIES_BYTES_MAX:,} are allowed: unset some, or "
             "set them for fewer subscriptions"

@@ -190,7 +190,7 @@ class PolicyBook:
             after = change(before)
             if after == before:
                 return before, after
-            checked(after.policies)
+            checked(after.policies, before.policies)
             try:
                 await self._meta.put(key, after.encode(), expected=version)
             except (VersionConflict, OutcomeUnknown) as error:
