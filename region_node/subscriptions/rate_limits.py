@@ -214,6 +214,10 @@ class PublishGate:
         self._hold(reader)
         return self._wait_s()
 
+    def leave(self, reader: PausableReader) -> None:
+        """A publisher that `hold` had wait does so no more."""
+        self._held.pop(reader, None)
+
     def _hold(self, reader: PausableReader) -> None:
         if reader not in self._held:
             self._held[reader] = None

@@ -172,21 +172,26 @@ class _Waiting:
 
 async def _let_in(topic: Topic) -> None:
     """Returns once the rates let something in. Raises RateExceeded where that takes longer than RATE_WAIT_S."""
-    wait_s = 0.0
+    wait_s, waiting = 0.0, _Waiting()
     try:
         async with asyncio.timeout(RATE_WAIT_S):
-            while (gate := topic.publish_gate) is not None and (wait_s := gate.hold(waiting := _Waiting())) > 0:
+            while (gate := topic.publish_gate) is not None and (wait_s := gate.hold(waiting)) > 0:
                 await waiting.let_go.wait()
+                waiting.let_go.clear()
     except TimeoutError:
         raise RateExceeded(
             f"{topic.text} takes no more for now, its publish rate or that of its resource group is used up: try again "
             f"in {wait_s:.1f} s"
         ) from None
+    finally:
+        if gate is not None:
+            gate.leave(waiting)
 
 
 async def _published(topic: Topic, run: Run) -> Segments:
-    """Once it is durable. Raises RateExceeded, and what the append failed with."""
+    """Once it is durable. Raises RateExceeded, ProducerBusy, and what the append failed with."""
     await _let_in(topic)
+    topic.producers.check_shared()  # one may have taken it meanwhile
     done: asyncio.Future[Segments] = asyncio.get_running_loop().create_future()
 
     def settle(answered: Segments | None, error: HeliographError | None) -> None:

@@ -137,7 +137,26 @@ def test_what_is_published_waits_for_the_rates_of_its_topic(monkeypatch: pytest.
         answer = await post(admin, texts(2))
         assert [row["errorCode"] for row in answer["messagePublishResults"]] == [2, 2]
         assert "publish rate" in answer["messagePublishResults"][0]["errorMsg"] and len(entries(broker)) == 90
-        assert admin.usage.of("public").messages_in == 90
+        assert admin.usage.of("public").messages_in == 90 and not gate._held
+
+    with_broker(test)
+
+
+def test_what_has_waited_is_not_published_where_a_producer_has_the_topic_for_itself_meanwhile() -> None:
+    async def test(broker: Broker) -> None:
+        rate = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"publishRate": rate}))
+        admin = Admin(broker)
+        await post(admin, texts(30))
+        posting = asyncio.ensure_future(post(admin, texts(1)))
+        await settle()
+        topic = broker.topics.loaded[TOPIC]
+        topic.producers._exclusive = cast(Any, object())
+        gate = topic.publish_gate
+        assert gate is not None
+        gate.open()
+        (result,) = (await posting)["messagePublishResults"]
+        assert "an exclusive producer" in result["errorMsg"] and len(entries(broker)) == 30
 
     with_broker(test)
 
