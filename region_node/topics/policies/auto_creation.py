@@ -100,8 +100,7 @@ class Creation:
         member = 0 <= name.partition < self._view.partitions(str(name.partitioned))
 
         async def there(namespaces: Sequence[str]) -> int:
-            stored = [await self._count(namespace) for namespace in namespaces]
-            return max(sum(stored), 0 if member else sum(map(declared, namespaces)))
+            return sum([max(await self._count(each), 0 if member else declared(each)) for each in namespaces])
 
         if of_tenant and (count := await there(self._view.namespaces(name.tenant))) + (partitions or 1) > of_tenant:
             raise TooManyTopics(

@@ -40,6 +40,21 @@ def test_partitions_count_from_when_they_are_declared_on(of: str) -> None:
     with_broker(test)
 
 
+def test_what_is_stored_in_one_namespace_and_declared_in_another_counts_together_for_a_tenant() -> None:
+    async def test(broker: Broker) -> None:
+        broker.view.set("public/other", NamespacePolicies(regions=("us",)))
+        broker.view.counts["persistent://public/other/parted"] = 2
+        for number in range(2):
+            await broker.topics.get(f"{TOPIC}{number}", create=True)
+        broker.view.quotas["public"] = TenantQuota(max_topics=5)
+        await broker.topics.creation.check_room(NAME)
+        broker.view.quotas["public"] = TenantQuota(max_topics=4)
+        with pytest.raises(TooManyTopics, match="public has 4 topics"):
+            await broker.topics.creation.check_room(NAME)
+
+    with_broker(test)
+
+
 def test_a_client_declares_no_more_partitions_than_there_is_room_for() -> None:
     made = list[tuple[str, int]]()
 
