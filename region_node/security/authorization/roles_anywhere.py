@@ -48,6 +48,8 @@ class RolesAnywhere:
         self._found = {operation: Anywhere(Counter(), set()) for operation in _GRANTED}
         self._counted: dict[str, dict[AclOperation, frozenset[str]]] = {}
         """Tenant, or namespace -> the roles that are counted of it."""
+        self._tenants = set[str]()
+        """Those that were there: of another one no namespace counts."""
         self._stale: dict[str, None] | None = None
         """Tenants and namespaces that have changed since; None: nothing was read yet."""
 
@@ -61,11 +63,14 @@ class RolesAnywhere:
     def of(self, operation: AclOperation) -> Anywhere:
         """Reads what has changed first. operation: WRITE or READ."""
         if self._stale is None:
-            tenants = self._view.tenants()
-            self._stale = dict.fromkeys([*tenants, *(each for name in tenants for each in self._view.namespaces(name))])
+            self._stale = dict.fromkeys(self._view.tenants())
         stale, self._stale = self._stale, {}
         for place in stale:
             self._count(place)
+            if "/" not in place and (self._view.tenant(place) is None) is (place in self._tenants):
+                self._tenants ^= {place}
+                for namespace in self._view.namespaces(place):
+                    self._count(namespace)
         return self._found[operation]
 
     def _count(self, place: str) -> None:
@@ -90,7 +95,7 @@ class RolesAnywhere:
             reading = operation is AclOperation.READ  # by some group, too
             for resource in (Resource.TOPIC, Resource.GROUP) if reading else (Resource.TOPIC,):
                 yield from self._acls.roles(place, resource, operation)
-        elif (policies := self._view.namespace(place)) is not None:
+        elif self._view.tenant(place.partition("/")[0]) is not None and (policies := self._view.namespace(place)):
             for grants in (policies.permissions, *policies.topic_permissions.values()):
                 yield from (
                     role for role, actions in grants.items() if _GRANTED[operation] in actions and role != ANYBODY

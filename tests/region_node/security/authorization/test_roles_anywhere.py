@@ -47,6 +47,8 @@ def change(view: View, rng: random.Random) -> str:
     match rng.randrange(3):
         case 0:
             view.of_tenants[tenant] = TenantInfo(admin_roles=tuple(role for role in roles if role != ANYBODY))
+            if not roles:
+                del view.of_tenants[tenant]
             return keys.tenant(tenant)
         case 1:
             operation = rng.choice([WRITE, READ, AclOperation.ALL])
