@@ -67,30 +67,32 @@ class ProducerMessages(TypedDict):
 
 
 async def produce(admin: Admin, request: web.Request, given: ProducerMessages) -> Any:
-    name = admin.topic(request)
+    name, steps = admin.topic(request), _Steps()
     count = admin.view.partitions(str(name))
     if "partition" in request.match_info:
         index = number(request.match_info["partition"], "partition")
         if not 0 <= index < count:
             raise NotAllowed(f"{name} has {count} partition(s): there is no partition {index}")
-        return await _publish(admin, name.with_partition(index), given)
+        return await _publish(admin, name.with_partition(index), given, steps)
     if not count:
-        return await _publish(admin, name, given)
+        return await _publish(admin, name, given, steps)
     results: list[Any] = [None] * len(given["messages"])
     version = 0
     for index, places in _spread(given["messages"], count).items():
         part, some = name.with_partition(index), given.copy()
         some["messages"] = [given["messages"][place] for place in places]
-        answer = await _at_owner(admin, name, part, index, some)
+        answer = await _at_owner(admin, name, part, index, some, steps)
         version = answer["schemaVersion"]
         for place, result in zip(places, answer["messagePublishResults"], strict=True):
             results[place] = result
     return {"messagePublishResults": results, "schemaVersion": version}
 
 
-async def _at_owner(admin: Admin, name: TopicName, part: TopicName, index: int, given: ProducerMessages) -> Any:
+async def _at_owner(
+    admin: Admin, name: TopicName, part: TopicName, index: int, given: ProducerMessages, steps: _Steps
+) -> Any:
     try:
-        return await _publish(admin, part, given)
+        return await _publish(admin, part, given, steps)
     except OwnedElsewhere as where:
         path = f"/topics/{name.domain}/{name.namespace}/{quote(name.local, safe='')}/partitions/{index}"
         return await admin.call(where.record, "POST", path, given)
@@ -105,7 +107,7 @@ def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list
     return out
 
 
-async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> Any:
+async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps: _Steps) -> Any:
     """All of it in one run. Raises OwnedElsewhere, MalformedRequest, NotAllowed, and what a producer would be refused
     with."""
     text = await admin.here(name)
@@ -113,7 +115,7 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages) -> An
     producer = str(given.get("producerName") or _NAME)
     check_producer(topic, producer, encrypted=False)
     topic.producers.check_shared()
-    steps, pace = _Steps(), RowPace()
+    pace = RowPace()
     encode_key, _ = _encoder(given.get("keySchema"), "keySchema", steps)
     encode, schema = _encoder(given.get("valueSchema"), "valueSchema", steps)
     try:

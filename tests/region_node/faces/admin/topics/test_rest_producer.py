@@ -372,6 +372,18 @@ def test_avro_payloads_are_written_as_by_avro_itself() -> None:
             encode(wrong)
 
 
+def test_all_partitions_of_a_request_have_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker) -> None:
+        monkeypatch.setattr(rest_producer, "REQUEST_STEPS_MAX", 3000)
+        broker.view.counts[TOPIC] = 4
+        schema = {"type": "AVRO", "schema": json.dumps({"type": "array", "items": avro_kinds()})}
+        await post(Admin(broker), [{"payload": [1] * 30}] * 4, valueSchema=schema)
+        with pytest.raises(NotAllowed, match="publish fewer in a request"):
+            await post(Admin(broker), [{"payload": [1] * 40}] * 4, valueSchema=schema)
+
+    with_broker(test)
+
+
 FIELDS = [{"name": f"f{n}", "type": ["null", "int"]} for n in range(5)]
 
 
