@@ -10,9 +10,9 @@ import contextlib
 
 import pytest
 
+from tests.system.go_suite import suite
 from tests.system.object_store import versitygw
 from tests.system.programs import helm, kubeconform, pulsarctl, tofu
-from tests.system.test_go_client import suite
 
 
 def main() -> None:
