@@ -21,7 +21,7 @@ from region_node.runtime.cursor_ports import CursorPort, LedgerPort, Piece
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed_delivery import Wheel
-from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES
+from region_node.subscriptions.dispatcher import PASS_BYTES, PASS_ENTRIES, READ_ENTRIES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
 from region_node.subscriptions.shared_dispatcher import SharedDispatcher
 from region_node.subscriptions.sticky_keys import (
@@ -200,13 +200,10 @@ class KeySharedDispatcher(SharedDispatcher):
         ledger, first, run = piece
         hashes = [self._hash(part) for part in run.parts]
         at = 0
-        spare: Consumer | None = None
         while at < run.count and not self.blocked and len(self._replaying) < LOOK_AHEAD_MAX:
             owner = self.ranges.owner(hashes[at])
             if owner is None or not self._room(owner) or not self._next_of_its_hash(hashes[at], owner):
-                if spare is None or not self._room(spare):
-                    spare = next((c for c in self.consumers if self._room(c)), None)
-                if spare is None:
+                if not self._anybody_has_room():
                     break
                 self._wait((ledger, first + at), hashes[at])
                 at += 1
@@ -264,14 +261,16 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _give_waiting(self) -> None:
         missing: Position | None = None
+        looked = 0
         for hashed in list(self._waiting):
-            if self.blocked:
+            if self.blocked or looked >= PASS_ENTRIES:
                 break
             owner = self.ranges.owner(hashed)
             if owner is None or not self._room(owner) or not (self.out_of_order or self._free(hashed, owner)):
                 continue
             heap = self._waiting[hashed]
-            while heap and self._room(owner):
+            while heap and looked < PASS_ENTRIES and self._room(owner):
+                looked += 1
                 position = heap[0]
                 if position in self._replaying and not self.cursor.is_acked(position):
                     run = self._find(position)
@@ -294,6 +293,8 @@ class KeySharedDispatcher(SharedDispatcher):
                 heappop(heap)
             if not heap:
                 del self._waiting[hashed]
+        if looked >= PASS_ENTRIES:
+            self.wake()
         if missing is not None and not self._reading:
             self._reading = True
             generation, start = self._generation, missing

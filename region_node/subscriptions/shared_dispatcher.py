@@ -9,6 +9,7 @@ Where only one consumer has room it gets whole ranges: nothing is decided an ent
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, nsmallest
 
@@ -20,7 +21,7 @@ from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.subscriptions.chunked_messages import Chunk, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed_delivery import LATEST_MS, Delayed, Wheel, delayed_entries
-from region_node.subscriptions.dispatcher import PASS_BYTES, READ_ENTRIES, Dispatcher
+from region_node.subscriptions.dispatcher import PASS_BYTES, PASS_ENTRIES, READ_ENTRIES, Dispatcher
 from region_node.subscriptions.filters import RESCHEDULE_MS
 
 UNACKED_CONSUMER_MAX = 50_000
@@ -56,6 +57,10 @@ class SharedDispatcher(Dispatcher):
         self.delaying = True
         """False: what is to be delivered later goes out at once."""
         self._dealt = 0
+        self._level: list[Consumer] = []
+        """Those of one priority level that have room, as far as is known: of this pass."""
+        self._next_levels: list[Consumer] | None = None
+        """Those behind them; None: nobody was asked yet in this pass."""
         self._chunks: ChunkHolders | None = None
         self._replay: list[Position] = []
         self._replaying: dict[Position, None] = {}
@@ -199,10 +204,29 @@ class SharedDispatcher(Dispatcher):
             and (self.throttle is None or self.throttle.messages() > 0)
         )
 
-    def _ready_consumers(self) -> list[Consumer]:
-        """Those with room in the first priority level that has any."""
-        ready = [c for c in self.consumers if self._room(c)]
-        return [c for c in ready if c.priority == ready[0].priority] if ready else ready
+    def run_ready(self) -> None:
+        try:
+            super().run_ready()
+        finally:
+            self._level, self._next_levels = [], None
+
+    def _to_next_level(self) -> list[Consumer]:
+        """Those with room in the first priority level that has any: each consumer is asked once a pass, as nobody gets
+        room in it.
+        """
+        if self._next_levels is None:
+            self._next_levels = [c for c in self.consumers if self._room(c)]
+        ready = self._next_levels
+        size = bisect_right(ready, ready[0].priority, key=lambda c: c.priority) if ready else 0
+        self._level, self._next_levels = ready[:size], ready[size:]
+        return self._level
+
+    def _anybody_has_room(self) -> bool:
+        while ready := self._level or self._to_next_level():
+            if self._room(ready[-1]):
+                return True
+            ready.pop()
+        return False
 
     def _limit(self) -> int:
         if self.blocked:
@@ -246,20 +270,17 @@ class SharedDispatcher(Dispatcher):
         ledger, first, run = piece
         chunks = chunked_entries(run) if len(self.consumers) > 1 and not self.volatile else _NO_CHUNKS
         given = 0
-        ready: list[Consumer] = []
-        while given < run.count and not self.blocked:
-            if not ready or given in chunks:
-                ready = self._ready_consumers()
-            if not ready:
-                break
+        while given < run.count and not self.blocked and (ready := self._level or self._to_next_level()):
+            self._dealt += len(ready) > 1
+            turn = self._dealt % len(ready)
+            consumer = ready[turn]
+            if not self._room(consumer):  # others are asked when it is their turn
+                del ready[turn]
+                continue
             if given in chunks:
-                if not self._give_chunk(chunks[given], ledger, first + given, run.cut(given, given + 1), ready):
+                if not self._give_chunk(chunks[given], ledger, first + given, run.cut(given, given + 1), consumer):
                     break
                 given += 1
-                continue
-            consumer = ready[0] if len(ready) == 1 else self._next_of(ready)
-            if not self._room(consumer):  # others are asked when it is their turn
-                ready.remove(consumer)
                 continue
             count = 1
             if len(ready) == 1:
@@ -269,15 +290,13 @@ class SharedDispatcher(Dispatcher):
             given += count
         return given
 
-    def _next_of(self, ready: list[Consumer]) -> Consumer:
-        self._dealt += 1
-        return ready[self._dealt % len(ready)]
-
-    def _give_chunk(self, chunk: Chunk, ledger: int, entry: int, run: Run, ready: list[Consumer]) -> bool:
-        """A piece of a message goes where its first piece went, or waits for it. False: too many wait."""
+    def _give_chunk(self, chunk: Chunk, ledger: int, entry: int, run: Run, consumer: Consumer) -> bool:
+        """A piece of a message goes where its first piece went (a first one: to `consumer`), or waits for it. False:
+        too many wait.
+        """
         if self._chunks is None:
             self._chunks = ChunkHolders()
-        holder = self._chunks.holder(chunk, self.consumers, lambda: self._next_of(ready))
+        holder = self._chunks.holder(chunk, self.consumers, lambda: consumer)
         if self._room(holder):
             self._hand(holder, ledger, entry, run)
             return True
@@ -348,12 +367,18 @@ class SharedDispatcher(Dispatcher):
     def _before_new(self) -> bool:
         self._take_due()
         self._free_chunks()
+        entries = size_bytes = 0
         while self._replaying:
+            if entries >= PASS_ENTRIES or size_bytes >= PASS_BYTES:
+                self.wake()
+                return True
             self._older_first()
             if not self._replay_fetched and not self._fetch_replay():
                 return True
             piece = self._replay_fetched.pop(0)
             ledger, first, run = piece
+            entries += run.count
+            size_bytes += run.size_bytes
             for index in range(run.count):
                 position = (ledger, first + index)
                 if position not in self._replaying:

@@ -557,6 +557,45 @@ def test_not_all_consumers_are_asked_for_room_for_each_entry(kind: SubscriptionT
     run(test)
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+@pytest.mark.parametrize("again", [False, True])
+def test_all_consumers_are_asked_for_room_once_a_pass_and_what_goes_out_again_is_bounded(
+    kind: SubscriptionType, again: bool
+) -> None:
+    async def test(w: World) -> None:
+        w.append(3000)
+        await w.settle()
+        first = w.join(kind, permits=3000)
+        if not again:
+            w.cursor.ack([(w.ledger.last_confirmed[0], entry) for entry in range(0, 3000, 2)])
+        await w.settle()
+        many = [w.join(kind, priority=number // 50) for number in range(100)]
+        w.subscription.remove(first)
+        if not again:
+            w.subscription.dispatcher.rewind()
+        dispatcher, asked = w.subscription.dispatcher, 0
+        assert isinstance(dispatcher, shared_dispatcher.SharedDispatcher)
+        room = dispatcher._room
+
+        def counted(consumer: Consumer) -> bool:
+            nonlocal asked
+            asked += 1
+            return room(consumer)
+
+        dispatcher._room = counted  # type: ignore[method-assign]
+        await w.settle()
+        for consumer in many:
+            consumer.permits = 3000
+        asked = 0
+        dispatcher.run_ready()
+        went = sum(len(consumer.pending) for consumer in many)
+        assert 512 <= went < 2048 and asked < 2 * went and dispatcher.queued
+        await w.settle()
+        assert sum(len(consumer.pending) for consumer in many) == (3000 if again else 1500)
+
+    run(test)
+
+
 @pytest.mark.parametrize("seed", range(150))
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.FAILOVER])
 def test_every_entry_arrives_and_none_after_its_acknowledgement(
