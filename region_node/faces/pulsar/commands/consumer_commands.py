@@ -110,7 +110,7 @@ class Consuming:
         """Of what they say of themselves."""
         self._parts: dict[tuple[Subscription, TxnId], None] = {}
         """Transactions of this client that subscriptions are known to take part in."""
-        self.unknown: deque[tuple[pb.BaseCommand, Subscription]] = deque()
+        self.unknown: deque[tuple[pb.BaseCommand, ConsumerHandle]] = deque()
         """Acknowledgements whose transaction is asked for, one at a time: the first is."""
         self.unknown_bytes = 0
         self.unanswered = 0
@@ -368,11 +368,16 @@ def on_close_consumer(connection: PulsarConnection, command: pb.BaseCommand) -> 
     connection.send_success(close.request_id)
 
 
-def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: bool = False) -> None:
-    """known: that the subscription takes part in the transaction was found out just now."""
+def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: ConsumerHandle | None = None) -> None:
+    """known: that the subscription of this consumer takes part in the transaction was found out just now."""
     ack = command.ack
     handle = connection.consuming.handles.get(ack.consumer_id)
-    if handle is None or handle.subscription is None or handle.consumer is None:
+    if (
+        handle is None
+        or handle.subscription is None
+        or handle.consumer is None
+        or known not in (None, handle)  # another one has its id now
+    ):
         if ack.HasField("request_id"):
             _send_ack_response(
                 connection,
@@ -382,8 +387,8 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: bool
             )
         return
     subscription, consumer = handle.subscription, handle.consumer
-    if not known and ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
-        _ack_when_known(connection, command, subscription)
+    if known is None and ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
+        _ack_when_known(connection, command, handle)
         return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
     try:
@@ -419,12 +424,12 @@ def _txn(ack: pb.CommandAck) -> TxnId:
     return ack.txnid_most_bits, ack.txnid_least_bits
 
 
-def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand, subscription: Subscription) -> None:
+def _ack_when_known(connection: PulsarConnection, command: pb.BaseCommand, handle: ConsumerHandle) -> None:
     """Once it is known whether the subscription takes part in the client's transaction. Nothing is read from a client
     of which too many wait.
     """
     consuming = connection.consuming
-    consuming.unknown.append((command, subscription))
+    consuming.unknown.append((command, handle))
     consuming.unknown_bytes += command.ByteSize()
     if len(consuming.unknown) == 1:
         connection.listener.tasks.spawn(_ask_for_transactions(connection))
@@ -438,10 +443,10 @@ async def _ask_for_transactions(connection: PulsarConnection) -> None:
     unknown = consuming.unknown
     try:
         while unknown and not connection.closed:
-            command, subscription = unknown[0]
+            command, handle = unknown[0]
             try:
-                await _check_part(connection, command.ack, subscription)
-                on_ack(connection, command, known=True)
+                await _check_part(connection, command.ack, handle)
+                on_ack(connection, command, known=handle)
             except HeliographError as error:
                 if command.ack.HasField("request_id"):
                     _send_ack_response(connection, _response_to(command.ack), code_of(error), str(error))
@@ -455,11 +460,10 @@ async def _ask_for_transactions(connection: PulsarConnection) -> None:
         connection.hold_reading(False, _UNKNOWN)
 
 
-async def _check_part(connection: PulsarConnection, ack: pb.CommandAck, subscription: Subscription) -> None:
+async def _check_part(connection: PulsarConnection, ack: pb.CommandAck, handle: ConsumerHandle) -> None:
     """Raises NotAllowed, and what the metadata raises. Of a consumer that has gone meanwhile nothing is noted."""
-    consuming, transactions = connection.consuming, connection.listener.transactions
-    handle = consuming.handles.get(ack.consumer_id)
-    if handle is None or handle.topic is None or handle.subscription is not subscription:
+    consuming, transactions, subscription = connection.consuming, connection.listener.transactions, handle.subscription
+    if handle.closed or handle.topic is None or subscription is None:
         return
     if transactions is None or consuming.is_part(subscription, _txn(ack)):
         return

@@ -517,6 +517,35 @@ def test_a_consumer_that_goes_while_its_transaction_is_asked_for_makes_nobody_a_
     with_transactions(test)
 
 
+def test_what_waits_for_its_transaction_acknowledges_nothing_of_another_consumer_that_has_its_id_then() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=SHARED)
+        await client.subscribe(2, name="other", kind=SHARED)
+        await client.flow(100)
+        txn, go = await join(client, await begin(client)), asyncio.Event()
+        assert await publish(client, 0, b"p0") == [K.SEND_RECEIPT]
+
+        async def slow(*about: Any) -> None:
+            await go.wait()
+
+        broker.transactions.check_part = slow  # type: ignore[method-assign]
+        ids = [pb.MessageIdData(ledgerId=10, entryId=0)]
+        waits = frame(K.ACK, consumer_id=1, ack_type=0, message_id=ids, request_id=70, **txn)
+        await client.do(waits * 2)
+        client.raw(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=71))
+        await client.subscribe(1, name="other", kind=SHARED)
+        go.set()
+        await client.news()
+        answers = [c.ackResponse.error for c, _ in client.got if c.type == K.ACK_RESPONSE]
+        other = broker.topics.loaded[TOPIC].subscriptions["other"]
+        assert answers == [pb.ConsumerNotFound] * 2
+        assert other.transactional is None or not other.transactional.pending.held
+
+    with_transactions(test)
+
+
 def test_acks_whose_transaction_is_asked_for_are_bounded_and_each_transaction_is_asked_for_once() -> None:
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()
