@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.errors import NotAllowed
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from local_meta import keys
 from region_node.faces.pulsar.commands import consumer_commands
 from region_node.faces.pulsar.commands.consumer_commands import ACK_SET_WORDS_MAX, UNKNOWN_ACKS_MAX
 from region_node.faces.pulsar.connection.client_identity import Identity
@@ -106,19 +107,32 @@ def test_a_topic_that_cannot_be_there_joins_no_transaction_and_one_that_has_keep
     with_transactions(test)
 
 
-def test_a_topic_of_a_namespace_that_is_not_served_here_any_more_has_ended_its_transactions() -> None:
+@pytest.mark.parametrize("why", [NotAllowed("not served in this region"), NotFound("no such namespace")])
+@pytest.mark.parametrize("action", [pb.COMMIT, pb.ABORT])
+def test_a_topic_of_a_namespace_that_is_not_served_here_any_more_has_ended_its_transactions(
+    why: HeliographError, action: pb.TxnAction.ValueType
+) -> None:
     async def test(broker: TransactionalBroker) -> None:
         client = await broker.client()
         await client.producer(1)
-        txn = await begin(client)
-        await join(client, txn)
-        ownership: Any = broker.transactions._ownership()
+        txn, other = await begin(client), await begin(client)
+        for each in (txn, other):
+            await join(client, each)
+        ownership, meta = broker.transactions._ownership(), broker.transactions._meta
+        owner = ownership.owner
 
-        async def owner(topic: str) -> Any:
-            raise NotAllowed("not served in this region")
+        async def refused(topic: str) -> Any:
+            raise why
 
-        ownership.owner = owner
-        assert await end(client, txn) is None
+        ownership.owner = refused  # type: ignore[method-assign]
+        assert await end(client, txn, action) is None
+        await meta.put(keys.managed_ledger(TOPIC), b"it is kept")
+        coordinator = broker.transactions.loaded[0]
+        number, commit = other["txnid_least_bits"], action == pb.COMMIT
+        ends = [await coordinator._end_one(number, commit, [], set(), False, TOPIC, name) for name in (None, "s")]
+        assert ends == [action == pb.ABORT] * 2, "what is committed is told once the region has the namespace again"
+        ownership.owner = owner  # type: ignore[method-assign]
+        assert await end(client, other, action) is None
 
     with_transactions(test)
 
