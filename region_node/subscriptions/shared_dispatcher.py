@@ -255,6 +255,8 @@ class SharedDispatcher(Dispatcher):
                 if given < index - at:
                     return at + given
             if index < run.count:
+                if self._spent():
+                    return index
                 if self._wheel.full(self.delayed.count):
                     self.stalled = True  # the owner's tick tries again
                     return index
@@ -266,16 +268,20 @@ class SharedDispatcher(Dispatcher):
         """What must be known of an entry to hand it out later."""
         return 0
 
+    def _spent(self) -> bool:
+        """Whether a pass has done as much as it may; the next one is queued."""
+        return False
+
     def _give_now(self, piece: Piece) -> int:
         ledger, first, run = piece
         chunks = chunked_entries(run) if len(self.consumers) > 1 and not self.volatile else _NO_CHUNKS
         given = 0
         while given < run.count and not self.blocked and (ready := self._level or self._to_next_level()):
             self._dealt += len(ready) > 1
-            turn = self._dealt % len(ready)
-            consumer = ready[turn]
+            index = self._dealt % len(ready)
+            consumer = ready[index]
             if not self._room(consumer):  # others are asked when it is their turn
-                del ready[turn]
+                del ready[index]
                 continue
             if given in chunks:
                 if not self._give_chunk(chunks[given], ledger, first + given, run.cut(given, given + 1), consumer):
@@ -415,6 +421,8 @@ class SharedDispatcher(Dispatcher):
         if self.delayed is None or self._wheel is None:
             return run.count
         for index in range(run.count):
+            if self._spent():
+                return index
             if self._wheel.full(self.delayed.count):
                 self.stalled = True
                 return index

@@ -29,7 +29,7 @@ from region_node.subscriptions.sticky_keys import (
 )
 from region_node.subscriptions.subscription import Rules
 from tests.region_node.faces.pulsar.codec import entry
-from tests.region_node.subscriptions.dispatch_world import Sink, World, run
+from tests.region_node.subscriptions.dispatch_world import Sink, Timers, World, run
 
 KEYED = SubscriptionType.KEY_SHARED
 
@@ -220,6 +220,32 @@ def test_of_large_keys_little_is_remembered() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+def test_one_pass_hashes_so_many_bytes_of_new_keys(delayed: bool) -> None:
+    async def test(w: World) -> None:
+        fields = {"deliver_at_time": 1 << 60} if delayed else {}
+        append(w, [f"{number:0{KEY_HASHED_MAX}}" for number in range(200)], **fields)
+        await w.settle()
+        one = w.join(KEYED, 1000)
+        dispatcher = w.subscription.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        hashed = []
+        while dispatcher.queued or not hashed:
+            before = len(dispatcher._known)
+            dispatcher.queued = False
+            dispatcher.run_ready()
+            hashed.append(len(dispatcher._known) - before)
+        assert hashed == [64, 64, 64, 8]
+        assert w.entries(one) == ([] if delayed else list(range(200)))
+
+    async def main() -> None:
+        world = World(Timers().wheel)
+        await test(world)
+        await world.tasks.close()
+
+    asyncio.run(main())
+
+
 def test_who_may_join() -> None:
     async def test(w: World) -> None:
         w.join(KEYED, hash_ranges=[(0, 99)])
@@ -241,8 +267,8 @@ def test_who_may_join() -> None:
     run(test)
 
 
-def append(w: World, keys: list[str], start: int = 0) -> None:
-    parts = [entry(b"x", sequence=start + i, partition_key=key) for i, key in enumerate(keys)]
+def append(w: World, keys: list[str], start: int = 0, **fields: Any) -> None:
+    parts = [entry(b"x", sequence=start + i, partition_key=key, **fields) for i, key in enumerate(keys)]
     w.ledger.append_run(Run(parts, [len(p) for p in parts]), lambda *_: None, None)
 
 
