@@ -2,7 +2,8 @@
 
 Is: one watch of the metadata a namespace, whoever asks; patterns; the hash of a list. Isn't: frames.
 Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop pass
-come together, and so do those that come while watchers are told, of whom each has a loop pass of its own.
+come together, and so do those that come while watchers are told, of whom each has a loop pass of its own; no batch
+waits behind another.
 A pattern cannot keep the broker busy: RE2 matches it without backtracking, in one pass over a name, and it has few
 states (a client whose pattern is refused polls and matches by itself).
 Source: docs/protocols/pulsar.md, "Topic lists".
@@ -85,6 +86,8 @@ class _Namespace:
         self.gone: dict[str, None] = {}
         self.telling: deque[tuple[list[int], list[str], list[str]]] = deque()
         """(watchers that are to be told, the last first; new names; names that are gone)."""
+        self.joining: list[tuple[int, OnChange, asyncio.Future[list[str]]]] = []
+        """Who gets the list once all have been told, so that changes never wait twice."""
         self.scheduled = False
         self.stop: Callable[[], None] = lambda: None
 
@@ -117,13 +120,14 @@ class TopicLists:
 
         try:
             await self._meta.synced(prefix)
+            joined: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+            found.joining.append((mine, on_change, joined))
+            if not (found.telling and (found.came or found.gone)):
+                self._end_batch(found)
+            return await joined, stop
         except BaseException:
             stop()
             raise
-        self._end_batch(found)
-        if mine in found.watchers:
-            found.watchers[mine] = on_change
-        return sorted(found.names), stop
 
     def _changed(self, namespace: _Namespace, key: str, value: bytes | None) -> None:
         name = keys.topic_of(key)
@@ -142,12 +146,19 @@ class TopicLists:
             self._call_soon(self._tell, namespace)
 
     def _end_batch(self, namespace: _Namespace) -> None:
-        """What has changed until now goes to those who watch now."""
+        """What has changed until now goes to those who watch now; who joins gets the list with it."""
         came, gone = sorted(namespace.came), sorted(namespace.gone)
         namespace.came, namespace.gone = {}, {}
         if came or gone:
             watching = [number for number, on_change in namespace.watchers.items() if on_change is not _nothing]
             namespace.telling.append((watching[::-1], came, gone))
+        joining, namespace.joining = namespace.joining, []
+        names = sorted(namespace.names) if joining else []
+        for number, on_change, joined in joining:
+            if not joined.done() and number in namespace.watchers:
+                namespace.watchers[number] = on_change
+            if not joined.done():
+                joined.set_result(names)
 
     def _tell(self, namespace: _Namespace) -> None:
         """Tells one watcher in a loop pass: each makes a hash of its list."""
@@ -160,7 +171,7 @@ class TopicLists:
             elif (on_change := namespace.watchers.get(watching.pop())) is not None:
                 on_change(came, gone)
                 break
-        namespace.scheduled = bool(namespace.telling or namespace.came or namespace.gone)
+        namespace.scheduled = bool(namespace.telling or namespace.came or namespace.gone or namespace.joining)
         if namespace.scheduled:
             self._call_soon(self._tell, namespace)
 

@@ -183,7 +183,9 @@ def test_of_many_watchers_each_is_told_in_a_turn_of_its_own_and_all_of_the_same(
             await asyncio.sleep(0)
             assert len(hashed) - before <= turn + 1
         await put(broker, "a2")  # while the first is told
-        ((answer, _),) = await late.do(watch(7))
+        late.raw(watch(7))
+        await settle(WATCHERS_MAX)
+        ((answer, _),) = await late.news()
         assert list(answer.watchTopicListSuccess.topic) == [PREFIX + "a1", PREFIX + "a2"]
         await broker.meta.delete(keys.managed_ledger(PREFIX + "a1"))
         await settle(5 * WATCHERS_MAX)
@@ -191,6 +193,38 @@ def test_of_many_watchers_each_is_told_in_a_turn_of_its_own_and_all_of_the_same(
         assert [names for watcher, *names in told if watcher == 0] == [[["a1"], []], [["a2"], []], [[], ["a1"]]]
         assert {watcher for watcher, *_ in told} == set(range(WATCHERS_MAX)) and len(told) == 3 * WATCHERS_MAX
         assert updates(await late.news()) == [(7, [], ["a1"])]
+
+    with_broker(test)
+
+
+def test_who_joins_while_others_are_told_waits_and_changes_never_wait_twice() -> None:
+    async def test(broker: Broker) -> None:
+        lists, told, waited = broker.topics.lists, list[tuple[int, str]](), list[int]()
+        known: dict[int, set[str]] = {}
+
+        async def join(number: int) -> None:
+            def changed(came: list[str], gone: list[str]) -> None:
+                told.extend((number, name) for name in came)
+
+            names, _ = await lists.watch("public/default", changed)
+            known[number] = set(names)
+
+        for number in range(50):
+            await join(number)
+        namespace = lists._namespaces["public/default"]
+        joins = []
+        for number in range(50, 80):
+            lists._changed(namespace, keys.managed_ledger(PREFIX + f"a{number}"), b"1")
+            joins.append(asyncio.create_task(join(number)))
+            await settle(3)
+            waited.append(sum(len(watching) for watching, *_ in namespace.telling))
+        assert max(waited) <= 80, "no more than one for each watcher"
+        await asyncio.gather(*joins)
+        await settle(200)
+        names = {PREFIX + f"a{number}" for number in range(50, 80)}
+        for number in range(80):
+            came = [name for watcher, name in told if watcher == number]
+            assert known[number] | set(came) == names and len(known[number]) + len(came) == 30, "each name once"
 
     with_broker(test)
 
