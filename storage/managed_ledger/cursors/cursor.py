@@ -201,7 +201,7 @@ class Cursor:
         most, bytes_max = self._settings.partly_max, self._settings.partly_memory_bytes_max - size_bytes
         if len(self.partly_acked) < most and self._partly_bytes <= bytes_max:
             return
-        if self.changes - self._looked_through > most // 8:
+        if self.changes - self._looked_through > most:
             self._set_partly(self._still_partly())
             self._looked_through = self.changes
         while self.partly_acked and (len(self.partly_acked) >= most or self._partly_bytes > bytes_max):
