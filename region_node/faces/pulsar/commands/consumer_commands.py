@@ -55,13 +55,15 @@ ACK_WORDS_MAX = 65_536
 ACK_IDS_MAX = 50_000
 """Ids of one command: each costs microseconds, and nobody else has a turn meanwhile."""
 NEWS_AFTER_S = 1.0
-_UNKNOWN, _UNANSWERED = "acks", "unanswered acks"
+_UNKNOWN = "acks"
 UNKNOWN_ACKS_MAX = 1000
 """So many acknowledgements whose transaction is asked for may wait on a connection; then nothing is read from it."""
 UNKNOWN_BYTES_MAX = 4 << 20
 """The same of the bytes of those."""
 UNANSWERED_ACKS_MAX = 10_000
-"""The same of acknowledgements that are not durable yet, and are to be answered."""
+"""So many acknowledgements that are not durable yet, and are to be answered, may wait on a connection; others are
+refused meanwhile.
+"""
 
 
 class ConsumerHandle:
@@ -387,6 +389,10 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: Cons
             )
         return
     subscription, consumer = handle.subscription, handle.consumer
+    if ack.HasField("request_id") and connection.consuming.unanswered >= UNANSWERED_ACKS_MAX:
+        text = f"{UNANSWERED_ACKS_MAX} acknowledgements of this connection wait to be stored: try again later"
+        _send_ack_response(connection, _response_to(ack), pb.ServiceNotReady, text)
+        return
     if known is None and ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
         _ack_when_known(connection, command, handle)
         return
@@ -416,8 +422,6 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: Cons
         if len(handle.ack_waiting) == 1:
             connection.listener.tasks.spawn(_answer_acks(connection, handle, subscription))
         connection.consuming.unanswered += 1
-        if connection.consuming.unanswered == UNANSWERED_ACKS_MAX:
-            connection.hold_reading(True, _UNANSWERED)
 
 
 def _txn(ack: pb.CommandAck) -> TxnId:
@@ -542,8 +546,6 @@ async def _answer_acks(connection: PulsarConnection, handle: ConsumerHandle, sub
             _send_ack_response(connection, response, code, text)
         del handle.ack_waiting[:count]
         connection.consuming.unanswered -= count
-        if connection.consuming.unanswered <= UNANSWERED_ACKS_MAX // 2:
-            connection.hold_reading(False, _UNANSWERED)
 
 
 def _response_to(ack: pb.CommandAck) -> pb.CommandAckResponse:

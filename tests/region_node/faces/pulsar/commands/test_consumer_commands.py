@@ -168,7 +168,7 @@ def test_the_ack_sets_of_an_acknowledgement_are_bounded_together() -> None:
     with_broker(test)
 
 
-def test_nothing_is_read_where_too_many_acknowledgements_wait_and_no_ids_are_kept(
+def test_where_too_many_acknowledgements_wait_others_are_refused_all_else_is_read_and_no_ids_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(consumer_commands, "UNANSWERED_ACKS_MAX", 20)
@@ -182,17 +182,21 @@ def test_nothing_is_read_where_too_many_acknowledgements_wait_and_no_ids_are_kep
             await client.subscribe(number, name=f"s{number}", initialPosition=1)
             broker.ledger().cursors[f"s{number}"].flushed = stuck.wait  # type: ignore[assignment]
         ids = [pb.MessageIdData(ledgerId=10, entryId=entry) for entry in range(3)]
-        for request in range(19):
+        for request in range(20):
             client.raw(frame(K.ACK, consumer_id=1 + request % 2, ack_type=0, message_id=ids, request_id=request))
         await settle()
+        for number in (1, 2):
+            another = frame(K.ACK, consumer_id=number, ack_type=0, message_id=ids, request_id=20)
+            ((answer, _),) = await client.do(another)
+            assert answer.ackResponse.error == pb.ServiceNotReady and "try again" in answer.ackResponse.message
         assert client.transport.reading
-        client.raw(frame(K.ACK, consumer_id=1, ack_type=0, message_id=ids, request_id=19))
-        assert not client.transport.reading
         kept = [one for handle in client.protocol.consuming.handles.values() for one in handle.ack_waiting]
         assert len(kept) == 20 and all(one.ByteSize() < 10 for one in kept)
         stuck.set()
         answers = [command.ackResponse.request_id for command, _ in await client.news()]
-        assert sorted(answers) == list(range(20)) and client.transport.reading
+        assert sorted(answers) == list(range(20))
+        ((answer, _),) = await client.do(another)
+        assert not answer.ackResponse.HasField("error")
 
     with_broker(test)
 
