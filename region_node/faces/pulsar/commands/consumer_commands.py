@@ -393,27 +393,30 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: Cons
         text = f"{UNANSWERED_ACKS_MAX} acknowledgements of this connection wait to be stored: try again later"
         _send_ack_response(connection, _response_to(ack), pb.ServiceNotReady, text)
         return
-    if known is None and ack.HasField("txnid_least_bits") and not connection.consuming.is_part(subscription, _txn(ack)):
+    in_transaction, many = ack.HasField("txnid_least_bits"), len(ack.message_id) > ACK_IDS_MAX
+    if known is None and in_transaction and not many and not connection.consuming.is_part(subscription, _txn(ack)):
         _ack_when_known(connection, command, handle)
         return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
     try:
-        if len(ack.message_id) > ACK_IDS_MAX:
+        if many:
             raise NotAllowed(
                 f"{len(ack.message_id)} ids in one acknowledgement; at most {ACK_IDS_MAX} are allowed: send several"
             )
-        parts = _parts(ack.message_id) if connection.listener.topics.settings.batch_index_acks else []
         upto = _cumulative(ack)
-        if ack.HasField("txnid_least_bits"):
+        if in_transaction:
             _ack_in_transaction(connection, subscription, ack, upto)
         else:
             if upto is not None:
                 subscription.ack_cumulative(consumer, upto)
             else:
                 subscription.ack(consumer, _positions(ack.message_id))
+            parts = _parts(ack.message_id) if connection.listener.topics.settings.batch_index_acks else []
             for position, left in parts:
                 subscription.ack_batch(consumer, position, left)
     except TopicError as error:
+        named = ack.request_id if ack.HasField("request_id") else NO_REQUEST
+        connection.refused(named, code_of(error), str(error), consumer=ack.consumer_id)
         if ack.HasField("request_id"):
             _send_ack_response(connection, _response_to(ack), code_of(error), str(error))
         return

@@ -147,7 +147,7 @@ def test_an_acknowledgement_of_very_many_ids_is_refused_and_nothing_of_it_is_loo
     with_broker(test)
 
 
-def test_the_ack_sets_of_an_acknowledgement_are_bounded_together() -> None:
+def test_the_ack_sets_of_an_acknowledgement_are_bounded_together(caplog: pytest.LogCaptureFixture) -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         await client.producer(1)
@@ -160,10 +160,14 @@ def test_the_ack_sets_of_an_acknowledgement_are_bounded_together() -> None:
         cursor = broker.ledger().cursors["s"]
         assert not answer.ackResponse.HasField("error")
         assert cursor.partly_acked == {(10, 1): (1 << 64 * ACK_SET_WORDS_MAX - 2) - 1}
-        many.append(pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1]))
+        many += [pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1]), pb.MessageIdData(ledgerId=10, entryId=2)]
         ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many, request_id=10))
         assert answer.ackResponse.error == pb.NotAllowedError and str(ACK_WORDS_MAX) in answer.ackResponse.message
-        assert list(cursor.partly_acked) == [(10, 1)]
+        assert list(cursor.partly_acked) == [(10, 1)] and cursor.is_acked((10, 2)), "whole entries are taken"
+        with caplog.at_level("INFO", "region_node.pulsar"):
+            await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=many))
+        (refused,) = [record for record in caplog.records if record.message == "request.refused"]
+        assert str(ACK_WORDS_MAX) in vars(refused)["error"] and vars(refused)["consumer"] == 1
 
     with_broker(test)
 

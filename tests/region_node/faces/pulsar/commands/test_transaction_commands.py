@@ -615,6 +615,10 @@ def test_acknowledgements_whose_transaction_is_asked_for_are_bounded_in_bytes(mo
         monkeypatch.setattr(consumer_commands, "UNKNOWN_BYTES_MAX", 5 * len(one) // 2)
         client.raw(one * 2)
         assert client.transport.reading
+        monkeypatch.setattr(consumer_commands, "ACK_IDS_MAX", 50)
+        more = frame(K.ACK, consumer_id=1, ack_type=0, message_id=[*ids, ids[0]], request_id=70, **txn)
+        ((answer, _),) = await client.do(more)
+        assert answer.ackResponse.error == pb.NotAllowedError, "what is never taken waits for nothing"
         client.raw(one)
         assert not client.transport.reading
         go.set()
