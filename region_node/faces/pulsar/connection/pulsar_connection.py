@@ -51,6 +51,10 @@ log = logging.getLogger("region_node.pulsar")
 PROTOCOL_VERSION = 21
 REQUESTS_MAX = 4096
 """Requests that wait for their answer on one connection, producers and consumers included."""
+REQUEST_BYTES_MAX = 16 << 20
+"""Of those of more than LARGE_BYTES that wait: from there on nothing is read from the connection until half of it."""
+LARGE_BYTES = 16 << 10
+_LARGE = "large requests"
 _FRAME_ROOM = 10 << 10
 _LINK_ROOM = 128 << 10
 """An entry of the largest size grows on a link, by its run's header and `replicated_from`."""
@@ -90,7 +94,9 @@ class PulsarConnection(asyncio.Protocol):
         self._heard = True
         self._reading_held = False
         self._holds: dict[object, None] = {}
-        self._requests = 0
+        self._requests = self._request_bytes = 0
+        self._command: pb.BaseCommand | None = None
+        """The one that is handled now."""
         self._pinged_at = 0.0
         self._since = self._heard_at = listener.clock.monotonic()
         self._alive: list[asyncio.Future[bool]] = []
@@ -198,7 +204,11 @@ class PulsarConnection(asyncio.Protocol):
                 raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
             if self.link and not row.links:
                 raise PeerError(f"{pb.BaseCommand.Type.Name(event.type)} is none of the commands of a link")
-            row.handler(self, event)
+            self._command = event
+            try:
+                row.handler(self, event)
+            finally:
+                self._command = None
         elif isinstance(event, ReplicatedSend):
             assert self.replicated is not None
             if (other := self.replicated.take(event)) is not None:
@@ -432,9 +442,14 @@ class PulsarConnection(asyncio.Protocol):
             )
             return
         self._requests += 1
-        self.listener.tasks.spawn(self._answer(request_id, work))
+        size = self._command.ByteSize() if self._command is not None else 0
+        large = size if size > LARGE_BYTES else 0
+        self._request_bytes += large
+        if self._request_bytes > REQUEST_BYTES_MAX:
+            self.hold_reading(True, _LARGE)
+        self.listener.tasks.spawn(self._answer(request_id, work, large))
 
-    async def _answer(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _answer(self, request_id: int, work: Coroutine[Any, Any, None], large: int) -> None:
         try:
             await self.unsent.room()
             await work
@@ -443,6 +458,9 @@ class PulsarConnection(asyncio.Protocol):
         finally:
             work.close()  # where it never began
             self._requests -= 1
+            self._request_bytes -= large
+            if large and self._request_bytes <= REQUEST_BYTES_MAX // 2:
+                self.hold_reading(False, _LARGE)
 
     # -- the sink of producers and consumers
 

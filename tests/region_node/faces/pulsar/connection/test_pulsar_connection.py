@@ -13,6 +13,7 @@ from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST
+from region_node.faces.pulsar.connection import pulsar_connection
 from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
 from tests.region_node.faces.pulsar.codec import FIELDS, entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
@@ -50,6 +51,38 @@ def test_a_bad_frame_closes_this_connection_and_no_other(data: bytes) -> None:
         assert came[-1][0].type == K.ERROR and came[-1][0].error.request_id == NO_REQUEST and came[-1][0].error.message
         assert client.transport.closing
         await publish(bystander, 3)
+
+    with_broker(test)
+
+
+def test_large_requests_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulsar_connection, "REQUEST_BYTES_MAX", 100_000)
+
+    async def test(broker: Broker) -> None:
+        client, go = await broker.client(), asyncio.Event()
+        get = broker.topics.get_for_client
+
+        async def stuck(*about: Any, **fields: Any) -> Any:
+            await go.wait()
+            return await get(*about, **fields)
+
+        monkeypatch.setattr(broker.topics, "get_for_client", stuck)
+
+        def producer(number: int, size: int) -> bytes:
+            pairs = [pb.KeyValue(key="k", value="v" * size)]
+            return frame(K.PRODUCER, topic=TOPIC, producer_id=number, request_id=number, metadata=pairs)
+
+        for number in range(20):
+            client.raw(producer(number, 10_000))
+        for number in range(20, 23):
+            client.raw(producer(number, 30_000))
+        await settle()
+        assert client.transport.reading and client.protocol._command is None
+        client.raw(producer(23, 30_000))
+        assert not client.transport.reading
+        go.set()
+        assert kinds(await client.news()) == [K.PRODUCER_SUCCESS] * 24
+        assert client.transport.reading and client.protocol._request_bytes == 0
 
     with_broker(test)
 
