@@ -278,10 +278,13 @@ class KeySharedDispatcher(SharedDispatcher):
             self._reads.start(lambda: self._hash_again(generation))
         if self._again and self._replaying:
             self._again = False
-            self._give_waiting()
+            if self._give_waiting():
+                self.wake()
+                return True
         return len(self._replaying) >= LOOK_AHEAD_MAX or self._limit() <= 0
 
-    def _give_waiting(self) -> None:
+    def _give_waiting(self) -> bool:
+        """True: a pass does no more, and more may be able to go."""
         missing: Position | None = None
         looked = 0
         for hashed in list(self._waiting):
@@ -315,12 +318,11 @@ class KeySharedDispatcher(SharedDispatcher):
                 heappop(heap)
             if not heap:
                 del self._waiting[hashed]
-        if looked >= PASS_ENTRIES:
-            self.wake()
         if missing is not None and not self._reading:
             self._reading = True
             generation, start = self._generation, missing
             self._reads.start(lambda: self._read_waiting(generation, start))
+        return looked >= PASS_ENTRIES
 
     def _find(self, position: Position) -> Run | None:
         """The entry, where it is at hand or cached."""
