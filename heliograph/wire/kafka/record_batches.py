@@ -167,15 +167,7 @@ def records_of(data: Buffer, room: ReadRoom | None = None) -> list[Record]:
         *HEADER.unpack_from(view)[7:9],
         HEADER.unpack_from(view)[12],
     )
-    _check_count(count)
-    if room is None:
-        body = decompress(attributes & CODEC, view[HEADER_BYTES:])
-    else:
-        room.take(len(view) - HEADER_BYTES, count)  # before anything is done
-        body = decompress(attributes & CODEC, view[HEADER_BYTES:], max(1, room.bytes_left))
-        if attributes & CODEC:
-            room.take(len(body), 0)
-    reader = _Varints(body)
+    reader = _Varints(_body(view, attributes & CODEC, count, room))
     fixed = max_time if attributes & LOG_APPEND_TIME else None
     out: list[Record] = []
     try:
@@ -199,14 +191,13 @@ def records_of(data: Buffer, room: ReadRoom | None = None) -> list[Record]:
     return out
 
 
-def all_keyed(data: Buffer, most: int = OUTPUT_BYTES_MAX) -> bool:
-    """Whether each record of a v2 batch has a key; nothing else is looked at. most: bytes that are unpacked. Raises
-    CorruptData, and TooLarge where `most` is what refuses it.
+def all_keyed(data: Buffer, room: ReadRoom | None = None) -> bool:
+    """Whether each record of a v2 batch has a key; nothing else is looked at, and nothing in its header is believed.
+    Raises CorruptData, and TooLarge where there is not so much room left.
     """
     view = memoryview(data)
     fields = HEADER.unpack_from(view)
-    _check_count(fields[12])
-    reader = _Varints(decompress(fields[5] & CODEC, view[HEADER_BYTES:], most))
+    reader = _Varints(_body(view, fields[5] & CODEC, fields[12], room))
     try:
         for _ in range(fields[12]):
             end = reader.next()
@@ -225,8 +216,20 @@ def all_keyed(data: Buffer, most: int = OUTPUT_BYTES_MAX) -> bool:
 
 
 def _check_count(records: int) -> None:
-    if records > RECORDS_MAX:
+    if not 0 <= records <= RECORDS_MAX:
         raise CorruptData(f"a record batch of {records} records; at most {RECORDS_MAX} are read")
+
+
+def _body(view: memoryview, codec: int, count: int, room: ReadRoom | None) -> bytes:
+    """A batch's `count` records, unpacked. Raises CorruptData, TooLarge."""
+    _check_count(count)
+    if room is None:
+        return decompress(codec, view[HEADER_BYTES:])
+    room.take(len(view) - HEADER_BYTES, count)  # before anything is done
+    body = decompress(codec, view[HEADER_BYTES:], max(1, room.bytes_left))
+    if codec:
+        room.take(len(body), 0)
+    return body
 
 
 def _varint(value: int) -> bytes:

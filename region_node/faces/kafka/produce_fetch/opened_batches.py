@@ -6,11 +6,13 @@ or rights: both are asked before.
 Why: a set of 1 KB can be 16 MiB unpacked, and a batch of 5 MB a quarter of a million records; others, and leases, would
 wait for it.
 Bounds: one thread a broker, for which tenants take turns; what has waited for its turn for CONVERTING_S is refused, and
-comes again. Of what was unpacked nothing is kept.
+comes again. Of what was unpacked nothing is kept. On the loop keys are looked for in KEYS_AT_ONCE of a request, by what
+its batches hold, not by what they say.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -24,22 +26,27 @@ from heliograph.wire.kafka.record_batches import (
     CODEC,
     HEADER_BYTES,
     RECORDS_MAX,
+    ReadRoom,
     Record,
     all_keyed,
     build_batch,
     format_of,
     old_records,
-    peek_batch,
 )
 from heliograph.wire.payload_compression import TooLarge
 from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.log.large_conversions import CONVERTING_S, LARGE_BYTES, LARGE_COUNT
+from region_node.faces.kafka.log.large_conversions import CONVERTING_S
 
 T = TypeVar("T")
 
 ONLY_NEW = 3
 """The first version of Produce whose records have format 2."""
+
+KEYS_AT_ONCE = 2 << 20, 4096
+"""(bytes, also unpacked; records) of one request in which keys are looked for without a pause: some 10 ms. What has
+more has another way, on which its connection has nothing else under way.
+"""
 
 
 class NamedLog(Protocol):
@@ -78,19 +85,17 @@ def renewed(view: memoryview) -> Renewed | None:
     return Renewed(len(records), max(time for time, *_ in records), keyed, build_batch(records, codec=view[17] & CODEC))
 
 
-def keys_known(log: NamedLog, request: Request, part: Fields) -> bool:
-    """Notes whether all records have a key, where the topic needs that and a small batch tells it at once. False:
+def keys_known(log: NamedLog, request: Request, part: Fields, room: ReadRoom) -> bool:
+    """Notes whether all records have a key, where the topic needs that and there is room to look at once. False:
     `open_batches` must look.
     """
-    if part["records"] is None or not log.compacts:
+    if part["records"] is None or not log.compacts or "keyed" in part:
         return True
     view = _view(request, part)
     if len(view) < HEADER_BYTES or view[16] != 2:
         return True  # it is refused anyway
-    if len(view) > LARGE_BYTES or peek_batch(view).offsets > LARGE_COUNT:
-        return False
     try:
-        part["keyed"] = all_keyed(view, LARGE_BYTES)
+        part["keyed"] = all_keyed(view, room)
     except TooLarge:
         return False
     except CorruptData as error:
@@ -116,7 +121,7 @@ async def open_batches(
     thread: Offload, request: Request, logs: Mapping[tuple[str, int], NamedLog | HeliographError]
 ) -> None:
     """Notes what must be known of each batch that a log is there for: "renewed", "keyed", or why it cannot be told."""
-    pace = RowPace()
+    pace, room = RowPace(), ReadRoom(*KEYS_AT_ONCE)
     for topic in request.fields["topic_data"]:
         for part in topic["partition_data"]:
             await pace.row()
@@ -126,7 +131,12 @@ async def open_batches(
             view = _view(request, part)
             if request.version < ONLY_NEW and len(view) > 16 and view[16] < 2:
                 part["renewed"] = await _off_loop(thread, log, partial(renewed, view))
-            elif not keys_known(log, request, part):
+                continue
+            if keys_known(log, request, part, room):
+                continue
+            await asyncio.sleep(0)
+            room = ReadRoom(*KEYS_AT_ONCE)
+            if not keys_known(log, request, part, room):
                 part["keyed"] = await _off_loop(thread, log, partial(all_keyed, view))
 
 

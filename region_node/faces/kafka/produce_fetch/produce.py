@@ -24,6 +24,7 @@ from heliograph.wire.kafka.record_batches import (
     NO_TIME,
     RECORDS_MAX,
     TRANSACTIONAL,
+    ReadRoom,
     check_batch,
     format_of,
     peek_batch,
@@ -35,6 +36,7 @@ from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.log.producer_sequences import Sent
 from region_node.faces.kafka.produce_fetch.opened_batches import (
+    KEYS_AT_ONCE,
     ONLY_NEW,
     check_keyed,
     check_keys,
@@ -251,6 +253,7 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     begun, worked_s = broker.clock.monotonic() if broker.quotas.active else 0.0, 0.0
     transactional = request.fields.get("transactional_id") is not None
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
+    room = ReadRoom(*KEYS_AT_ONCE)
     for topic in request.fields["topic_data"]:
         error = _refusal(connection, request, topic)
         kafka = topic["name"]
@@ -262,7 +265,7 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
             if found is None or (
                 isinstance(found, KafkaLog)
                 and not (
-                    keys_known(found, request, part)
+                    keys_known(found, request, part, room)
                     and (not transactional or _takes_part(connection, found, request, part))
                 )
             ):

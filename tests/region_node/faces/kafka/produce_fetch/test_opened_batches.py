@@ -15,8 +15,17 @@ import pytest
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.runtime.compute_thread import Overloaded
 from heliograph.wire.kafka import record_batches
-from heliograph.wire.kafka.record_batches import Record, build_batch, check_batch, old_message_set, records_of
+from heliograph.wire.kafka.record_batches import (
+    HEADER,
+    ReadRoom,
+    Record,
+    build_batch,
+    check_batch,
+    old_message_set,
+    records_of,
+)
 from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.produce_fetch import opened_batches
 from region_node.faces.kafka.produce_fetch.opened_batches import check_keys, keys_known, open_batches, renewed
 
 
@@ -98,24 +107,56 @@ def test_what_no_log_takes_is_not_opened_and_the_rest_off_the_loop() -> None:
     assert parts[1]["renewed"].code == Code.REQUEST_TIMED_OUT, "clients send it again"
 
 
-def test_keys_are_looked_for_at_once_in_small_batches_alone() -> None:
+def test_keys_are_looked_for_at_once_as_far_as_there_is_room_in_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     thread: Any = Thread()
-    small, many = build_batch([KEYED] * 3), build_batch([KEYED] * 257)
-    bomb = build_batch([(1, b"k", bytes(1 << 19), ())], codec=1)
+    monkeypatch.setattr(opened_batches, "KEYS_AT_ONCE", (100_000, 300))
+    small, many = build_batch([KEYED] * 3), build_batch([KEYED] * 301)
+    bomb = build_batch([(1, b"k", bytes(1 << 17), ())], codec=1)
     assert len(bomb) < 10_000
-    request, parts = asked([small, build_batch([KEYED, KEYLESS]), many, bomb])
-    of = log()
-    assert [keys_known(of, request, part) for part in parts] == [True, True, False, False]
-    assert [part.get("keyed") for part in parts] == [True, False, None, None] and not thread.ran
-    assert all(keys_known(log(False), request, part) for part in parts)
-    asyncio.run(open_batches(thread, request, {("t", index): of for index in range(4)}))
-    assert [part["keyed"] for part in parts] == [True, False, True, True] and len(thread.ran) == 2
+    request, parts = asked([small, build_batch([KEYED, KEYLESS]), build_batch([KEYED] * 290), small, small, bomb, many])
+    of, room = log(), ReadRoom(100_000, 300)
+    assert [keys_known(of, request, part, room) for part in parts] == [True] * 4 + [False] * 3
+    assert [part.get("keyed") for part in parts] == [True, False, True, True, None, None, None] and not thread.ran
+    assert all(keys_known(log(False), request, part, room) for part in parts)
+    asyncio.run(open_batches(thread, request, {("t", index): of for index in range(7)}))
+    assert [part["keyed"] for part in parts] == [True, False] + [True] * 5 and len(thread.ran) == 2
     for part in parts:
         if part["keyed"]:
             check_keys(part, memoryview(b""))
         else:
             with pytest.raises(Refused, match="without key"):
                 check_keys(part, memoryview(b""))
+
+
+def test_a_head_that_says_few_offsets_of_many_records_is_not_believed() -> None:
+    batch = bytearray(build_batch([KEYED] * 5000, codec=4))
+    fields = list(HEADER.unpack_from(batch))
+    fields[6] = 0
+    HEADER.pack_into(batch, 0, *fields)
+    request, (part,) = asked([bytes(batch)])
+    assert not keys_known(log(), request, part, ReadRoom(*opened_batches.KEYS_AT_ONCE))
+    fields[12] = -5000
+    HEADER.pack_into(batch, 0, *fields)
+    request, (part,) = asked([bytes(batch)])
+    room = ReadRoom(*opened_batches.KEYS_AT_ONCE)
+    assert keys_known(log(), request, part, room) and isinstance(part["keyed"], CorruptData)
+    assert room.items_left == opened_batches.KEYS_AT_ONCE[1]
+
+
+def test_many_batches_of_a_request_are_looked_into_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened_batches, "KEYS_AT_ONCE", (100_000, 300))
+    request, parts = asked([build_batch([KEYED] * 150)] * 10)
+
+    async def body() -> int:
+        turns = 0
+        opening = asyncio.ensure_future(open_batches(Thread(), request, dict.fromkeys(LOGS, log())))  # type: ignore[arg-type]
+        while not opening.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    LOGS = [("t", index) for index in range(10)]
+    assert asyncio.run(body()) >= 5 and all(part["keyed"] for part in parts)
 
 
 def test_headers_are_passed_over_where_keys_are_looked_for() -> None:
