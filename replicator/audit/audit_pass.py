@@ -38,7 +38,10 @@ _RANGE_ENTRIES = 1024
 _LEAF_ENTRIES = 32
 _HOLES_MAX = 10_000
 _LOST_MAX = 100_000
-"""One pass looks for so many lost entries: they stand in memory until it ends, and those left are found by the next."""
+"""One pass looks for so many lost entries, and as many more as there are places that cannot be read here: they stand in
+memory until it ends, and those left are found by the next. What lies in a hole is put there only once all of it is
+known.
+"""
 HIDDEN_BY_AUDIT = "audit"
 """Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other
 copy.
@@ -116,7 +119,7 @@ class AuditPass:
         self.findings: list[Finding] = []
         self.holes: list[Hole] = []
         self.lost: dict[Origin, dict[Position, None]] = {}
-        """Coordinates of other regions' origins that must be somewhere here, and were not read: at most `_LOST_MAX`."""
+        """Coordinates of other regions' origins that must be somewhere here, and were not read: see `_LOST_MAX`."""
         self.headers: dict[Position, Header] = {}
         """Position -> of an entry that is damaged, different, twice, or extra."""
         self.wanted: dict[tuple[Origin, Position], int] = {}
@@ -194,6 +197,7 @@ class AuditPass:
             last.last = piece.last
         elif len(self.holes) < _HOLES_MAX:
             self.holes.append(Hole(piece.ledger, piece.first, dict(self._seen), self._time_ms, self._index))
+        self._lost_left += piece.last - piece.first + 1
         self._index = -1
 
     def _note_run(self, piece: Piece, run: Run) -> None:
@@ -411,7 +415,7 @@ class AuditPass:
         """Raises PeerError where there are too many for one pass."""
         self._lost_left -= 1
         if self._lost_left < 0:
-            raise PeerError(f"audit: more than {_LOST_MAX} entries are lost: the next pass goes on")
+            raise PeerError(f"audit: more than {_LOST_MAX} entries are lost outside of holes: the next pass goes on")
         self.lost.setdefault(origin, {})[at] = None
 
 

@@ -22,7 +22,7 @@ from replicator.audit import audit_scan
 from replicator.audit import auditor as auditors
 from replicator.audit.audit_findings import Report
 from replicator.audit.audit_pass import AuditPass
-from replicator.audit.audit_scan import Teller
+from replicator.audit.audit_scan import Piece, Teller
 from replicator.audit.audit_settings import AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.health.link_causes import Cause
@@ -133,6 +133,19 @@ def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_
         asks.clear()
         run_alone(main())
         assert {asked.what for asked in asks} == {What.ROWS} and len(asks) <= 102
+
+
+def test_all_that_may_lie_in_a_hole_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole is filled only where as many entries are known to be lost as it has places."""
+    monkeypatch.setattr("replicator.audit.audit_pass._LOST_MAX", 50)
+    found = AuditPass(LOG, LOG, "us", LOG, {"ap": 3}, {3: "ap"}, LOG, Report(began_ms=0))
+    for at in range(100):
+        found._note_hole(Piece(7, at, at, None))
+    for at in range(150):
+        found._note_lost(AP, (0, at))
+    with pytest.raises(PeerError, match="the next pass goes on"):
+        found._note_lost(AP, (0, 150))
+    assert len(found.lost[AP]) == 150
 
 
 def test_a_region_that_says_nothing_is_not_asked_for_ever() -> None:
