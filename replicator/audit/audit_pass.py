@@ -369,13 +369,18 @@ class AuditPass:
     ) -> bool:
         """False: nothing can be said of the range now."""
         passing = origin in self.log.state.trees
-        if len(rows) > _LEAF_ENTRIES:
+        while len(rows) > _LEAF_ENTRIES:
             told = await self.ask(region, Ask(What.DIGEST, origin, after, through, passing))
             if told.refusal or told.holes:
                 return False
-            mine: list[Row] = [(row[0], row[1]) for row in rows if row[0] > told.low and (told.passing or not row[4])]
+            mine: list[Row] = [
+                (row[0], row[1]) for row in rows if told.low < row[0] <= told.upto and (told.passing or not row[4])
+            ]
             if digest(mine) == (told.count, told.checksum):
-                return told.upto >= through
+                if told.upto >= through or not mine:
+                    return told.upto >= through
+                after, rows = told.upto, [row for row in rows if row[0] > told.upto]  # the answer ended there
+                continue
             middle = rows[len(rows) // 2][0]
             below = await self._compare(region, origin, after, middle, [row for row in rows if row[0] <= middle])
             return (

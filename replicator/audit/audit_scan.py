@@ -35,7 +35,7 @@ _HEAD_BYTES = 256
 NOTHING_HELD = "nothing of that origin is held here"
 """A refusal that is an answer."""
 _ROWS_MAX = {What.DIGEST: 2 * ROWS_MAX, What.ROWS: ROWS_MAX, What.ENTRIES: 1 << 62}
-"""An answer ends behind so many entries: a digest of more is asked for of ranges that differ anyhow, and halved."""
+"""An answer ends behind so many entries: who asks goes on from there."""
 _DAMAGE = (CorruptData, NoSuchEntry, NoSuchLedger)
 
 Take = Callable[[int, int], Awaitable[None]]
@@ -126,10 +126,15 @@ class _Part(NamedTuple):
 
 
 class Teller:
-    """Answers what other regions ask of one region's copies."""
+    """Makes one answer to what another region asks of this one's copies."""
 
     def __init__(self, storage: AuditStorage, take: Take, limits: AuditLimits = AUDIT_LIMITS) -> None:
-        self._storage, self._take, self._limits = storage, take, limits
+        self._storage, self._rate, self._limits = storage, take, limits
+        self._read_bytes = 0
+
+    async def _take(self, entries: int, size_bytes: int) -> None:
+        self._read_bytes += size_bytes
+        await self._rate(entries, size_bytes)
 
     async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> AuditAnswer:
         """`to`: the region that asks. Of an own origin only what was published for it is told; with `passing`, of any,
@@ -159,7 +164,11 @@ class Teller:
             if ask.what is What.ENTRIES:
                 runs.append(_as_sent(part, ask, own))
                 size += runs[-1].size_bytes
-            if size >= self._limits.told_bytes or len(rows) >= _ROWS_MAX[ask.what]:
+            if (
+                size >= self._limits.told_bytes
+                or self._read_bytes >= self._limits.read_bytes
+                or len(rows) >= _ROWS_MAX[ask.what]
+            ):
                 upto = min(upto, rows[-1][0])
                 break
         low = _retained(log, own, rows, ask)

@@ -40,6 +40,8 @@ class AuditLimits:
     """How many reports are kept in memory; beyond it the oldest one with nothing to tell goes first."""
     told_bytes: int = 2 << 20
     """An answer ends behind the entry with which it is as large."""
+    read_bytes: int = 16 << 20
+    """An answer ends behind the entry with which so much was read for it: 2 s at the usual rate, which others share."""
     answer_bytes: int = 4 << 20
     """The bound on the entries in one answer, unless one alone is larger: a frame of more than 5 MiB and some ends the
     connection.

@@ -15,7 +15,7 @@ from heliograph.model.coordinates import Vector
 from heliograph.model.errors import LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands
-from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, read_tell, tell_frame
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, digest, read_tell, tell_frame
 from heliograph.wire.links.audit_commands import told as tell_of
 from heliograph.wire.run import Run
 from replicator.audit import audit_scan
@@ -23,7 +23,7 @@ from replicator.audit import auditor as auditors
 from replicator.audit.audit_findings import Report
 from replicator.audit.audit_pass import AuditPass
 from replicator.audit.audit_scan import Piece, Teller
-from replicator.audit.audit_settings import AuditSettings
+from replicator.audit.audit_settings import AuditLimits, AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
@@ -293,8 +293,9 @@ def test_one_region_takes_neither_all_places_nor_all_the_room_to_wait(monkeypatc
 def test_a_digest_of_any_range_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A range may be the whole topic: its rows are kept until the answer is made."""
 
-    async def parts(*_: Any, **__: Any) -> AsyncIterator[Any]:
+    async def parts(teller: Teller, *_: Any, **__: Any) -> AsyncIterator[Any]:
         for at in range(100):
+            await teller._take(1, 1000)
             yield SimpleNamespace(holes=0, rows=[((0, at), at)])
 
     async def nothing(*_: Any) -> Any:
@@ -312,5 +313,37 @@ def test_a_digest_of_any_range_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ledger=SimpleNamespace(last_confirmed=(0, 99), first_position=lambda: (0, 0)),
     )
-    told = run_alone(Teller(LOG, LOG).tell(log, Ask(What.DIGEST, AP, BEFORE_ALL, (0, 99)), "us"))
+
+    async def rate(*_: int) -> None: ...
+
+    told = run_alone(Teller(LOG, rate).tell(log, Ask(What.DIGEST, AP, BEFORE_ALL, (0, 99)), "us"))
     assert (told.count, told.upto) == (10, (0, 9))
+    limits = AuditLimits(read_bytes=5000)
+    for what in (What.DIGEST, What.ROWS):
+        told = run_alone(Teller(LOG, rate, limits).tell(log, Ask(what, AP, BEFORE_ALL, (0, 99)), "us"))
+        assert told.upto == (0, 4), "large entries take long to be read"
+
+
+def test_a_range_is_compared_on_from_where_an_answer_ended() -> None:
+    """An answer of large entries ends early: what agrees so far is not asked for again."""
+    rows = [((0, at), at) for at in range(100)]
+    asked: list[Ask] = []
+
+    async def ask(_: str, ask: Ask) -> AuditAnswer:
+        asked.append(ask)
+        upto = min(ask.after[1] + 40, ends, ask.through[1])
+        told = [row for row in rows if ask.after < row[0] <= (0, upto)]
+        count, checksum = digest(told)
+        if ask.what is What.DIGEST:
+            return AuditAnswer(low=BEFORE_ALL, upto=(0, upto), count=count, checksum=checksum)
+        return AuditAnswer(low=BEFORE_ALL, upto=(0, upto), rows=tuple(told))
+
+    log: Any = SimpleNamespace(vector=Vector(), state=SimpleNamespace(trees=()))
+    mine: list[Any] = [(at, checksum, at, LOG, False) for at, checksum in rows]
+    for last in (99, 60):
+        ends = last
+        asked.clear()
+        found = AuditPass(log, LOG, "us", ask, {"ap": 3}, {3: "ap"}, LOG, Report(began_ms=0))
+        compared = run_alone(found._compare("ap", AP, (0, -1), (0, 99), mine))
+        assert compared is (last == 99) and not found.findings
+        assert [one.after[1] for one in asked] == ([-1, 39, 79] if compared else [-1, 39, 60])
