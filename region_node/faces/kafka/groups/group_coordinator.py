@@ -38,7 +38,7 @@ log = logging.getLogger("region_node.kafka")
 GROUPS = "/kafka/groups/"
 _GROUP_BYTES_MAX = 1 << 10
 _LOOKS = 2000
-"""Groups that one tick looks at."""
+"""Groups without members that one tick looks at."""
 
 
 def group_key(group: str) -> str:
@@ -55,6 +55,8 @@ class GroupCoordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._round: list[str] = []
+        self._joined: dict[str, None] = {}
+        """Groups that have members, or had some at the last tick."""
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
@@ -115,10 +117,15 @@ class GroupCoordinator:
         """
         if self._unused.get(held.group.name) is held and not held.unused:
             self._held[held.group.name] = self._unused.pop(held.group.name)
-        return self._held.get(held.group.name) is held
+        if self._held.get(held.group.name) is not held:
+            return False
+        if held.group.members:
+            self._joined[held.group.name] = None
+        return True
 
     def _give_up(self, group: str, code: Code) -> None:
         found = self._held.pop(group, None) or self._unused.pop(group, None)
+        self._joined.pop(group, None)
         self._broker.group_leadership.forget(group)
         if found is not None:
             found.group.dissolve(code)
@@ -230,16 +237,19 @@ class GroupCoordinator:
 
     def tick(self) -> None:
         """Groups that are another broker's by now, offsets that nobody has committed for long, and groups that have
-        been empty for as long; of very many groups some, in turn.
+        been empty for as long; of very many groups without members some, in turn.
         """
         settings, now_ms = self._broker.settings, self._broker.expiry.wall_ms()
         if not self._round:
             self._round = list(self._held)
-        names, self._round = self._round[:_LOOKS], self._round[_LOOKS:]
-        for name in names:
+        empty = [name for name in self._round[:_LOOKS] if name not in self._joined]
+        self._round = self._round[_LOOKS:]
+        for name in (*self._joined, *empty):
             held = self._held.get(name)
             if held is None:
                 continue
+            if not held.group.members:
+                self._joined.pop(name, None)
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
             elif held.unused:

@@ -218,6 +218,31 @@ def test_a_group_that_is_empty_for_long_goes_and_a_tick_looks_at_some(monkeypatc
     with_face(run)
 
 
+def test_a_tick_looks_at_each_group_that_has_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their leadership may have gone elsewhere, which they hear of within two ticks."""
+
+    async def run(face: Face) -> None:
+        coordinator, looked = face.broker.coordinator, list[str]()
+        for name in ("a", "b", "c", "d"):
+            held = await coordinator.held(name)
+            if name != "b":
+                held.group.members["m"] = GroupMember("m", None, "client", "/h", 10.0, 30.0, [("range", b"")])
+            held.group.changed = True
+            await coordinator.settle(held)
+        monkeypatch.setattr(group_coordinator, "_LOOKS", 1)
+        monkeypatch.setattr(coordinator, "place", lambda name: looked.append(name) or TopicName.parse("t"))
+        for _ in range(4):
+            coordinator.tick()
+        assert {name: looked.count(name) for name in looked} == {"a": 4, "b": 1, "c": 4, "d": 4}
+        (await coordinator.held("a")).group.members.clear()
+        looked.clear()
+        for _ in range(5):
+            coordinator.tick()
+        assert looked.count("a") == 2 and looked.count("b") == 1, "once more, so that nothing is kept of its leadership"
+
+    with_face(run)
+
+
 def joins(group: str, member: str = "") -> dict[str, Any]:
     return {
         "group_id": group,
