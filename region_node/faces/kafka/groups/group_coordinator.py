@@ -39,6 +39,8 @@ GROUPS = "/kafka/groups/"
 _GROUP_BYTES_MAX = 1 << 10
 _LOOKS = 2000
 """Groups without members that one tick looks at."""
+_ENDS_AT_ONCE = 32
+"""Groups whose offsets, or which themselves, are deleted at once because nobody has used them: each is read for it."""
 
 
 def group_key(group: str) -> str:
@@ -57,6 +59,7 @@ class GroupCoordinator:
         self._round: list[str] = []
         self._joined: dict[str, None] = {}
         """Groups that have members, or had some at the last tick."""
+        self._ending: set[str] = set()
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
@@ -256,14 +259,18 @@ class GroupCoordinator:
                 self._unused[name] = self._held.pop(name)
             elif self._broker.group_leadership.tick(held, self.now):
                 self._broker.tasks.spawn(self.settle(held))
+            elif name in self._ending or len(self._ending) >= _ENDS_AT_ONCE:
+                continue
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
                 before = now_ms - int(settings.offsets_retention_s * 1000)
                 old = [
                     key for key, row in held.offsets.rows.items() if max(row.at_ms, held.group.empty_since_ms) < before
                 ]
                 if old:
+                    self._ending.add(name)
                     self._broker.tasks.spawn(self._expire(held, old))
                 elif held.empty and held.group.empty_since_ms < before:
+                    self._ending.add(name)
                     self._broker.tasks.spawn(self._end(held))
 
     async def _expire(self, held: CoordinatedGroup, old: list[tuple[str, int]]) -> None:
@@ -272,6 +279,8 @@ class GroupCoordinator:
             log.info("kafka.offsets_expired", extra={"group": held.group.name, "partitions": len(old)})
         except HeliographError as error:  # the next tick tries again
             log.warning("kafka.offsets_not_expired", extra={"group": held.group.name, "error": str(error)})
+        finally:
+            self._ending.discard(held.group.name)
 
     async def _end(self, held: CoordinatedGroup) -> None:
         """Deletes a group that nobody uses. Where others have written offsets past its coordinator it stays."""
@@ -284,8 +293,12 @@ class GroupCoordinator:
                 await self._broker.meta.txn([Delete(group_key(name), held.version), Delete(owner_key(name))])
                 self._give_up(name, Code.COORDINATOR_NOT_AVAILABLE)
             log.info("kafka.group_expired", extra={"group": name})
+        except VersionConflict:
+            self._give_up(name, Code.NOT_COORDINATOR)
         except HeliographError as error:  # the next tick tries again
             log.warning("kafka.group_not_expired", extra={"group": name, "error": str(error)})
+        finally:
+            self._ending.discard(name)
 
     def members_of(self, group: str) -> int:
         """Counts the members of a group that is coordinated here; 0 for any other."""

@@ -218,6 +218,34 @@ def test_a_group_that_is_empty_for_long_goes_and_a_tick_looks_at_some(monkeypatc
     with_face(run)
 
 
+def test_of_groups_that_nobody_uses_some_at_once_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(face: Face) -> None:
+        coordinator, kept_s = face.broker.coordinator, face.broker.settings.offsets_retention_s
+        for number in range(5):
+            held = await coordinator.held(f"g{number}")
+            held.group.changed = True
+            await coordinator.settle(held)
+            held.group.empty_since_ms = face.broker.expiry.wall_ms() - int(1000 * (kept_s + 1.0))
+        first = await coordinator.held("g0")
+        first.version += 1  # another broker has coordinated it meanwhile
+        monkeypatch.setattr(group_coordinator, "_ENDS_AT_ONCE", 2)
+        let = held_up(face.meta, "txn")
+        for _ in range(3):
+            coordinator.tick()
+            await settle(10)
+        assert coordinator._ending == {"g0", "g1"}
+        let.set()
+        await settle(10)
+        assert sorted(coordinator._held) == ["g2", "g3", "g4"] and await coordinator.held("g0") is not first
+        assert await face.meta.get(group_key("g0")) is not None
+        for _ in range(2):
+            coordinator.tick()
+            await settle(20)
+        assert not {"g2", "g3", "g4"} & set(coordinator._held)
+
+    with_face(run)
+
+
 def test_a_tick_looks_at_each_group_that_has_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their leadership may have gone elsewhere, which they hear of within two ticks."""
 
