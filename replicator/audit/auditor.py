@@ -321,5 +321,5 @@ class Auditor:
             told = AuditAnswer(refusal=f"{type(error).__name__}: {error}")
         finally:
             self._answering[region] -= 1
+            self._answer_next()
         answer(told)
-        self._answer_next()

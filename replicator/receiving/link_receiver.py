@@ -160,9 +160,10 @@ class LinkReceiver:
         try:
             while self._kept and not self._lost and self._handle(*self._kept[0]):
                 self._kept.popleft()
-        except PeerError as error:
+        except Exception as error:  # whatever it is, the connection ends, as where it is read
+            report_unexpected(error, "a frame of a link could not be handled")
             self._kept.clear()
-            self.refuse(str(error))
+            self.refuse(reason_of(error))
             return
         if not self._held:
             if self._kept:
@@ -360,6 +361,9 @@ class LinkReceiver:
                 self._take_in(stream, behind)
         except PeerError as error:
             self._refuse(number, Cause.PROTOCOL, str(error))
+        except Exception as error:  # whatever it is, other streams go on
+            report_unexpected(error, "what came behind schemas of a link could not be handled")
+            self._refuse(number, Cause.of(error, Cause.REFUSED), reason_of(error))
 
     def _take_in(self, stream: ReceiverStream, what: _Behind) -> None:
         try:

@@ -18,6 +18,7 @@ from typing import cast
 from heliograph.model.errors import PeerError
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.listeners.tls_listener import Listening, listen
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.bookie_frames import HEAD, BookieCode, FrameBuffer, Kind, SlabPool, encode, encode_acks
 from storage.bookie.serving.bookie import Bookie
 from storage.bookie.serving.bookie_calls import CALLS
@@ -155,7 +156,8 @@ class BookieConnection(asyncio.BufferedProtocol):
             return
         try:
             self._handle(*self._rest.pop(0))
-        except PeerError as error:
+        except Exception as error:  # whatever it is, the connection ends, as where it is read
+            report_unexpected(error, "frames that waited could not be handled")
             self._refuse(error)
         self._server.commit_soon()
         self._hold()
@@ -164,7 +166,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         elif not self._blocked:
             self._flush_soon()
 
-    def _refuse(self, error: PeerError) -> list[int]:
+    def _refuse(self, error: Exception) -> list[int]:
         log.warning("bookie.bad_peer", extra={"error": str(error), "bookie": self._bookie.bookie_id})
         self._server.left(self, str(error))
         self.transport.abort()

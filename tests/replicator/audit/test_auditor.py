@@ -247,6 +247,37 @@ def test_what_nobody_expected_fails_a_pass_and_is_told_to_who_asked(monkeypatch:
     asyncio.run(main())
 
 
+def test_an_answer_that_cannot_be_given_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answers(Channels):
+        tasks: ClassVar[list[asyncio.Task[None]]] = []
+
+        def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+            self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    class Told:
+        def __init__(self, *_: Any) -> None: ...
+
+        async def tell(self, *_: Any) -> AuditAnswer:
+            return AuditAnswer()
+
+    def failing(_: AuditAnswer) -> None:
+        raise KeyError("nobody expected this")
+
+    async def main() -> None:
+        answers: list[AuditAnswer] = []
+        settings = AuditSettings(answers_max=1)
+        auditor = Auditor(Answers(), SimpleNamespace(monotonic=lambda: 0.0), settings)  # type: ignore[arg-type]
+        auditor.storage = SimpleNamespace()  # type: ignore[assignment]
+        for answer in (failing, answers.append):
+            auditor.asked(LOG, "eu", RANGE, answer)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(answers) == 1 and isinstance(Answers.tasks[0].exception(), KeyError)
+
+    monkeypatch.setattr(auditors, "Teller", Told)
+    asyncio.run(main())
+
+
 def test_one_region_takes_neither_all_places_nor_all_the_room_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its questions may read a whole topic."""
     told: list[str] = []

@@ -27,6 +27,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from replicator.receiving import link_receiver
 from replicator.receiving.link_receiver import LinkReceiver, inflight_budget
+from replicator.receiving.receiver_stream import ReceiverStream
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import Believed, entry
 
@@ -272,6 +273,45 @@ def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
             of.receiver.connection_lost()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("behind", ("schemas", "unpacked"))
+def test_what_nobody_expected_of_a_frame_that_waited_holds_nothing_for_ever(
+    monkeypatch: pytest.MonkeyPatch, behind: str
+) -> None:
+    told: list[str] = []
+
+    class Registry:
+        async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None: ...
+
+    def on_run(*_: Any) -> None:
+        raise KeyError("nobody expected this")
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+        of = OneTopic(schemas=Registry())
+        await asyncio.sleep(0.001)
+        if behind == "schemas":
+            of.feed(wire.open_frame(2, "persistent://a/b/d", "eu", 2))
+            await asyncio.sleep(0.001)
+            for stream in (1, 2):
+                of.feed(schemas_frame(stream, [(1, b"x")]))
+            of.send(0, packed=False)
+        else:
+            monkeypatch.setattr(link_receiver, "_UNPACKED_BYTES", of.send(0, packed=True))
+            of.send(1, packed=True)
+            assert of.held == [True]
+        monkeypatch.setattr(ReceiverStream, "on_run", on_run)
+        for _ in range(6):
+            await asyncio.sleep(0)
+        if behind == "schemas":
+            assert list(of.receiver._streams) == [2] and not of.receiver._adopting and not of.budget.used
+        else:
+            assert len(of.refused) == 1 and "nobody expected this" in of.refused[0] and not of.receiver._kept
+        of.receiver.connection_lost()
+
+    asyncio.run(body())
+    assert told == ["KeyError('nobody expected this')"]
 
 
 def test_a_stream_that_is_open_stands_for_its_region_whatever_came_and_went_after_it() -> None:

@@ -303,7 +303,7 @@ def test_what_one_read_of_a_connection_asks_for_is_answered_by_and_by(monkeypatc
     class Transport:
         def __init__(self) -> None:
             self.written: list[bytes] = []
-            self.reading = True
+            self.reading, self.aborted = True, False
 
         def get_extra_info(self, name: str) -> None:
             return None
@@ -319,13 +319,19 @@ def test_what_one_read_of_a_connection_asks_for_is_answered_by_and_by(monkeypatc
         def resume_reading(self) -> None:
             self.reading = True
 
-        def abort(self) -> None: ...
+        def abort(self) -> None:
+            self.aborted = True
 
         def write(self, data: Any) -> None:
             self.written.append(bytes(data))
 
         def writelines(self, data: Any) -> None:
             self.written.append(b"".join(bytes(buffer) for buffer in data))
+
+    told: list[BaseException] = []
+
+    def failing(*_: Any) -> None:
+        raise KeyError("nobody expected this")
 
     def numbers(written: list[bytes]) -> list[int]:
         data, found = b"".join(written), []
@@ -371,6 +377,13 @@ def test_what_one_read_of_a_connection_asks_for_is_answered_by_and_by(monkeypatc
         connection.resume_writing()
         await asyncio.sleep(0.1)
         assert numbers(transport.written) == list(range(1, 61)) and transport.reading
+        bring(frames)
+        assert not transport.aborted
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "_handle", failing)
+            patched.setattr(bookie_server, "report_unexpected", lambda error, _: told.append(error))
+            await asyncio.sleep(0.1)
+        assert transport.aborted and not connection._rest and len(told) == 1, "nobody waits for ever"
         connection.connection_lost(None)
 
     scenario(body)
