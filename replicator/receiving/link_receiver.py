@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from heliograph.model.empty_dict import own
 from heliograph.model.errors import LinkError, PeerError, reason_of
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import report_unexpected
@@ -44,6 +45,9 @@ _SKIP_BYTES = 256
 _UNPACKED_BYTES = 4 << 20
 """So many bytes of compressed runs are unpacked at once: a read of 256 KiB can hold 2 GiB of them."""
 
+_ADOPTERS = 32
+"""So many topics' schemas are stored at once: each takes round trips to the metadata, and all may come together."""
+
 
 class _Adopting:
     """A stream whose schemas are being stored: how many SCHEMAS are left, and what came behind them, in bytes of the
@@ -55,6 +59,9 @@ class _Adopting:
     def __init__(self) -> None:
         self.left = self.size_bytes = 0
         self.waiting: list[_Behind] = []
+
+
+_Adoption = tuple[LinkFrameKind, ReceiverStream, _Adopting, list[SchemaRow]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +113,11 @@ class LinkReceiver:
         self._streams: dict[int, ReceiverStream] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._adopting: dict[int, _Adopting] = {}
-        self._adoptions: deque[tuple[LinkFrameKind, int, str, list[SchemaRow]]] = deque()
-        self._adopter: asyncio.Task[None] | None = None
+        self._adoptions: dict[str, deque[_Adoption]] = {}
+        """Topic without partition -> its SCHEMAS, which are stored in their order."""
+        self._due: deque[str] = deque()
+        """Topics among them that no adopter has begun with."""
+        self._adopters: dict[asyncio.Task[None], None] = {}
         self._dirty: dict[int, ReceiverStream] = {}
         self._grown: dict[int, ReceiverStream] = {}
         """Streams whose topic has more than the source was told of with a heartbeat."""
@@ -210,7 +220,7 @@ class LinkReceiver:
         elif number is LinkFrameKind.SCHEMAS or number is LinkFrameKind.OVERRULE:
             stream, rows = read_schemas(fields)
             if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:
-                self._adopt(number, stream, open_stream.log.topic, rows, self._schemas)
+                self._adopt(number, open_stream, rows, self._schemas)
         elif number is LinkFrameKind.OPEN:
             self._on_open(*wire.read_open(fields))
         elif number is LinkFrameKind.CLOSE:
@@ -227,11 +237,8 @@ class LinkReceiver:
         self.on_hold(False)
         if self._timer is not None:
             self._timer.cancel()
-        for task in [*self._opening.values(), *([self._adopter] if self._adopter is not None else [])]:
+        for task in [*self._opening.values(), *self._adopters]:
             task.cancel()
-        left, self._adopting = self._adopting, {}
-        for adopting in left.values():
-            self._budget.give(adopting.size_bytes)
         for number in list(self._streams):
             self._end(number)
         for source in self._sources.values():
@@ -308,14 +315,20 @@ class LinkReceiver:
             )
         )
 
-    def _adopt(self, kind: LinkFrameKind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
+    def _adopt(self, kind: LinkFrameKind, stream: ReceiverStream, rows: list[SchemaRow], host: SchemaHost) -> None:
         """What comes behind them on this stream waits until they are stored, and counts, with them, as not durable."""
-        adopting = self._adopting.setdefault(number, _Adopting())
+        adopting = self._adopting.setdefault(stream.number, _Adopting())
         adopting.left += 1
         self._count(adopting, sum(len(value) for _, value in rows))
-        self._adoptions.append((kind, number, topic, rows))
-        if self._adopter is None:
-            self._adopter = asyncio.get_running_loop().create_task(self._adopt_all(host))
+        topic = str(TopicName.parse(stream.log.topic).partitioned)  # all partitions have one schema
+        if (waiting := self._adoptions.get(topic)) is None:
+            waiting = self._adoptions[topic] = deque()
+            self._due.append(topic)
+            if len(self._adopters) < _ADOPTERS:
+                task = asyncio.get_running_loop().create_task(self._adopt_all(host))
+                self._adopters[task] = None
+                task.add_done_callback(lambda done: self._adopters.pop(done, None))
+        waiting.append((kind, stream, adopting, rows))
 
     def _wait(self, adopting: _Adopting, what: _Behind, size_bytes: int) -> None:
         adopting.waiting.append(what)
@@ -326,37 +339,41 @@ class LinkReceiver:
         self._take(size_bytes)
 
     async def _adopt_all(self, host: SchemaHost) -> None:
-        try:
-            while self._adoptions:
-                kind, number, topic, rows = self._adoptions.popleft()
-                stream = self._streams.get(number)
-                try:
-                    if stream is not None and kind is LinkFrameKind.OVERRULE:
-                        await host.overrule(topic, rows)
-                    elif stream is not None:
-                        await host.adopt(topic, rows)
-                except SchemaConflict as error:
-                    self._refuse(number, Cause.SCHEMA_CONFLICT, str(error), error.rows)
-                except Exception as error:  # whatever it is, the sender comes again, and tells everything again
-                    report_unexpected(error, "schemas of a link could not be stored")
-                    events.warning("link.schemas_failed", extra={"topic": topic, "error": reason_of(error)})
-                    self._refuse(
-                        number, Cause.of(error, Cause.REFUSED), f"its schemas could not be stored: {reason_of(error)}"
-                    )
-                if (adopting := self._adopting.get(number)) is None:
-                    return  # the connection is lost
-                adopting.left -= 1
-                if not adopting.left:
-                    self._go_on(number, stream)
-        finally:
-            self._adopter = None
+        while self._due:
+            waiting = self._adoptions[topic := self._due.popleft()]
+            while waiting:
+                await self._adopt_one(host, *waiting.popleft())
+            del self._adoptions[topic]
 
-    def _go_on(self, number: int, stream: ReceiverStream | None) -> None:
+    async def _adopt_one(
+        self, host: SchemaHost, kind: LinkFrameKind, stream: ReceiverStream, adopting: _Adopting, rows: list[SchemaRow]
+    ) -> None:
+        number, topic = stream.number, stream.log.topic
+        if self._adopting.get(number) is not adopting:
+            return  # the stream has ended
+        refused: tuple[Cause, str, Sequence[SchemaRow]] | None = None
+        try:
+            await (host.overrule if kind is LinkFrameKind.OVERRULE else host.adopt)(topic, rows)
+        except SchemaConflict as error:
+            refused = Cause.SCHEMA_CONFLICT, str(error), error.rows
+        except Exception as error:  # whatever it is, the sender comes again, and tells everything again
+            report_unexpected(error, "schemas of a link could not be stored")
+            events.warning("link.schemas_failed", extra={"topic": topic, "error": reason_of(error)})
+            refused = Cause.of(error, Cause.REFUSED), f"its schemas could not be stored: {reason_of(error)}", ()
+        adopting.left -= 1
+        if self._adopting.get(number) is not adopting:
+            return
+        if refused is not None:
+            self._refuse(number, *refused)
+        elif not adopting.left:
+            self._go_on(number, stream)
+
+    def _go_on(self, number: int, stream: ReceiverStream) -> None:
         adopting = self._adopting.pop(number)
         self._budget.give(adopting.size_bytes)
         try:
             for behind in adopting.waiting:
-                if stream is None or self._streams.get(number) is not stream:
+                if self._streams.get(number) is not stream:
                     return
                 self._take_in(stream, behind)
         except PeerError as error:
@@ -397,6 +414,8 @@ class LinkReceiver:
             self._closes.pop(number)()
             self._dirty.pop(number, None)
             self._grown.pop(number, None)
+            if (adopting := self._adopting.pop(number, None)) is not None:
+                self._budget.give(adopting.size_bytes)
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 

@@ -275,6 +275,55 @@ def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
     asyncio.run(body())
 
 
+def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All partitions of a topic have one schema."""
+    topics = [f"persistent://a/b/{name}" for name in ("1", "p-partition-0", "p-partition-1", "2", "3", "4")]
+    stored: list[tuple[str, int]] = []
+    running: list[str] = []
+    most = 0
+
+    class Registry:
+        async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+            nonlocal most
+            name = topic.partition("-")[0]
+            assert name not in running
+            running.append(name)
+            most = max(most, len(running))
+            await asyncio.sleep(0)
+            running.remove(name)
+            stored.append((topic, rows[0][0]))
+
+    async def open_log(topic: str, region: str) -> ReplicatedLog:
+        state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=False, settings=DedupSettings())
+        return ReplicatedLog(FakeLedger(Store(topic), state), state)  # type: ignore[arg-type]
+
+    async def body() -> None:
+        of = OneTopic(schemas=Registry())
+        of.receiver._open_log = open_log
+        for stream, topic in enumerate(topics, 2):
+            of.feed(wire.open_frame(stream, topic, "eu", 2))
+        await asyncio.sleep(0.001)
+        for version in (1, 2):
+            for stream in range(2, 8):
+                of.feed(schemas_frame(stream, [(version, b"x")]))
+        of.receiver._end(7)
+        of.feed(wire.open_frame(7, topics[-1], "eu", 2))
+        for _ in range(40):
+            await asyncio.sleep(0)
+        for topic in topics:
+            assert [version for name, version in stored if name == topic] == ([1, 2] if topic != topics[-1] else [])
+        of.feed(schemas_frame(7, [(3, b"x")]))
+        assert of.budget.used == 1, "what a stream had that ended counts no more"
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert stored[-1] == (topics[-1], 3) and most == 3
+        assert not (of.receiver._adopting or of.receiver._adoptions or of.receiver._adopters or of.budget.used)
+        of.receiver.connection_lost()
+
+    monkeypatch.setattr(link_receiver, "_ADOPTERS", 3)
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("behind", ("schemas", "unpacked"))
 def test_what_nobody_expected_of_a_frame_that_waited_holds_nothing_for_ever(
     monkeypatch: pytest.MonkeyPatch, behind: str
