@@ -90,6 +90,7 @@ class SubscriptionSync:
 
     __slots__ = (
         "_channels",
+        "_full",
         "_gone",
         "_heard_at",
         "_log",
@@ -109,6 +110,8 @@ class SubscriptionSync:
         """Deleted here by hand: others may still tell of it."""
         self._channels: dict[str, dict[int, Send]] = {}
         self._numbers = 0
+        self._full = False
+        """It was said that no more are made."""
         self._running = False
         self._heard_at: Position | None = None
         for name, cursor in log.ledger.cursors.items():
@@ -246,7 +249,7 @@ class SubscriptionSync:
         if found is None:
             cursor = self._cursor(name)
             if cursor is None and len(self._subscriptions) >= TOLD_MAX:
-                self._ignore(region, name)
+                self._say_full(region, name)
                 return
             if cursor is not None and cursor.properties.get(PROPERTY) == OFF:
                 return
@@ -264,6 +267,14 @@ class SubscriptionSync:
             "subscription.not_replicated",
             extra={"topic": self._log.topic, "subscription": name[:100], "region": region},
         )
+
+    def _say_full(self, region: str, name: str) -> None:
+        if not self._full:
+            events.warning(
+                "subscription.too_many",
+                extra={"topic": self._log.topic, "subscription": name[:100], "region": region, "most": TOLD_MAX},
+            )
+        self._full = True
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 

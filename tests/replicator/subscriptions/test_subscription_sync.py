@@ -598,13 +598,15 @@ def test_cursors_that_are_no_subscriptions_are_out_of_reach() -> None:
     play(scenario)
 
 
-def test_what_another_region_tells_of_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_region_tells_of_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Names are durable cursors, and claims that come between two rounds are joined."""
 
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
         us = consumers["us"]
         await us.subscribe()
-        for name in ("a", "n" * 1000, "n" * 1001, "b", SUBSCRIPTION, "a"):
+        for name in ("a", "n" * 1000, "n" * 1001, "b", SUBSCRIPTION, "a", "b", "c"):
             us.sync.heard("eu", name, Claims((0, 0), {}))
         await us.region.log.ledger.open_cursor("here", BEFORE_ALL)
         us.sync.enable("here")
@@ -626,6 +628,8 @@ def test_what_another_region_tells_of_is_bounded(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(subscription_sync, "TOLD_MAX", 3)
     play(scenario)
+    refused = [record.__dict__["subscription"] for record in caplog.records if record.msg == "subscription.too_many"]
+    assert refused.count("b") == 1 and "c" not in refused, "once a topic"
 
 
 def test_a_subscription_of_an_internal_name_closes_no_link() -> None:
