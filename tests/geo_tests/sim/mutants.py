@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from global_config import backup
-from global_config.view import ConfigView
+from global_config import backup, view
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.raft.core import RaftCore
 from heliograph.raft.disk import life_file
@@ -87,12 +86,12 @@ def what_a_restored_tombstone_names_goes(patch: BrokenRules) -> None:
 def a_region_that_a_backup_lacks_has_left_for_good(patch: BrokenRules) -> None:
     """A number that was heard of once is a region's for ever, also where the configuration went back."""
 
-    def number_given(self: ConfigView, key: str, value: bytes | None) -> None:
+    def number_given(numbers: dict[int, str], broken: dict[str, str], key: str, value: bytes | None) -> None:
         if value is not None:
-            heard(self, key, value)
+            heard(numbers, broken, key, value)
 
-    heard = ConfigView._number_given
-    patch.setattr(ConfigView, "_number_given", number_given)
+    heard = view._number_given
+    patch.setattr(view, "_number_given", number_given)
 
 
 def what_an_ended_region_left_is_nobodys(patch: BrokenRules) -> None:
