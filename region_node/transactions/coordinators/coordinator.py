@@ -153,7 +153,7 @@ class Txn:
 
 
 def tenants_of(topics: Iterable[str]) -> set[str]:
-    """topics: whole names, or short ones, which versions before kept as clients gave them."""
+    """topics: whole names, or short ones, as clients give them."""
     return {_tenant_of(topic.partition("://")[2] or topic) for topic in topics}
 
 

@@ -176,15 +176,18 @@ class Transactions:
             )
 
     async def add_partitions(self, txn: TxnId, topics: list[str], owner: str | None = None) -> None:
-        """topics: their names, as a client gives them. Raises NoCoordinator, NoSuchTransaction, TransactionState,
-        NotAllowed (also where no topic can have such a name).
+        """topics: their names, kept and shown as a client gives them. Raises NoCoordinator, NoSuchTransaction,
+        TransactionState, NotAllowed (also where no topic can have such a name).
         """
-        await (await self.coordinator(txn[0])).join(txn[1], [_full(topic) for topic in topics], [], owner)
+        for topic in topics:
+            _full(topic)
+        await (await self.coordinator(txn[0])).join(txn[1], topics, [], owner)
 
     async def add_subscriptions(self, txn: TxnId, pairs: list[tuple[str, str]], owner: str | None = None) -> None:
         """pairs: (name of a topic, subscription). Raises as `add_partitions`."""
-        full = [(_full(topic), name) for topic, name in pairs]
-        await (await self.coordinator(txn[0])).join(txn[1], [], full, owner)
+        for topic, _ in pairs:
+            _full(topic)
+        await (await self.coordinator(txn[0])).join(txn[1], [], pairs, owner)
 
     async def end(self, txn: TxnId, *, commit: bool, owner: str | None = None) -> None:
         """Returns when every participant has it durably; the same again succeeds. Raises NoCoordinator,
@@ -370,6 +373,6 @@ def _possible(topics: Iterable[str]) -> list[str]:
 
 
 def _spellings(topic: str) -> list[str]:
-    """A topic's whole name, and what versions before kept in its place where a client had given that."""
+    """A topic's whole name, and what a client may have given in its place."""
     domain, _, rest = topic.partition("://")
     return [topic, rest, rest.removeprefix("public/default/")] if domain == "persistent" else [topic]

