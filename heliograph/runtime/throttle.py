@@ -29,6 +29,11 @@ class Throttle:
             await asyncio.sleep(wait_s)
 
 
+async def pause() -> None:
+    """Gives others their turn, behind what took its time."""
+    await asyncio.sleep(0)
+
+
 class RowPace:
     """Counts the rows of one request. One that is refused waits for nothing, so a loop over such has no other pause."""
 

@@ -8,7 +8,6 @@ Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import check_name
+from heliograph.runtime.throttle import pause
 from heliograph.wire.block import encode_block
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.admin_context import number as whole_number
@@ -137,7 +137,7 @@ async def write_blocks(
         if not runs:
             return
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-        await asyncio.sleep(0)  # what is in the cache, for who reads it as quickly, is sent without a pause
+        await pause()  # what is in the cache, for who reads it as quickly, is sent without a pause
 
 
 async def vector(admin: Admin, request: web.Request) -> dict[str, Any]:

@@ -7,13 +7,13 @@ Source: docs/protocols/links.md, "Parked links".
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.runtime.throttle import pause
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -89,7 +89,7 @@ async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
         rows = []
         for row in differences(here, dict(parked.rows), (admin.region, link.target)):
             rows.append(row)
-            await asyncio.sleep(0)
+            await pause()
         found["parked"] = {"since_ms": parked.since_ms, "schemas": rows}
     return found
 

@@ -7,7 +7,6 @@ headers. Isn't: consuming; nothing is acknowledged or counted.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -16,6 +15,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.throttle import pause
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.payload_compression import decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
@@ -59,7 +59,7 @@ async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = Fal
                     return ledger, first + left - 1
                 left -= run.count
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-        await asyncio.sleep(0)  # what is in the cache is read without a pause
+        await pause()  # what is in the cache is read without a pause
     raise NotFound(f"Message not found: subscription {name} waits for {count - left} message(s) only")
 
 
@@ -180,7 +180,7 @@ async def analyze(admin: Admin, request: web.Request) -> dict[str, Any]:
                 verdicts = filtering.verdicts(ledger, start, run) or [ACCEPT] * run.count
                 by_verdict.update(verdicts)
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-        await asyncio.sleep(0)  # what is in the cache is read without a pause
+        await pause()  # what is in the cache is read without a pause
     return {
         "entries": entries,
         "messages": messages,

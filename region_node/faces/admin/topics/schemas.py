@@ -8,7 +8,6 @@ Source: Pulsar's SchemasResource; docs/protocols/admin.md, "Schemas".
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -16,6 +15,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import pause
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -52,7 +52,7 @@ async def every(admin: Admin, request: web.Request) -> dict[str, Any]:
     rows = []
     for row in await admin.topics.schemas.versions(_topic(admin, request)):
         rows.append(_shown(*row))
-        await asyncio.sleep(0)  # one of 512 KiB takes its time
+        await pause()  # one of 512 KiB takes its time
     return {"getSchemaResponses": rows}
 
 

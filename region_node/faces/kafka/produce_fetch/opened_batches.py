@@ -12,7 +12,6 @@ its batches hold, not by what they say.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -20,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.compute_thread import Offload, Overloaded
-from heliograph.runtime.throttle import RowPace
+from heliograph.runtime.throttle import RowPace, pause
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.kafka.record_batches import (
     CODEC,
@@ -134,7 +133,7 @@ async def open_batches(
                 continue
             if keys_known(log, request, part, room):
                 continue
-            await asyncio.sleep(0)
+            await pause()
             room = ReadRoom(*KEYS_AT_ONCE)
             if not keys_known(log, request, part, room):
                 part["keyed"] = await _off_loop(thread, log, partial(all_keyed, view))
