@@ -327,7 +327,6 @@ class LinkReceiver:
             if len(self._adopters) < _ADOPTERS:
                 task = asyncio.get_running_loop().create_task(self._adopt_all(host))
                 self._adopters[task] = None
-                task.add_done_callback(lambda done: self._adopters.pop(done, None))
         waiting.append((kind, stream, adopting, rows))
 
     def _wait(self, adopting: _Adopting, what: _Behind, size_bytes: int) -> None:
@@ -339,11 +338,18 @@ class LinkReceiver:
         self._take(size_bytes)
 
     async def _adopt_all(self, host: SchemaHost) -> None:
-        while self._due:
-            waiting = self._adoptions[topic := self._due.popleft()]
-            while waiting:
-                await self._adopt_one(host, *waiting.popleft())
-            del self._adoptions[topic]
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while self._due:
+                waiting = self._adoptions[topic := self._due.popleft()]
+                try:
+                    while waiting:
+                        await self._adopt_one(host, *waiting.popleft())
+                finally:
+                    del self._adoptions[topic]
+        finally:  # in the pass in which it sees that nothing is due: what comes behind that begins another one
+            self._adopters.pop(task, None)
 
     async def _adopt_one(
         self, host: SchemaHost, kind: LinkFrameKind, stream: ReceiverStream, adopting: _Adopting, rows: list[SchemaRow]

@@ -275,6 +275,29 @@ def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
     asyncio.run(body())
 
 
+def test_schemas_that_come_as_the_last_adopter_ends_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its end and what is told of it, which takes a pass of the loop."""
+    stored: list[int] = []
+
+    async def body() -> None:
+        class Registry:
+            async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+                stored.append(rows[0][0])
+                if rows[0][0] == 1:
+                    asyncio.get_running_loop().call_soon(of.feed, schemas_frame(1, [(2, b"x")]))
+
+        of = OneTopic(schemas=Registry())
+        await asyncio.sleep(0.001)
+        of.feed(schemas_frame(1, [(1, b"x")]))
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert stored == [1, 2] and not (of.receiver._adopting or of.receiver._adopters or of.budget.used)
+        of.receiver.connection_lost()
+
+    monkeypatch.setattr(link_receiver, "_ADOPTERS", 1)
+    asyncio.run(body())
+
+
 def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """All partitions of a topic have one schema."""
     topics = [f"persistent://a/b/{name}" for name in ("1", "p-partition-0", "p-partition-1", "2", "3", "4")]
