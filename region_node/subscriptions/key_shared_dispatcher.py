@@ -184,7 +184,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return found
 
     def _spent(self) -> bool:
-        return self._hashed_bytes >= HASHED_BYTES_MAX
+        return not self.volatile and self._hashed_bytes >= HASHED_BYTES_MAX  # what a volatile one leaves is dropped
 
     def run_ready(self) -> None:
         self._hashed_bytes = 0
@@ -286,16 +286,15 @@ class KeySharedDispatcher(SharedDispatcher):
     def _give_waiting(self) -> bool:
         """True: a pass does no more, and more may be able to go."""
         missing: Position | None = None
-        looked = 0
+        done = 0
         for hashed in list(self._waiting):
-            if self.blocked or looked >= PASS_ENTRIES:
+            if self.blocked or done >= PASS_ENTRIES:
                 break
             owner = self.ranges.owner(hashed)
             if owner is None or not self._room(owner) or not (self.out_of_order or self._free(hashed, owner)):
                 continue
             heap = self._waiting[hashed]
-            while heap and looked < PASS_ENTRIES and self._room(owner):
-                looked += 1
+            while heap and done < PASS_ENTRIES and self._room(owner):
                 position = heap[0]
                 if position in self._replaying and not self.cursor.is_acked(position):
                     run = self._find(position)
@@ -316,13 +315,14 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._replaying.pop(position, None)
                 self._at_hand.pop(position, None)
                 heappop(heap)
+                done += 1
             if not heap:
                 del self._waiting[hashed]
         if missing is not None and not self._reading:
             self._reading = True
             generation, start = self._generation, missing
             self._reads.start(lambda: self._read_waiting(generation, start))
-        return looked >= PASS_ENTRIES
+        return done >= PASS_ENTRIES
 
     def _find(self, position: Position) -> Run | None:
         """The entry, where it is at hand or cached."""

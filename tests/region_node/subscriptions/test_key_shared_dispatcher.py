@@ -246,6 +246,25 @@ def test_one_pass_hashes_so_many_bytes_of_new_keys(delayed: bool) -> None:
     asyncio.run(main())
 
 
+def test_what_must_be_read_again_is_waited_for_without_looking_again_and_again() -> None:
+    """Of two thousand keys, none of them cached."""
+
+    async def test(w: World) -> None:
+        append(w, [f"{number}" for number in range(2000)])
+        one = w.join(KEYED, 2000)
+        await w.settle()
+        w.ledger.cache = False
+        w.join(KEYED, 2000)
+        dispatcher = w.subscription.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher) and len(w.entries(one)) == 2000
+        w.subscription.remove(one)
+        dispatcher.queued = False
+        dispatcher.run_ready()
+        assert dispatcher._reading and not dispatcher.queued
+
+    run(test)
+
+
 def test_who_may_join() -> None:
     async def test(w: World) -> None:
         w.join(KEYED, hash_ranges=[(0, 99)])

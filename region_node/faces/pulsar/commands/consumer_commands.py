@@ -60,7 +60,7 @@ UNKNOWN_ACKS_MAX = 1000
 """So many acknowledgements whose transaction is asked for may wait on a connection; then nothing is read from it."""
 UNKNOWN_BYTES_MAX = 4 << 20
 """The same of the bytes of those."""
-UNANSWERED_ACKS_MAX = 10_000
+UNANSWERED_ACKS_MAX = 100_000
 """So many acknowledgements that are not durable yet, and are to be answered, may wait on a connection; others are
 refused meanwhile.
 """
