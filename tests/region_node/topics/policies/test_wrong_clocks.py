@@ -88,9 +88,10 @@ def test_kafkas_retention_and_offsets_obey_the_same_clock() -> None:
         log = SimpleNamespace(name="t", keep=keep)
         rows = {("t", 0): SimpleNamespace(at_ms=DAY_MS)}
         held = SimpleNamespace(
-            group=SimpleNamespace(state=EMPTY, empty_since_ms=DAY_MS),
+            group=SimpleNamespace(state=EMPTY, empty_since_ms=DAY_MS, members={}),
             offsets=SimpleNamespace(rows=rows),
             unused=False,
+            empty=False,
         )
         broker = SimpleNamespace(
             expiry=SimpleNamespace(wall_ms=lambda: DAY_MS + 5000),
@@ -105,7 +106,14 @@ def test_kafkas_retention_and_offsets_obey_the_same_clock() -> None:
         await KafkaBroker.keep(broker)  # type: ignore[arg-type]
         assert kept == [DAY_MS + 1000]
         coordinator = SimpleNamespace(
-            _broker=broker, _held={"g": held}, place=lambda name: name, now=0.0, _expire=lambda held, old: old
+            _broker=broker,
+            _held={"g": held},
+            _round=[],
+            _joined={},
+            _ending=set(),
+            place=lambda name: name,
+            now=0.0,
+            _expire=lambda held, old: old,
         )
         GroupCoordinator.tick(coordinator)  # type: ignore[arg-type]
         assert not expired
