@@ -71,11 +71,9 @@ class S3:
         self.process.wait_listening(self.port)
 
     def objects(self) -> list[Path]:
-        return [
-            path
-            for path in (self.folder / "objects" / BUCKET).rglob("*")
-            if path.is_file() and path.parent.name == "ledger"
-        ]
+        """Those of ledgers. Folders that the server takes away meanwhile hold none."""
+        walk = os.walk(self.folder / "objects" / BUCKET)
+        return [Path(folder, name) for folder, _, names in walk if Path(folder).name == "ledger" for name in names]
 
 
 class Standalone:

@@ -78,10 +78,13 @@ def _run(spark: Any, job: str, admin_url: str, options: Sequence[dict[str, Any]]
         def done() -> bool:
             for queries in going:
                 queries.look()
-                for stream in queries.streams:
-                    if not stream.isActive and (error := stream.exception()) is not None:
-                        raise error
-            return not any(queries.busy or any(stream.isActive for stream in queries.streams) for queries in going)
+            ended = not any(queries.busy or any(stream.isActive for stream in queries.streams) for queries in going)
+            for stream in (
+                stream for queries in going for stream in queries.streams
+            ):  # behind it: what has ended is told
+                if not stream.isActive and (error := stream.exception()) is not None:
+                    raise error
+            return ended
 
         until(done, timeout_s)
     finally:
