@@ -37,6 +37,7 @@ from heliograph.runtime.task_set import report_error
 
 log = logging.getLogger("global_config")
 
+_V = TypeVar("_V")
 V = TypeVar(
     "V",
     RegionInfo,
@@ -272,11 +273,12 @@ class ConfigView:
             elif key.startswith(keys.NAMESPACES):
                 name = key.removeprefix(keys.NAMESPACES)
                 _set(self._namespaces, name, NamespacePolicies, value)
-                _index(self._by_tenant, name, known=name in self._namespaces)
+                _index(self._by_tenant, name.partition("/")[0], name, None, known=name in self._namespaces)
             elif key.startswith(keys.PARTITIONED):
                 name = key.removeprefix(keys.PARTITIONED)
                 _set(self._partitioned, name, PartitionedTopic, value)
-                _index_partitions(self._partitioned_in, name, self.partitions(name))
+                namespace, count = "/".join(name.partition("://")[2].split("/", 2)[:2]), self.partitions(name)
+                _index(self._partitioned_in, namespace, name, count, known=count > 0)
             elif key.startswith(keys.TOPIC_POLICIES):
                 _set(self._topic_policies, key.removeprefix(keys.TOPIC_POLICIES), TopicPolicies, value)
             elif key.startswith(keys.RESOURCE_GROUPS):
@@ -312,26 +314,15 @@ def _number_given(numbers: dict[int, str], broken: dict[str, str], key: str, val
         broken[key] = f"no number of a region with its name: {error}"
 
 
-def _index(by_tenant: dict[str, dict[str, None]], namespace: str, *, known: bool) -> None:
-    tenant = namespace.partition("/")[0]
-    members = by_tenant.setdefault(tenant, {})
+def _index(groups: dict[str, dict[str, _V]], group: str, name: str, value: _V, *, known: bool) -> None:
+    """Keeps which names each group has. known: whether this one is there."""
+    members = groups.setdefault(group, {})
     if known:
-        members[namespace] = None
+        members[name] = value
     else:
-        members.pop(namespace, None)
+        members.pop(name, None)
         if not members:
-            del by_tenant[tenant]
-
-
-def _index_partitions(by_namespace: dict[str, dict[str, int]], topic: str, count: int) -> None:
-    namespace = "/".join(topic.partition("://")[2].split("/", 2)[:2])
-    members = by_namespace.setdefault(namespace, {})
-    if count:
-        members[topic] = count
-    else:
-        members.pop(topic, None)
-        if not members:
-            del by_namespace[namespace]
+            del groups[group]
 
 
 def _above(fields: Fields, pending: list[tuple[Change, ...]]) -> dict[str, Any]:

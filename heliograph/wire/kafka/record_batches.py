@@ -195,11 +195,9 @@ def all_keyed(data: Buffer, room: ReadRoom | None = None) -> bool:
     """Whether each record of a v2 batch has a key; nothing else is looked at, and nothing in its header is believed.
     Raises CorruptData, and TooLarge where there is not so much room left.
     """
-    view = memoryview(data)
-    fields = HEADER.unpack_from(view)
-    reader = _Varints(_body(view, fields[5] & CODEC, fields[12], room))
+    reader, count = _records(data, room)
     try:
-        for _ in range(fields[12]):
+        for _ in range(count):
             end = reader.next()
             end += reader.at
             reader.at += 1
@@ -230,6 +228,13 @@ def _body(view: memoryview, codec: int, count: int, room: ReadRoom | None) -> by
     if codec:
         room.take(len(body), 0)
     return body
+
+
+def _records(data: Buffer, room: ReadRoom | None = None) -> tuple[_Varints, int]:
+    """A reader at the first record of a v2 batch, and how many there are by its header. Raises as `_body`."""
+    view = memoryview(data)
+    fields = HEADER.unpack_from(view)
+    return _Varints(_body(view, fields[5] & CODEC, fields[12], room)), fields[12]
 
 
 def _varint(value: int) -> bytes:
@@ -417,13 +422,10 @@ def old_message_set(records: Sequence[tuple[int, Record]], magic: int, from_offs
 
 def offsets_of(data: Buffer) -> list[int]:
     """The offset of each record of a v2 batch from its base. Raises CorruptData."""
-    view = memoryview(data)
-    fields = HEADER.unpack_from(view)
-    reader = _Varints(decompress(fields[5] & CODEC, view[HEADER_BYTES:]))
+    reader, count = _records(data)
     out: list[int] = []
-    _check_count(fields[12])
     try:
-        for _ in range(fields[12]):
+        for _ in range(count):
             end = reader.next()
             end += reader.at
             reader.at += 1
