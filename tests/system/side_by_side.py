@@ -22,6 +22,7 @@ class Side:
 
     def __init__(self, server: Server) -> None:
         service, web = next(iter(server.regions.values()))
+        self.peer = isinstance(server, Pulsar)
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         self.client = pulsar.Client(
             f"pulsar://127.0.0.1:{service}", logger=quiet, operation_timeout_seconds=PATIENCE_MS // 1000

@@ -46,11 +46,20 @@ def read(side: Side, topic: str, start: Any = pulsar.MessageId.earliest, **optio
 
 
 def read_until(side: Side, topic: str, count: int) -> list[tuple[str, bytes]]:
-    """Pulsar shows what it has compacted a moment after it says so."""
+    """Pulsar shows what it has compacted a moment after it says so, and may refuse to name the last message till then.
+
+    Raises pulsar.BrokerMetadataError where Heliograph does, and where Pulsar still does after a minute.
+    """
     deadline = time.monotonic() + PATIENCE_S
-    while len(found := read(side, topic)) != count and time.monotonic() < deadline:
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            if len(found := read(side, topic)) == count or late:
+                return found
+        except pulsar.BrokerMetadataError:  # its compacted ledger is not readable yet
+            if late or not side.peer:
+                raise
         time.sleep(0.1)
-    return found
 
 
 def delete(side: Side, topic: str, *keys: str) -> None:
