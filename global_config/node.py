@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from global_config.region_write_rights import WriteRights
 from global_config.transport.config_transport import AloneTransport, ConfigTransport
-from global_config.write_rights import WriteRights
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.server.metadata_service import ServiceSettings

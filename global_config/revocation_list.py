@@ -4,7 +4,7 @@ Is: adding, lifting, and how much there may be. Isn't: the record (`heliograph.m
 may call it, or the copies by which callers are judged (`region_node.security.authentication.revocations`).
 Invariants: a record in force is never deleted, only lifted; what is over is deleted `KEPT_MS` later, when another one
 is added, so that every region has heard of it by then. What another region has revoked is never weakened: the leader of
-the configuration would refuse it (`global_config.write_rights`).
+the configuration would refuse it (`global_config.region_write_rights`).
 Source: docs/security.md, "Revocation".
 """
 

@@ -23,7 +23,7 @@ from region_node.compaction.compacted_entries import Gather, wrap
 from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of, read_properties
 from region_node.compaction.compaction_state import CompactedTopic, TopicCompaction
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import delete_on_bookies
+from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.ledger.writing.ledger_handle import LedgerHandle
 
 log = logging.getLogger("region_node.compaction")

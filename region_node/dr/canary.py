@@ -23,7 +23,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
-from region_node.dr.settings import CanarySettings
+from region_node.dr.canary_settings import CanarySettings
 from region_node.topics.round_trip import round_trip
 from region_node.transactions.coordinators.coordinator_topics import NAMESPACE
 

@@ -24,7 +24,7 @@ from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from heliograph.runtime.process_usage import parse_cpus
 from region_node.compaction.settings import CompactorSettings
-from region_node.dr.settings import CanarySettings
+from region_node.dr.canary_settings import CanarySettings
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.metrics.topic_series import TopicSeries
 from region_node.placement.balance.settings import BalanceSettings

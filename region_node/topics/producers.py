@@ -1,6 +1,7 @@
-"""ProducerRegistry: who may produce to a topic. A core.
+"""ProducerRegistry: which producers a topic has, by name and access mode. A core.
 
-Is: names, epochs, access modes, the topic epoch. Isn't: deduplication, or connections.
+Is: names, epochs, access modes, the topic epoch. Isn't: who has the right to publish
+(`region_node.security.authorization`), deduplication, or connections.
 Invariants: a name is there once; with an exclusive producer there is no other; the topic epoch grows at each change of
 the exclusive owner.
 Source: docs/protocols/pulsar.md, "Producers".

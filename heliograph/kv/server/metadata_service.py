@@ -57,7 +57,7 @@ class MembersPort(Protocol):
 
 
 class RightsPort(Protocol):
-    """Says who may write what (`global_config.write_rights`); where there is none, everybody may everything."""
+    """Says who may write what (`global_config.region_write_rights`); where there is none, everybody may everything."""
 
     def check(self, writers: Sequence[str], kind: int, payload: bytes) -> None: ...
 

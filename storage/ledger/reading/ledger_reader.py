@@ -143,18 +143,6 @@ def _cut(ledger: int, first: int, last: int, blocks: Sequence[Buffer]) -> list[t
     return runs
 
 
-async def delete_on_bookies(context: LedgerContext, metadata: LedgerMetadata) -> None:
-    """Frees the space of a ledger whose metadata is gone already. A bookie that does not answer finds out by its own
-    garbage collection.
-    """
-    bookies = dict.fromkeys(bookie for _, ensemble in metadata.fragments for bookie in ensemble)
-    for bookie in bookies:
-        try:
-            await context.pool.client(bookie).delete(metadata.ledger)
-        except HeliographError:
-            continue
-
-
 async def ledger_metadata(context: LedgerContext, ledger: int) -> LedgerMetadata:
     """Reads a ledger's metadata from the region's store. Raises NoSuchLedger where there is none, and what the store
     raises.

@@ -34,7 +34,8 @@ from heliograph.runtime.throttle import Throttle
 from local_meta import keys
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
-from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata
+from storage.ledger.ledger_deletion import delete_on_bookies
+from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.append_counts import Appends

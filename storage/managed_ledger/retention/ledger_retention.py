@@ -21,7 +21,8 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import delete_on_bookies, ledger_metadata
+from storage.ledger.ledger_deletion import delete_on_bookies
+from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 from storage.managed_ledger.retention.trim_rule import Retention, trim_count

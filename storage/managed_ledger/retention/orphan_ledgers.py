@@ -22,7 +22,7 @@ from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import delete_on_bookies
+from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 _PAGE = 1000

@@ -16,10 +16,10 @@ from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary, CanaryVerdict
+from region_node.dr.canary_settings import CanarySettings
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations import report_signing
 from region_node.dr.operations.drill import judged
-from region_node.dr.settings import CanarySettings
 from region_node.dr.slo_monitor import Promises
 
 

@@ -12,7 +12,7 @@ from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.deferred_edits import CONFLICTS, MERGED
-from global_config.write_rights import GONE_MS, IDS_MAX, WriteRights
+from global_config.region_write_rights import GONE_MS, IDS_MAX, WriteRights
 from heliograph.kv.machine_commands import CommandKind, MalformedCommand, command, open_answer, pack, txn_fields
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
 from heliograph.kv.state_machine import KvMachine
