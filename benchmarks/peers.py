@@ -168,10 +168,18 @@ def middle(results: list[tuple[dict[str, float], dict[str, float]]], side: int, 
 
 
 def compare(
-    cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, topics: str, console: Console
+    cases: tuple[Case, ...],
+    ours: Server,
+    theirs: Server,
+    rounds: int,
+    topics: str,
+    console: Console,
+    *,
+    names: tuple[str, str] = ("heliograph", "pulsar"),
 ) -> tuple[Table, list[str]]:
+    """The figures of both by case, and a sentence for each bound that was missed. names: of both, in the table."""
     table = Table(title=f"medians of {rounds} interleaved rounds", title_justify="left")
-    for column in ("case", "heliograph", "pulsar", "ratio", "CPU µs/entry", "pulsar's", "ratio"):
+    for column in ("case", *names, "ratio", "CPU µs/entry", f"{names[1]}'s", "ratio"):
         table.add_column(column, justify="left" if column == "case" else "right")
     missed: list[str] = []
     for number, case in enumerate(cases):

@@ -103,11 +103,20 @@ class Heliograph(Server):
 
     kind = "heliograph"
 
-    def __init__(self, data: Path, regions: tuple[str, ...] = (), *, brokers: int = 1, bookies: int = 2) -> None:
+    def __init__(
+        self,
+        data: Path,
+        regions: tuple[str, ...] = (),
+        *,
+        brokers: int = 1,
+        bookies: int = 2,
+        programs: Path = Path(sys.executable).parent,
+    ) -> None:
+        """programs: the folder where its `heliograph` is; another release's is in its own environment."""
         super().__init__()
         self.data = data
         data.parent.mkdir(parents=True, exist_ok=True)
-        program = [str(Path(sys.executable).with_name("heliograph"))]
+        program = [str(programs / "heliograph")]
         begun = time.perf_counter()
         self._process: subprocess.Popen[bytes] | None = None
         if regions:
