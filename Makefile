@@ -22,8 +22,8 @@ demo: setup         ## three regions on this machine, messages round the world, 
 test: setup         ## the whole suite: units, simulations, real processes through Toxiproxy, Spark
 	@$(BIN)/python tools/run_tests.py
 
-quick: setup        ## lint, types, contracts, and the tests nearest to what the working tree changed, in 90 s; SINCE=HEAD
-	@$(BIN)/python tools/quick.py --since $(or $(SINCE),HEAD)
+quick: setup        ## lint, types, contracts, and the tests nearest to what the working tree changed, in 90 s; SINCE=HEAD; OF=PATH only lists a module's tests
+	@$(BIN)/python tools/quick.py --since $(or $(SINCE),HEAD) $(if $(OF),--of $(OF))
 
 test-system: setup  ## what needs a real peer or a long build, installed into ~/.cache/heliograph, and the longest of real processes
 	@$(BIN)/python tools/run_tests.py --system

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -48,6 +49,14 @@ def test_tests_that_import_a_changed_module_are_chosen(tmp_path: Path) -> None:
     (folder / "test_d.py").write_text("from storage.bookie import cookie\n")
     found = quick.importing_tests({"storage.bookie.journal"}, tmp_path)
     assert found == ["tests/test_a.py", "tests/test_b.py", "tests/test_c.py"]
+
+
+def test_whoever_opens_a_module_is_told_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    found = quick.of_module("replicator.dedup.producer_dedup")
+    assert "tests/replicator/dedup/test_producer_dedup_two_regions.py" in found["of its name, or of its folder"]
+    assert all(not set(a) & set(b) for a, b in itertools.combinations(found.values(), 2)), "each is named once"
+    assert quick._list("replicator/nowhere.py") == 2
+    assert "name a file below heliograph" in capsys.readouterr().out
 
 
 def test_the_nearest_come_first_and_what_matters_most_always() -> None:

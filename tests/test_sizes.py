@@ -26,6 +26,8 @@ LONE_BASES_MAX = 27
 """Classes, protocols left out, that exactly one other class is made from."""
 MODULES_MAX = 14
 """In one folder of the product."""
+NO_TEST_OF_ITS_NAME_MAX = 344
+"""Modules of the product whose tests are those of their folder: `make quick OF=PATH` lists them."""
 
 
 class Class(NamedTuple):
@@ -112,6 +114,22 @@ def test_bases_with_one_subclass_become_fewer() -> None:
 def test_folders_are_read_at_a_glance() -> None:
     folders = Counter(p.parent for top in PACKAGES for p in (ROOT / top).rglob("*.py") if p.name != "__init__.py")
     assert {str(folder.relative_to(ROOT)): n for folder, n in folders.items() if n > MODULES_MAX} == {}
+
+
+def test_more_modules_have_a_test_of_their_name() -> None:
+    modules = [p.relative_to(ROOT) for top in PACKAGES for p in (ROOT / top).rglob("*.py") if "__" not in p.name]
+    tests = {p.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("test_*.py")}
+    by_folder: dict[Path, list[str]] = defaultdict(list)
+    for test in tests:
+        by_folder[test.parent].append(test.stem)
+    names = (f"test_{module.stem}" for module in modules)
+    nameless = [
+        module
+        for module, name in zip(modules, names, strict=True)
+        if not any(test == name or test.startswith(f"{name}_") for test in by_folder[module.parent])
+    ]
+    assert len(nameless) <= NO_TEST_OF_ITS_NAME_MAX, f"a test is named by its module: {sorted(map(str, nameless))}"
+    assert len(nameless) == NO_TEST_OF_ITS_NAME_MAX, f"there are {len(nameless)} now: lower the ceiling"
 
 
 def test_what_a_class_inherits_counts() -> None:

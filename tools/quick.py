@@ -91,8 +91,11 @@ def choice(changed: Iterable[str], root: Path = ROOT) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make quick", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--since", default="HEAD", help="the commit that the working tree is compared with")
+    parser.add_argument("--of", metavar="PATH", help="only list the tests of this module, the nearest first")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="so long tests are begun")
     given = parser.parse_args()
+    if given.of is not None:
+        return _list(given.of)
     begun = time.monotonic()
     failed = [title for title, command in _LINT.items() if not _run(title, command)]
     beside = {title: _start(command) for title, command in _BESIDE.items()}
@@ -118,6 +121,31 @@ def main() -> int:
     took = time.monotonic() - begun
     print(f"make quick: {'failed: ' + ', '.join(failed) if failed else 'nothing found'} ({took:.0f} s)")
     return 1 if failed else 0
+
+
+def of_module(module: str, root: Path = ROOT) -> dict[str, list[str]]:
+    """How near -> test files: those of its name or folder, those that import it, those of its direct importers."""
+    importers = _importers({module})
+    found = {
+        "of its name, or of its folder": tests_of(module, root),
+        "that import it": importing_tests({module}, root),
+        "of the modules that import it": [path for one in sorted(importers) for path in tests_of(one, root)],
+    }
+    seen: set[str] = set()
+    for how, paths in found.items():
+        found[how] = [path for path in dict.fromkeys(paths) if path not in seen]
+        seen.update(paths)
+    return found
+
+
+def _list(path: str) -> int:
+    module = module_of(path.removeprefix(f"{ROOT}/"))
+    if module is None or not (ROOT / path).exists():
+        print(f"{path} is no module of the product: name a file below {', '.join(PACKAGES)}")
+        return 2
+    for how, paths in of_module(module).items():
+        print(f"== tests {how}", *paths, sep="\n")
+    return 0
 
 
 def _importers(modules: set[str]) -> set[str]:
