@@ -3,7 +3,7 @@
 Is: small schemas at once; larger ones in a process beside this one, which is made when it is first needed, one for the
 broker. Isn't: a rule (`schema_definition`, `compatibility`).
 Invariants: no schema takes the event loop more than some tens of milliseconds; one that takes the process longer than
-TIMEOUT_S is refused, and the process is killed, and made anew for the next one;
+TIMEOUT_S is refused for UNANSWERED_KEPT_S, and the process is killed, and made anew for the next one;
 the same question is asked there once; tenants take turns.
 """
 
@@ -34,12 +34,16 @@ from region_node.schemas.schema_definition import (
     Schema,
     halves,
 )
-from region_node.schemas.schema_worker import CHECKS, FINE, INVALID, READY, question
+from region_node.schemas.schema_worker import CHECKS, FINE, INCOMPATIBLE, READY, question
 
 log = logging.getLogger("region_node.schemas")
 
 TIMEOUT_S = 10.0
 """Of one question, and of the start of the process."""
+UNANSWERED_KEPT_S = 60.0
+"""So long a question that the process did not answer, as it took too long or died, is refused without being asked
+again. It may be that the machine stood still: then nothing is wrong with the schema.
+"""
 WAITING_MAX = 8
 """So many different questions of one tenant wait for the process."""
 WAITING_BYTES_MAX = 64 << 20
@@ -55,6 +59,7 @@ AT_ONCE_PRODUCT = 4 << 20
 records are compared branch by branch.
 """
 _ANSWERS_MAX = 1024
+_UNANSWERED = "unanswered"
 _COMMAND = module_command(sys.executable, "region_node.schemas.schema_worker")
 _ENDS_S = 1.0
 """So long it is waited for how a process ended that says nothing any more."""
@@ -72,7 +77,7 @@ class SchemaChecks:
         self._lock = asyncio.Lock()
         self._waiting: dict[str, _Waiting] = {}
         self._answers: dict[bytes, tuple[str, str]] = {}
-        """Digest of a question -> what was answered; the newest."""
+        """Digest of a question -> what was answered, or _UNANSWERED and why; the newest."""
 
     async def definition(self, tenant: str, schema: Schema) -> None:
         """Raises InvalidSchema, MetadataUnavailable (too many of the tenant wait)."""
@@ -103,12 +108,14 @@ class SchemaChecks:
             size = schema.size_bytes + sum(each.size_bytes for each in compared)
             async with self._beside_others(tenant, key, size):
                 found = self._answers.pop(key, None) or await self._answer(question(check, schema, compared, strategy))
+                if found[0] == _UNANSWERED:
+                    asyncio.get_running_loop().call_later(UNANSWERED_KEPT_S, self._answers.pop, key, None)
         self._answers[key] = found
         if len(self._answers) > _ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         wrong, why = found
         if wrong != FINE:
-            raise (InvalidSchema if wrong == INVALID else IncompatibleSchema)(why)
+            raise (IncompatibleSchema if wrong == INCOMPATIBLE else InvalidSchema)(why)
 
     @asynccontextmanager
     async def _beside_others(self, tenant: str, key: bytes, size: int) -> AsyncIterator[None]:
@@ -141,7 +148,9 @@ class SchemaChecks:
                 del self._waiting[tenant]
 
     async def _answer(self, asked: bytes) -> tuple[str, str]:
-        """What the process answers. Raises MetadataUnavailable (it cannot be started, or was killed)."""
+        """What the process answers, or _UNANSWERED and why. Raises MetadataUnavailable (it cannot be started, or was
+        killed).
+        """
         whole = False
         try:
             process = await self._started()
@@ -155,7 +164,10 @@ class SchemaChecks:
                 return wrong, why
         except TimeoutError:
             log.warning("schema.too_costly", extra={"bytes": len(asked)})
-            return INVALID, f"the schema took longer than {TIMEOUT_S:g} s to be checked: make it smaller, or split it"
+            return (
+                _UNANSWERED,
+                f"the schema took longer than {TIMEOUT_S:g} s to be checked: make it smaller, or split it",
+            )
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             if self._process is not process:
                 raise MetadataUnavailable("the broker is stopping: look the topic up again") from error
@@ -165,7 +177,7 @@ class SchemaChecks:
             log.warning("schema.check_failed", extra={"bytes": len(asked), "ended": process.returncode})
             if process.returncode == -signal.SIGKILL:  # as where the machine has no memory left
                 raise MetadataUnavailable("the process that checks large schemas was killed: try again") from error
-            return INVALID, "the schema could not be checked: make it smaller, or split it"
+            return _UNANSWERED, "the schema could not be checked: make it smaller, or split it"
         finally:
             if not whole:  # also where nobody waits any more: what it would answer next is of this one
                 await self.close()

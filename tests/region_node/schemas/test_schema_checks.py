@@ -152,6 +152,25 @@ def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch:
     assert len(set(made)) == len(made) == 2, "the same one again is not tried again"
 
 
+def test_what_took_too_long_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(checks: SchemaChecks) -> None:
+        asked = list[int]()
+
+        async def stands_still() -> asyncio.subprocess.Process:
+            asked.append(1)
+            raise TimeoutError
+
+        checks._started = stands_still  # type: ignore[method-assign]
+        for schema, kept_s, count in ((LARGE, 60.0, 1), (LARGE, 60.0, 1), (WIDER, 0.0, 2), (WIDER, 0.0, 3)):
+            monkeypatch.setattr(schema_checks, "UNANSWERED_KEPT_S", kept_s)
+            with pytest.raises(InvalidSchema, match="took longer than"):
+                await checks.definition("t", schema)
+            await settle()
+            assert len(asked) == count
+
+    with_checks(NEVER, test)
+
+
 @pytest.mark.parametrize("text", (SAYS_READY + "os.read(0, 9)", SAYS_READY + "os.abort()"))
 def test_a_process_that_dies_of_what_it_was_asked_refuses_it(text: str) -> None:
     async def test(checks: SchemaChecks) -> None:
