@@ -4,7 +4,8 @@ Is: a body of messages to one run, published at the topic's owner; messages of a
 partitions, by key, or in turn.
 Isn't: a way for much: each request waits until all of it is durable, and a request has at most MESSAGES_MAX messages
 and 1 MiB.
-Invariants: the answer has one result a message, in their order; what has a message id is durable on the ack quorum.
+Invariants: the answer has one result a message, in their order; what has a message id is durable on the ack quorum;
+a request is refused as a whole only where nothing of it was published.
 Schemas: none given: payloads are text as it is. Else the schema is checked and stored as for any producer, and payloads
 are given as JSON clients write such values: numbers, true and false, texts; AVRO as the JSON of a record.
 """
@@ -77,11 +78,16 @@ async def produce(admin: Admin, request: web.Request, given: ProducerMessages) -
     if not count:
         return await _publish(admin, name, given, steps)
     results: list[Any] = [None] * len(given["messages"])
-    version = 0
+    version: int | None = None
     for index, places in _spread(given["messages"], count).items():
         part, some = name.with_partition(index), given.copy()
         some["messages"] = [given["messages"][place] for place in places]
-        answer = await _at_owner(admin, name, part, index, some, steps)
+        try:
+            answer = await _at_owner(admin, name, part, index, some, steps)
+        except (HeliographError, web.HTTPException) as error:
+            if version is None:
+                raise
+            answer = _refused(len(places), error, version)
         version = answer["schemaVersion"]
         for place, result in zip(places, answer["messagePublishResults"], strict=True):
             results[place] = result
@@ -144,15 +150,18 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps
     except TopicClosed:
         raise
     except HeliographError as error:
-        results = [
-            {"messageId": "", "errorCode": 2, "errorMsg": str(error), "schemaVersion": version or 0} for _ in entries
-        ]
-        return {"messagePublishResults": results, "schemaVersion": version or 0}
+        return _refused(len(entries), error, version or 0)
     topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
     usage = admin.usage.of(name.tenant)
     usage.messages_in += run.messages
     usage.bytes_in += run.size_bytes
     return {"messagePublishResults": results, "schemaVersion": version or 0}
+
+
+def _refused(count: int, error: Exception, version: int) -> dict[str, Any]:
+    """The answer where none of so many messages was published."""
+    one = {"messageId": "", "errorCode": 2, "errorMsg": str(error), "schemaVersion": version}
+    return {"messagePublishResults": [one] * count, "schemaVersion": version}
 
 
 class RateExceeded(TopicError):

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.errors import NotAllowed, NotEnoughBookies, NotFound, RegionPassive
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotEnoughBookies, NotFound, RegionPassive
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.faces.admin.calls.admin_context import MalformedRequest, OwnedElsewhere
@@ -378,8 +378,35 @@ def test_all_partitions_of_a_request_have_one_bound(monkeypatch: pytest.MonkeyPa
         broker.view.counts[TOPIC] = 4
         schema = {"type": "AVRO", "schema": json.dumps({"type": "array", "items": avro_kinds()})}
         await post(Admin(broker), [{"payload": [1] * 30}] * 4, valueSchema=schema)
+        before = sum(len(entries(broker, f"{TOPIC}-partition-{index}")) for index in range(4))
+        answer = await post(Admin(broker), [{"payload": [1] * 40}] * 4, valueSchema=schema)
+        results = answer["messagePublishResults"]
+        published = sum(row["errorCode"] == 0 for row in results)
+        assert 0 < published < 4, "what went to one partition is told, though another one takes no more"
+        assert sum(len(entries(broker, f"{TOPIC}-partition-{index}")) for index in range(4)) == before + published
+        assert all("publish fewer in a request" in row["errorMsg"] for row in results[published:])
         with pytest.raises(NotAllowed, match="publish fewer in a request"):
-            await post(Admin(broker), [{"payload": [1] * 40}] * 4, valueSchema=schema)
+            await post(Admin(broker), [{"payload": [1] * 400}] * 4, valueSchema=schema)
+        assert sum(len(entries(broker, f"{TOPIC}-partition-{index}")) for index in range(4)) == before + published
+
+    with_broker(test)
+
+
+def test_a_partition_that_is_refused_takes_nothing_from_what_went_to_the_others() -> None:
+    async def test(broker: Broker) -> None:
+        broker.view.counts[TOPIC] = 3
+        admin = Admin(broker, elsewhere=(1,))
+
+        async def away(*_: Any) -> Any:
+            raise MetadataUnavailable("broker other does not answer")
+
+        admin.call = away  # type: ignore[method-assign]
+        results = (await post(admin, texts(6)))["messagePublishResults"]
+        assert [row["errorCode"] for row in results] == [0, 2, 0] * 2
+        assert [("does not answer" in row["errorMsg"], row["messageId"]) for row in results[1::3]] == [(True, "")] * 2
+        key = next(str(number) for number in range(100) if key_hash(str(number).encode()) % 3 == 1)
+        with pytest.raises(MetadataUnavailable, match="does not answer"):
+            await post(admin, texts(2, key=key))
 
     with_broker(test)
 
