@@ -34,6 +34,8 @@ GIVEN_BYTES_MAX = 64 << 10
 _RANGE_BYTES = 10
 _CHUNK_BYTES = 24
 _PART_BYTES = 24
+_LOOKED_FOR_ONE = 8
+"""So many batches in part are looked at for each entry that is acknowledged, at most."""
 _VERSION_BITS = 2
 
 
@@ -91,6 +93,9 @@ class Cursor:
     _partly_bytes = 0
     """What `partly_acked` takes; about, as what is acknowledged as a whole may still be there."""
 
+    _whole_since = 0
+    """Entries acknowledged since `partly_acked` was last looked through: so many of it may be so as a whole."""
+
     moves = 0
     """How often the mark-delete position moved, of this owner."""
 
@@ -125,8 +130,6 @@ class Cursor:
         self._request_flush, self._wait_flushed = request_flush, wait_flushed
         self._acked: dict[int, Intervals] = {}
         self._acked_count = 0
-        self._looked_through = 0
-        """What `changes` was when batches that are acknowledged were last sought among `partly_acked`."""
         self.partly_acked: dict[Position, int] = {}
         """Batches of which some messages are acknowledged -> bits of those that are not. May still hold entries
         acknowledged since.
@@ -165,6 +168,8 @@ class Cursor:
         for ledger, entries in single.items():
             added += self._acked[ledger].add_ids(entries)
         self._acked_count += added
+        if self.partly_acked:
+            self._whole_since += added
         return added
 
     def ack_batch(self, position: Position, given: int) -> int:
@@ -196,20 +201,20 @@ class Cursor:
 
     def _make_room(self, size_bytes: int) -> None:
         """For one more batch: what is acknowledged goes, else the oldest, which will be delivered whole again. All are
-        looked through only where enough has changed since the last time.
+        looked through only where more than one in _LOOKED_FOR_ONE may have been acknowledged since the last time.
         """
         most, bytes_max = self._settings.partly_max, self._settings.partly_memory_bytes_max - size_bytes
         if len(self.partly_acked) < most and self._partly_bytes <= bytes_max:
             return
-        if self.changes - self._looked_through > most:
+        if self._whole_since * _LOOKED_FOR_ONE > len(self.partly_acked):
             self._set_partly(self._still_partly())
-            self._looked_through = self.changes
         while self.partly_acked and (len(self.partly_acked) >= most or self._partly_bytes > bytes_max):
             self._partly_bytes -= _part_bytes(self.partly_acked.pop(next(iter(self.partly_acked))))
 
     def _set_partly(self, partly: dict[Position, int]) -> None:
         self.partly_acked = partly
         self._partly_bytes = sum(map(_part_bytes, partly.values()))
+        self._whole_since = 0
 
     def _still_partly(self) -> dict[Position, int]:
         return {position: left for position, left in self.partly_acked.items() if not self.is_acked(position)}
@@ -218,6 +223,8 @@ class Cursor:
         """Acknowledges every entry up to `position`, and it."""
         upto = self._catalog.at_or_before(position)
         if upto is not None and upto > self.mark_delete:
+            if self.partly_acked:
+                self._whole_since += self._catalog.entries_between(self.mark_delete, upto)
             self._move(upto)
             self._advance()
             self._changed()

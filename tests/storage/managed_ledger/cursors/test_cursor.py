@@ -361,6 +361,23 @@ def test_many_parts_of_batches_do_not_look_through_all_others_for_each() -> None
     assert [at for at in cursor.partly_acked if not is_acked(at)][-most:] == [(1, e) for e in range(4 * most, 5 * most)]
 
 
+@pytest.mark.parametrize("cumulative", (False, True))
+def test_parts_of_batches_that_are_whole_meanwhile_make_room_before_any_other(cumulative: bool) -> None:
+    catalog, most = Catalog([LedgerInfo(1)]), 800
+    catalog.grow(3 * most, 3 * most)
+    cursor = cursor_of(catalog, settings=CursorSettings(partly_max=most))
+    whole, living = range(most - 100), range(most - 100, most)
+    for entry in [*living, *whole, most, most + 1]:
+        cursor.ack_batch((1, entry), 0b10)
+    assert next(iter(cursor.partly_acked)) == (1, living[2]), "there is room for no more"
+    cursor.ack_cumulative((1, whole[-1])) if cumulative else cursor.ack([(1, entry) for entry in whole])
+    following = range(most, 2 * most - 100)
+    for entry in following[2:]:
+        cursor.ack_batch((1, entry), 0b10)
+    left = [at for at in cursor.partly_acked if not cursor.is_acked(at)]
+    assert left == [(1, entry) for entry in [*living[2:], *following]]
+
+
 def test_bits_below_the_mark_delete_position_or_beyond_the_ledger_count_for_nothing() -> None:
     cursor = cursor_of(Catalog([LedgerInfo(1, 20, 1, 1)], (1, 19)))
     bits = sum(1 << entry for entry in (3, 5, 7, 19, 20, 25))
