@@ -178,6 +178,8 @@ class Dispatcher(ABC):
         if self.leadership is not None and not self.leadership.open:
             self.stalled = True  # the owner's tick looks again
             return
+        if self.throttle is not None:
+            self.throttle.refill()  # once a pass: one that waits for nothing would go on for what comes meanwhile
         entries = size_bytes = 0
         while (limit := self._limit()) > 0 and not self._before_new():
             if entries >= PASS_ENTRIES or size_bytes >= PASS_BYTES:

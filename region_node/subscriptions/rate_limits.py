@@ -134,17 +134,20 @@ def bucket(
 
 
 class DispatchThrottle:
-    """What one subscription may hand out: no more than each of its buckets lets."""
+    """What one subscription may hand out: no more than each of its buckets lets, as they were filled last."""
 
     __slots__ = ("_buckets", "_clock", "_wheel")
 
     def __init__(self, buckets: Sequence[Bucket], clock: Clock, wheel: DelayWheel) -> None:
         self._buckets, self._clock, self._wheel = tuple(buckets), clock, wheel
 
-    def messages(self) -> int:
+    def refill(self) -> None:
+        """What has come since the last call may be taken from now on."""
         now = self._clock.monotonic()
         for bucket in self._buckets:
             bucket.refill(now)
+
+    def messages(self) -> int:
         return min(bucket.messages_left for bucket in self._buckets)
 
     def bytes_left(self) -> int:

@@ -16,8 +16,10 @@ from region_node.runtime.ready_queue import BoundedReads
 from region_node.subscriptions import shared_dispatcher
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.key_shared_dispatcher import KeySharedDispatcher
+from region_node.subscriptions.rate_limits import Bucket, DispatchThrottle
 from region_node.subscriptions.subscription import Rules
-from tests.region_node.subscriptions.dispatch_world import Sink, World, run
+from tests.region_node.subscriptions.dispatch_world import Sink, Timers, World, run
+from tests.region_node.topics.fake_storage import FakeClock
 
 
 class Turns:
@@ -269,6 +271,38 @@ def test_limits_on_what_is_unacknowledged() -> None:
         w.subscription.ack(a, [(10, e) for e in w.entries(a)])
         await w.settle()
         assert len(w.entries(a)) + len(w.entries(b)) == 12
+
+    run(test)
+
+
+class RunningClock(FakeClock):
+    """A fifth of a second goes by at each look."""
+
+    def monotonic(self) -> float:
+        self.now += 0.2
+        return self.now
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.EXCLUSIVE])
+def test_tokens_that_come_within_a_pass_are_for_the_next_one(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        clock = RunningClock()
+        throttle = DispatchThrottle([Bucket(5, 0, clock.now)], clock, Timers().wheel)
+        w.subscription.obey(Rules(throttle=throttle))
+        w.append(100)
+        await w.settle()
+        consumers = [w.join(kind, permits=100) for _ in range(1 if kind is SubscriptionType.EXCLUSIVE else 3)]
+        dispatcher, cached, looks = w.subscription.dispatcher, w.ledger.cached, 0
+
+        def counted(*arguments: int) -> Any:
+            nonlocal looks
+            looks += 1
+            return cached(*arguments)
+
+        w.ledger.cached = counted  # type: ignore[method-assign]
+        assert dispatcher is not None
+        dispatcher.run_ready()
+        assert sum(len(w.entries(consumer)) for consumer in consumers) == 5 and looks == 1
 
     run(test)
 

@@ -321,6 +321,7 @@ class _Fetching:
         room = min(left, part["partition_max_bytes"])
         throttle = log.topic.reading_throttle
         if throttle is not None:
+            throttle.refill()
             if throttle.messages() <= 0:
                 self._throttled[key] = max(throttle.wait_s, _LOOK_AGAIN_S)
                 return []
