@@ -6,8 +6,8 @@ Is: the policies `autoTopicCreation` and `maxTopics`. Isn't: the making of a top
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 from heliograph.model.errors import AlreadyExists, NotAllowed
 from heliograph.model.topic_names import TopicName
@@ -46,6 +46,8 @@ class Creation:
             partition,
             allowed,
         )
+        self._coming: list[tuple[TopicName, int]] = []
+        """Partitioned topics that are being declared here, and how many partitions they will have then."""
 
     def may_create(self, topic: str) -> bool:
         """Whether a client that asks for a topic that is not there makes it."""
@@ -73,9 +75,9 @@ class Creation:
         if self._partition is None or await self._exists(topic):
             return 0
         count = int(wanted.part("autoTopicCreation", "defaultNumPartitions"))
-        await self.check_room(name, count)
-        with contextlib.suppress(AlreadyExists):
-            await self._partition(topic, count)
+        async with self.making(name, count):
+            with suppress(AlreadyExists):
+                await self._partition(topic, count)
         return count
 
     async def check_room(self, name: TopicName, partitions: int = 0) -> None:
@@ -84,28 +86,55 @@ class Creation:
 
         Partitions count from when they are declared on, but for one that is made now: it is one of those.
         """
-        declared = self._view.partitions_in
-        if partitions and declared(name.namespace) + partitions > PARTITIONS_OF_NAMESPACE_MAX:
-            raise TooManyTopics(
-                f"{name.namespace} has {declared(name.namespace)} partitions, and may have "
-                f"{PARTITIONS_OF_NAMESPACE_MAX}: delete partitioned topics, or take another namespace"
-            )
-        if not partitions and not name.persistent:
-            return
         quota = self._view.tenant_quota(name.tenant)
         of_tenant = 0 if quota is None else quota.max_topics
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
-        if not (of_tenant or most) or (not partitions and await self._exists(str(name))):
-            return
         member = 0 <= name.partition < self._view.partitions(str(name.partitioned))
-
-        async def there(namespaces: Sequence[str]) -> int:
-            return sum([max(await self._count(each), 0 if member else declared(each)) for each in namespaces])
-
-        if of_tenant and (count := await there(self._view.namespaces(name.tenant))) + (partitions or 1) > of_tenant:
+        together = self._view.namespaces(name.tenant) if of_tenant else ()
+        stored = dict[str, int]()
+        if (
+            (of_tenant or most)
+            and (partitions or name.persistent)
+            and (partitions or not await self._exists(str(name)))
+        ):
+            for each in {name.namespace, *together}:
+                stored[each] = await self._count(each)
+        # from here on nothing is awaited: of two that ask for the last room at once, one gets it (`making`)
+        if partitions and self._declared(name.namespace, name) + partitions > PARTITIONS_OF_NAMESPACE_MAX:
+            raise TooManyTopics(
+                f"{name.namespace} has {self._declared(name.namespace, name)} partitions, and may have "
+                f"{PARTITIONS_OF_NAMESPACE_MAX}: delete partitioned topics, or take another namespace"
+            )
+        if not stored:
+            return
+        there = {each: max(count, 0 if member else self._declared(each, name)) for each, count in stored.items()}
+        if of_tenant and (count := sum(there[each] for each in together)) + (partitions or 1) > of_tenant:
             raise TooManyTopics(
                 f"tenant {name.tenant} has {count} topics, partitions each, and may have {of_tenant}: ask an operator "
                 "for more"
             )
-        if most and await there([name.namespace]) + (partitions or 1) > most:
+        if most and there[name.namespace] + (partitions or 1) > most:
             raise TooManyTopics(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")
+
+    @asynccontextmanager
+    async def making(self, name: TopicName, partitions: int) -> AsyncIterator[None]:
+        """The partitioned topic gets so many more within it: nobody else of this broker has their room, also while its
+        view does not show them yet. Raises as `check_room`.
+        """
+        await self.check_room(name, partitions)
+        coming = name, self._view.partitions(str(name)) + partitions
+        self._coming.append(coming)
+        try:
+            yield
+        finally:
+            self._coming.remove(coming)
+
+    def _declared(self, namespace: str, beside: TopicName) -> int:
+        """Partitions that were declared in a namespace, and those of other topics that are being declared here."""
+        coming = dict[TopicName, int]()
+        for name, count in self._coming:
+            if name.namespace == namespace and name != beside:
+                coming[name] = max(count, coming.get(name, 0))
+        return self._view.partitions_in(namespace) + sum(
+            max(0, count - self._view.partitions(str(name))) for name, count in coming.items()
+        )

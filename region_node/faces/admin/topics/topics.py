@@ -7,6 +7,7 @@ subscriptions (`subscriptions`), statistics (`topic_stats`), or policies (`polic
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -115,21 +116,21 @@ async def create_partitioned(admin: Admin, request: web.Request, given: int | Pa
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
     if await _is_there(admin, name):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
-    await admin.topics.creation.check_room(name, count)
-    properties: dict[str, Any] = dict(given.properties or {}) if isinstance(given, Partitions) else {}
-    if (
-        SHADOW_SOURCE in properties
-    ):  # what it is must be known before it is made, and each part of its source must be there
-        if admin.view.partitions(str(name)):
-            raise web.HTTPConflict(reason=f"This topic already exists: {name}")
-        properties = await checked_source(admin, name, properties, count)
-        await _make_partitions(admin, TopicName.parse(properties[SHADOW_SOURCE]), count)
-        await _set_properties(admin, request, name, properties, new=True)
-        properties = {}
-    await admin.config.create_partitioned(str(name), count)
-    await admin.seen(lambda: admin.view.partitions(str(name)) == count)
-    if properties:
-        await _set_properties(admin, request, name, properties)
+    async with admin.topics.creation.making(name, count):
+        properties: dict[str, Any] = dict(given.properties or {}) if isinstance(given, Partitions) else {}
+        if (
+            SHADOW_SOURCE in properties
+        ):  # what it is must be known before it is made, and each part of its source must be there
+            if admin.view.partitions(str(name)):
+                raise web.HTTPConflict(reason=f"This topic already exists: {name}")
+            properties = await checked_source(admin, name, properties, count)
+            await _make_partitions(admin, TopicName.parse(properties[SHADOW_SOURCE]), count)
+            await _set_properties(admin, request, name, properties, new=True)
+            properties = {}
+        await admin.config.create_partitioned(str(name), count)
+        await admin.seen(lambda: admin.view.partitions(str(name)) == count)
+        if properties:
+            await _set_properties(admin, request, name, properties)
 
 
 async def _is_there(admin: Admin, name: TopicName) -> bool:
@@ -144,18 +145,18 @@ async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> N
     present, count = len(partitions_of(admin, name)), _count(given)
     if count < present:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
-    if count > present:
-        await admin.topics.creation.check_room(name, count - present)
-    if source := admin.topics.shadow_source(str(name)):
-        if admin.view.partitions(source) < count:
-            raise NotAllowed(
-                f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow "
-                "first"
-            )
-        await _make_partitions(admin, TopicName.parse(source), count)
-    await admin.config.update_partitioned(str(name), count)
-    admin.changed(request, {"partitions": present}, {"partitions": count})
-    await admin.seen(lambda: admin.view.partitions(str(name)) == count)
+    making = admin.topics.creation.making(name, count - present) if count > present else nullcontext()
+    async with making:
+        if source := admin.topics.shadow_source(str(name)):
+            if admin.view.partitions(source) < count:
+                raise NotAllowed(
+                    f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that "
+                    "grow first"
+                )
+            await _make_partitions(admin, TopicName.parse(source), count)
+        await admin.config.update_partitioned(str(name), count)
+        admin.changed(request, {"partitions": present}, {"partitions": count})
+        await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
 
 async def delete_partitioned(admin: Admin, request: web.Request) -> None:

@@ -75,6 +75,7 @@ async def _create(connection: KafkaConnection, request: Request, topic: Fields) 
     if validate_only:
         if await broker.cluster.partitions(name):
             raise AlreadyExists(f"Topic '{topic['name']}' already exists.")
+        await broker.cluster.check_room(name, count)
         return count, values
     broker.quotas.changes(connection, request.client, count, strict=request.version >= 6)
     try:
@@ -141,7 +142,9 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
                     Code.INVALID_PARTITIONS,
                     "The topic was made as one that has no partitions: make another, and move to it",
                 )
-            if not request.fields["validate_only"]:
+            if request.fields["validate_only"]:
+                await connection.broker.cluster.check_room(name, topic["count"])
+            else:
                 connection.broker.quotas.changes(
                     connection, request.client, topic["count"] - present, strict=request.version >= 3
                 )

@@ -147,20 +147,24 @@ class Cluster:
         """Raises AlreadyExists, NotAllowed; returns once this broker knows of it."""
         if await self.partitions(name):
             raise AlreadyExists(f"{name} exists already")
-        await self._topics.creation.check_room(name, partitions)
-        await self.ids.forget(name)
-        try:
-            await self._config.create_partitioned(str(name), partitions)
-        except AlreadyExists:
-            if self._view.partitions(str(name)) not in (0, partitions):
-                raise
-        await self._seen(str(name), partitions)
+        async with self._topics.creation.making(name, partitions):
+            await self.ids.forget(name)
+            try:
+                await self._config.create_partitioned(str(name), partitions)
+            except AlreadyExists:
+                if self._view.partitions(str(name)) not in (0, partitions):
+                    raise
+            await self._seen(str(name), partitions)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Raises TooManyTopics, and what the configuration raises; returns once this broker knows of it."""
+        async with self._topics.creation.making(name, partitions - self._view.partitions(str(name))):
+            await self._config.update_partitioned(str(name), partitions)
+            await self._seen(str(name), partitions)
+
+    async def check_room(self, name: TopicName, partitions: int) -> None:
+        """Raises TooManyTopics where a topic cannot have so many partitions."""
         await self._topics.creation.check_room(name, partitions - self._view.partitions(str(name)))
-        await self._config.update_partitioned(str(name), partitions)
-        await self._seen(str(name), partitions)
 
     async def _seen(self, topic: str, partitions: int) -> None:
         from region_node.faces.kafka.cluster.metadata_wait import until

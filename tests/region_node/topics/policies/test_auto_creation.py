@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
 from heliograph.model.topic_names import TopicName
 from region_node.topics.policies import auto_creation
 from region_node.topics.policies.auto_creation import TooManyTopics
-from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
 
 NAME = TopicName.parse(TOPIC)
 PARTED = TopicName.parse("persistent://public/default/parted")
@@ -84,5 +86,42 @@ def test_a_namespace_has_a_bound_of_partitions_without_any_quota(monkeypatch: py
         await broker.topics.creation.check_room(NAME, 2)
         with pytest.raises(TooManyTopics, match="delete partitioned topics"):
             await broker.topics.creation.check_room(NAME, 3)
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("of", ["tenant", "namespace", "nobody"])
+def test_who_declares_partitions_at_once_finds_the_room_that_others_have_taken(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(broker: Broker) -> None:
+        if of == "tenant":
+            broker.view.quotas["public"] = TenantQuota(max_topics=10)
+        elif of == "namespace":
+            broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"maxTopics": 10}))
+        else:
+            monkeypatch.setattr(auto_creation, "PARTITIONS_OF_NAMESPACE_MAX", 10)
+        creation, stored = broker.topics.creation, asyncio.Event()
+        broker.view.counts[TOPIC] = 2
+
+        async def make(name: TopicName, more: int) -> None:
+            async with creation.making(name, more):
+                await stored.wait()
+                broker.view.counts[str(name)] = broker.view.counts.get(str(name), 0) + more
+
+        others = [PARTED, *(TopicName.parse(f"{TOPIC}{number}") for number in range(3))]
+        together = [asyncio.ensure_future(make(name, 3)) for name in others]
+        twice = asyncio.ensure_future(make(PARTED, 3))
+        await settle()
+        assert [each.done() for each in together] == [False, False, True, True] and not twice.done()
+        twice.cancel()
+        await settle()
+        with pytest.raises(TooManyTopics):
+            await make(NAME, 3)
+        stored.set()
+        found = await asyncio.gather(*together, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None), type(None), TooManyTopics, TooManyTopics]
+        await creation.check_room(NAME, 2)
+        assert not creation._coming
 
     with_broker(test)

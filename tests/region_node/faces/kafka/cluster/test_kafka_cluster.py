@@ -60,3 +60,20 @@ def test_the_partitions_of_a_topic_that_a_client_makes_are_counted_before_it_is_
         assert face.view.partitions(str(ORDERS)) == 5
 
     with_face(run)
+
+
+def test_what_is_only_validated_asks_for_room_too() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "orders", partitions=2)
+        await quota(face, 5)
+        for count, code in ((4, Code.POLICY_VIOLATION), (3, 0)):
+            row = {"name": "new", "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
+            asked = {"topics": [row], "timeout": 1000, "validate_only": True}
+            assert (await client.ask("create_topics", 7, asked))["topics"][0]["error_code"] == code
+            rows = [{"name": "orders", "count": 2 + count, "assignments": []}]
+            asked = {"topics": rows, "timeout": 1000, "validate_only": True}
+            assert (await client.ask("create_partitions", 1, asked))["results"][0]["error_code"] == code
+        assert face.view.partitions(str(ORDERS)) == 2
+
+    with_face(run)
