@@ -150,6 +150,7 @@ class BrokerRole(BrokerParts):
         from region_node.security.authorization import deleted_topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering.broker_tier import BrokerTier
+        from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
         from region_node.topics.serving.topic_service import TopicService, TopicSettings
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
@@ -291,7 +292,7 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()
         await self._build_tombstones()
-        self.stops.append(self.topics.close)
+        self.stops += self.topics.close, closing(NamespaceCleanup(self.topics).close)
         schemas = self.links.schemas = ReplicatedSchemas(
             self.meta,
             self.topics.schemas,

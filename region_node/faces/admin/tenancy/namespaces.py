@@ -62,15 +62,23 @@ async def create(admin: Admin, request: web.Request, given: dict[str, Any] | lis
 async def delete(admin: Admin, request: web.Request) -> None:
     namespace = existing_namespace(admin, request)
     check_nothing_buried(admin, namespace)
-    topics = await admin.topics.topics(namespace)
-    if topics and not flag(request, "force"):
-        raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
-    if not flag(request, "force"):
+    if flag(request, "force"):
+        topics = await admin.topics.topics(namespace)
+    else:
+        topics = []
+        await _check_empty(admin, namespace)
         await _check_empty_elsewhere(admin, request, namespace)
+        await _check_empty(admin, namespace)  # the others may have taken seconds
     before = await get(admin, request)
     await delete_whole(admin, namespace, topics)
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
+
+
+async def _check_empty(admin: Admin, namespace: str) -> None:
+    """Raises web.HTTPConflict."""
+    if topics := await admin.topics.topics(namespace):
+        raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
 
 
 async def _check_empty_elsewhere(admin: Admin, request: web.Request, namespace: str) -> None:

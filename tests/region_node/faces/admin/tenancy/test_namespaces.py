@@ -116,6 +116,23 @@ def test_a_namespace_stays_while_another_region_has_topics(monkeypatch: pytest.M
     run_alone(main())
 
 
+def test_what_is_made_here_while_other_regions_are_asked_keeps_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        world = await World(monkeypatch).start()
+        ask = world.elsewhere
+
+        async def slowly(*about: Any) -> Any:
+            world.stored["us"] = ["persistent://t/n/new"]
+            return await ask(*about)
+
+        monkeypatch.setattr(region_facts, "elsewhere", slowly)
+        with pytest.raises(web.HTTPConflict, match="t/n has 1 topics"):
+            await world.delete()
+        assert await world.there() and not world.without_schemas
+
+    run_alone(main())
+
+
 def test_a_region_that_cannot_be_asked_keeps_a_namespace_unless_it_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         world = await World(monkeypatch).start()
