@@ -133,14 +133,13 @@ class Landing:
             )  # of two that differ the first one decides, and tasks park the other when the batch comes again
         schemas = {table: _merged(table, [each.schema for each in files]) for table, files in tables.items()}
         name = f"{batch:010d}-{query[:8]}"
-        if self._kind in ("delta", "iceberg"):
-            self._commit(query, batch, name, tables, schemas)
-            self._finish(query)
-            return
         with self._alone(query):
-            gone = self._rename(query, batch, name, tables)
-            if self._kind == "hive":
-                self._note(name, schemas, gone)
+            if self._kind in ("delta", "iceberg"):
+                self._commit(query, batch, name, tables, schemas)
+            else:
+                gone = self._rename(query, batch, name, tables)
+                if self._kind == "hive":
+                    self._note(name, schemas, gone)
             self._finish(query)
 
     def _finish(self, query: str) -> None:

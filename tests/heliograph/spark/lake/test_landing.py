@@ -166,8 +166,11 @@ def test_a_driver_that_stood_still_takes_nothing_of_what_its_successor_landed(
     assert rows(tmp_path, "a", "n", "parquet") == [1] and rows(tmp_path, "b", "n", "parquet") == [2]
 
 
-def test_one_driver_at_a_time_lands_what_a_query_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    landing, rename, seen = Landing(tmp_path), Path.rename, []
+@pytest.mark.parametrize("kind", FORMATS)
+def test_one_driver_at_a_time_lands_what_a_query_has(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing, rename, seen = Landing(tmp_path, kind), Path.rename, []
 
     def held(*given: Any, **more: Any) -> None:
         (path,) = tmp_path.glob("_staging/_intended/*.lock")
@@ -183,7 +186,8 @@ def test_one_driver_at_a_time_lands_what_a_query_has(tmp_path: Path, monkeypatch
     monkeypatch.setattr(landing_module, "sync", held)
     monkeypatch.setattr(landing_module.shutil, "rmtree", held)
     landing.land(QUERY, 5, [stage(landing, 5, "a", "x", n=[1])])
-    assert tmp_path / "_staging" / QUERY / "5" / "a" in seen and seen[-1] == tmp_path / "_staging" / QUERY
+    staged = tmp_path / "_staging" / QUERY / "5" / "a"
+    assert {staged, staged / "x.parquet"} & {*seen} and seen[-1] == tmp_path / "_staging" / QUERY
 
 
 def test_a_batch_that_comes_behind_a_later_one_lands_nothing(tmp_path: Path) -> None:
