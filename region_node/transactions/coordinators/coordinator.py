@@ -90,6 +90,7 @@ class Txn:
         "partitions",
         "status",
         "subscriptions",
+        "tenants",
         "timed_out",
         "ttl_ms",
     )
@@ -100,6 +101,8 @@ class Txn:
         self.ended_ms = 0
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
+        self.tenants: dict[str, None] = {}
+        """Those whose topics take part."""
         self.names_bytes = 0
         """What they take as they are stored, or a little more."""
         self.timed_out = False
@@ -108,19 +111,16 @@ class Txn:
         """Lets them take part; none of them does yet."""
         self.partitions.update(dict.fromkeys(topics))
         self.subscriptions.update(dict.fromkeys(pairs))
+        self.tenants.update(dict.fromkeys(tenants_of([*topics, *(topic for topic, _ in pairs)])))
         self.names_bytes += _size_of(topics, pairs)
 
     def drop_names(self) -> None:
         """Nobody has a part in it any more."""
-        self.partitions, self.subscriptions, self.names_bytes = {}, {}, 0
+        self.partitions, self.subscriptions, self.tenants, self.names_bytes = {}, {}, {}, 0
 
     @property
     def participants(self) -> int:
         return len(self.partitions) + len(self.subscriptions)
-
-    def tenants(self) -> set[str]:
-        """Returns the tenants whose topics take part in it."""
-        return tenants_of([*self.partitions, *(topic for topic, _ in self.subscriptions)])
 
     def encode(self) -> bytes:
         subscriptions = [list(pair) for pair in self.subscriptions]
@@ -188,7 +188,7 @@ class TransactionCoordinator:
             (self.final if txn.status.final else self.open)[txn.number] = txn
             if not txn.status.final:
                 self._of_role[txn.owner] += 1
-                self._of_tenant.update(txn.tenants())
+                self._of_tenant.update(txn.tenants.keys())
                 self._count_bytes(txn.owner, txn.names_bytes)
         self.next_number = next_number
 
@@ -252,7 +252,7 @@ class TransactionCoordinator:
                 f"transaction {number}: the names of its topics and subscriptions have more than {_BYTES_MAX} bytes "
                 "together: use fewer of them in one transaction"
             )
-        fresh = tenants_of([*topics, *(topic for topic, _ in pairs)]) - txn.tenants() if topics or pairs else set()
+        fresh = tenants_of([*topics, *(topic for topic, _ in pairs)]) - txn.tenants.keys()
         for tenant in fresh:
             if self._of_tenant[tenant] >= self.settings.open_max_of_tenant:
                 raise NotAllowed(
@@ -307,8 +307,8 @@ class TransactionCoordinator:
         txn.status, txn.ended_ms = (TransactionStatus.COMMITTED if commit else TransactionStatus.ABORTED), now_ms
         self.final[number] = self.open.pop(number)
         self._of_role.subtract([txn.owner])
-        self._of_tenant.subtract(txn.tenants())
-        for counts, gone in ((self._of_role, [txn.owner]), (self._of_tenant, txn.tenants())):
+        self._of_tenant.subtract(txn.tenants.keys())
+        for counts, gone in ((self._of_role, [txn.owner]), (self._of_tenant, [*txn.tenants])):
             for each in gone:
                 if not counts[each]:
                     del counts[each]

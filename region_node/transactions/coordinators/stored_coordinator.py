@@ -103,7 +103,10 @@ class StoredCoordinator:
         self._meta, self._participants, self._clock, self._rng = meta, participants, clock, rng
         self._key = f"{COORDINATORS}{number:04}"
         self._version = ABSENT
-        self._queue: deque[tuple[Op, asyncio.Future[None] | None]] = deque()
+        self._queue: deque[tuple[Txn | Delete | None, asyncio.Future[None] | None]] = deque()
+        """What is to be stored: a transaction as it is when it is written, however often it changed before; None:
+        nothing, but what is ahead.
+        """
         self._numbers: list[int] = []
         self._taking: asyncio.Future[None] | None = None
         self._writing = False
@@ -208,7 +211,7 @@ class StoredCoordinator:
             )
         if expired:
             for txn in expired[:-1]:
-                self._put(txn)
+                self._append(txn)
             await self._store(expired[-1])
             for txn in expired:
                 self._finish_soon(txn.number)
@@ -334,25 +337,22 @@ class StoredCoordinator:
     def _txn_key(self, number: int) -> str:
         return open_key((self.number, number))
 
-    def _put(self, txn: Txn) -> None:
-        self._append(Put(self._txn_key(txn.number), txn.encode()))
-
     async def _store(self, txn: Txn) -> None:
         """Until it, and everything before it, is stored."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._append(Put(self._txn_key(txn.number), txn.encode()), stored)
+        self._append(txn, stored)
         await stored
 
     async def _stored(self) -> None:
         """Until what was changed so far is stored."""
         if self._queue or self._writing:
             stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._append(Check(self._key, self._version), stored)
+            self._append(None, stored)
             await stored
 
-    def _append(self, op: Op, stored: asyncio.Future[None] | None = None) -> None:
+    def _append(self, change: Txn | Delete | None, stored: asyncio.Future[None] | None = None) -> None:
         self._check()
-        self._queue.append((op, stored))
+        self._queue.append((change, stored))
         if not self._writing:
             self._writing = True
             self._tasks.spawn(self._write())
@@ -366,10 +366,13 @@ class StoredCoordinator:
                 size = 0
                 waiting = []
                 while self._queue and len(ops) < _OPS_MAX and size < _BYTES_MAX:
-                    op, stored = self._queue.popleft()
-                    if not isinstance(op, Check):
-                        ops[op.key] = op  # a later state of the same transaction takes the place of the one before
-                    size += len(op.value) if isinstance(op, Put) else 0
+                    change, stored = self._queue.popleft()
+                    if isinstance(change, Delete):
+                        ops[change.key] = change
+                    elif change is not None and (key := self._txn_key(change.number)) not in ops:
+                        value = change.encode()
+                        ops[key] = Put(key, value)
+                        size += len(value)
                     if stored is not None:
                         waiting.append(stored)
                 await self._commit([Check(self._key, self._version), *ops.values()])

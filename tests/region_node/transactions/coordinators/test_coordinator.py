@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed, NotFound
+from region_node.transactions.coordinators import coordinator
 from region_node.transactions.coordinators.coordinator import (
     CoordinatorSettings,
     TransactionCoordinator,
@@ -293,6 +294,50 @@ def test_many_requests_are_few_writes() -> None:
         begun = await asyncio.gather(*(kept.begin(1000, "") for _ in range(300)))
         assert len(set(begun)) == 300 and count < 20
         await kept.close()
+
+    simulated(test)
+
+
+def test_what_joins_looks_at_nothing_that_has_joined_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, plain = list[str](), coordinator.tenants_of
+
+    def counted(topics: Iterable[str]) -> set[str]:
+        topics = list(topics)
+        looked.extend(topics)
+        return plain(topics)
+
+    monkeypatch.setattr(coordinator, "tenants_of", counted)
+    made = core(open_max_of_tenant=1)
+    made.begin(1, 1000, "", 0)
+    for number in range(200):
+        made.join(1, "", [f"a/n/t{number}"], [(f"b/n/t{number}", "s")])
+    assert len(looked) <= 800
+    made.begin(2, 1000, "", 0)
+    for topic in ("a/n/t", "b/n/t"):
+        with pytest.raises(NotAllowed, match="open_max_of_tenant"):
+            made.join(2, "", [topic])
+    made.end(1, commit=True)
+    made.done(1, 0)
+    assert made.join(2, "", ["a/n/t", "b/n/t"]) is not None
+
+
+def test_what_joins_while_a_write_is_under_way_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, plain = list[int](), Txn.encode
+
+    def counted(txn: Txn) -> bytes:
+        encoded.append(txn.participants)
+        return plain(txn)
+
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        kept = await load()
+        txn = await kept.begin(60_000, "me")
+        monkeypatch.setattr(Txn, "encode", counted)
+        await asyncio.gather(*(kept.join(txn[1], [f"t{number}"], [], "me") for number in range(300)))
+        assert len(encoded) < 20 and encoded[-1] == 300
+        again = await load()
+        assert again.core.find(txn[1]).participants == 300
+        await kept.close()
+        await again.close()
 
     simulated(test)
 
