@@ -53,7 +53,7 @@ def _on_auth_response(connection: PulsarConnection, command: pb.BaseCommand) -> 
 
 
 def _on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.lookupTopic.request_id, _lookup(connection, command.lookupTopic))
+    connection.answer(command.lookupTopic, _lookup(connection, command.lookupTopic))
 
 
 def _check_found(connection: PulsarConnection, name: TopicName) -> None:
@@ -88,7 +88,7 @@ async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) 
 
 
 def _on_partitions(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.partitionMetadata.request_id, _partitions(connection, command.partitionMetadata))
+    connection.answer(command.partitionMetadata, _partitions(connection, command.partitionMetadata))
 
 
 async def _partitions(connection: PulsarConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
@@ -111,7 +111,7 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
 
 
 def _on_get_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.getSchema.request_id, _get_schema(connection, command.getSchema))
+    connection.answer(command.getSchema, _get_schema(connection, command.getSchema))
 
 
 async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema) -> None:
@@ -137,9 +137,7 @@ async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema
 
 
 def _on_get_or_create_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(
-        command.getOrCreateSchema.request_id, _get_or_create_schema(connection, command.getOrCreateSchema)
-    )
+    connection.answer(command.getOrCreateSchema, _get_or_create_schema(connection, command.getOrCreateSchema))
 
 
 async def _get_or_create_schema(connection: PulsarConnection, command: pb.CommandGetOrCreateSchema) -> None:

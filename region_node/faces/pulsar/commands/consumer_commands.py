@@ -252,7 +252,7 @@ def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     if not has_room(connection, subscribe.request_id):
         return
     handle = connection.consuming.handles[subscribe.consumer_id] = ConsumerHandle(subscribe.consumer_id)
-    connection.answer(subscribe.request_id, _subscribe_or_forget(connection, handle, subscribe))
+    connection.answer(subscribe, _subscribe_or_forget(connection, handle, subscribe))
 
 
 async def _subscribe_or_forget(
@@ -587,7 +587,7 @@ def on_unsubscribe(connection: PulsarConnection, command: pb.BaseCommand) -> Non
     unsubscribe = command.unsubscribe
     handle = connection.consuming.find(unsubscribe.consumer_id, unsubscribe.request_id)
     if handle is not None:
-        connection.answer(unsubscribe.request_id, _unsubscribe(connection, handle, unsubscribe))
+        connection.answer(unsubscribe, _unsubscribe(connection, handle, unsubscribe))
 
 
 async def _unsubscribe(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandUnsubscribe) -> None:
@@ -608,7 +608,7 @@ def on_seek(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     seek = command.seek
     handle = connection.consuming.find(seek.consumer_id, seek.request_id)
     if handle is not None:
-        connection.answer(seek.request_id, _seek(connection, handle, seek))
+        connection.answer(seek, _seek(connection, handle, seek))
 
 
 async def _seek(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSeek) -> None:
@@ -629,7 +629,7 @@ def on_get_last_message_id(connection: PulsarConnection, command: pb.BaseCommand
     ask = command.getLastMessageId
     handle = connection.consuming.find(ask.consumer_id, ask.request_id)
     if handle is not None:
-        connection.answer(ask.request_id, _last_message_id(connection, handle, ask.request_id))
+        connection.answer(ask, _last_message_id(connection, handle, ask.request_id))
 
 
 async def _last_message_id(connection: PulsarConnection, handle: ConsumerHandle, request_id: int) -> None:

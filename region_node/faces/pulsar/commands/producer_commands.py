@@ -52,7 +52,7 @@ def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         in_order=IN_ORDER in {pair.key for pair in producer.metadata[: METADATA_BYTES_MAX // PAIR_BYTES]},
     )
     connection.producing.begin(handle)
-    connection.answer(producer.request_id, _make_or_forget(connection, handle, producer))
+    connection.answer(producer, _make_or_forget(connection, handle, producer))
 
 
 async def _make_or_forget(connection: PulsarConnection, handle: ProducerHandle, command: pb.CommandProducer) -> None:

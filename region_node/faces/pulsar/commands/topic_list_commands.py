@@ -123,7 +123,7 @@ class TopicWatchers:
 
 def on_watch(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     watch = command.watchTopicList
-    connection.answer(watch.request_id, connection.watchers.open(watch))
+    connection.answer(watch, connection.watchers.open(watch))
 
 
 def on_watch_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:
@@ -133,7 +133,7 @@ def on_watch_close(connection: PulsarConnection, command: pb.BaseCommand) -> Non
 
 def on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     ask = command.getTopicsOfNamespace
-    connection.answer(ask.request_id, _topics(connection, ask))
+    connection.answer(ask, _topics(connection, ask))
 
 
 async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:

@@ -56,7 +56,7 @@ _JOINS = {Kind.ADD_PARTITION_TO_TXN: "partitions", Kind.ADD_SUBSCRIPTION_TO_TXN:
 
 def on_transaction(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     asked = getattr(command, _ANSWERS[command.type][0])
-    connection.answer(asked.request_id, _answer(connection, command.type, asked))
+    connection.answer(asked, _answer(connection, command.type, asked))
 
 
 async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:

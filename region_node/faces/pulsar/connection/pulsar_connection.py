@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
@@ -65,6 +65,15 @@ _GET = b"GET "
 """As a frame's size it would be more than a gigabyte."""
 
 
+class AnsweredCommand(Protocol):
+    """A command that is answered."""
+
+    @property
+    def request_id(self) -> int: ...
+
+    def ByteSize(self) -> int: ...
+
+
 class PulsarConnection(asyncio.Protocol):
     """`link`: on a link listener private commands are allowed. `balanced`: a load balancer's header comes first."""
 
@@ -95,8 +104,6 @@ class PulsarConnection(asyncio.Protocol):
         self._reading_held = False
         self._holds: dict[object, None] = {}
         self._requests = self._request_bytes = 0
-        self._command: pb.BaseCommand | None = None
-        """The one that is handled now."""
         self._pinged_at = 0.0
         self._since = self._heard_at = listener.clock.monotonic()
         self._alive: list[asyncio.Future[bool]] = []
@@ -204,11 +211,7 @@ class PulsarConnection(asyncio.Protocol):
                 raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
             if self.link and not row.links:
                 raise PeerError(f"{pb.BaseCommand.Type.Name(event.type)} is none of the commands of a link")
-            self._command = event
-            try:
-                row.handler(self, event)
-            finally:
-                self._command = None
+            row.handler(self, event)
         elif isinstance(event, ReplicatedSend):
             assert self.replicated is not None
             if (other := self.replicated.take(event)) is not None:
@@ -433,21 +436,22 @@ class PulsarConnection(asyncio.Protocol):
 
     # -- answers that take time
 
-    def answer(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+    def answer(self, request: AnsweredCommand, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work`; what it raises goes to the client as an ERROR of this request."""
         if self._requests >= REQUESTS_MAX:
             work.close()
             self.send_error(
-                request_id, pb.TooManyRequests, f"more than {REQUESTS_MAX} requests are waiting on this connection"
+                request.request_id,
+                pb.TooManyRequests,
+                f"more than {REQUESTS_MAX} requests are waiting on this connection",
             )
             return
         self._requests += 1
-        size = self._command.ByteSize() if self._command is not None else 0
-        large = size if size > LARGE_BYTES else 0
+        large = size if (size := request.ByteSize()) > LARGE_BYTES else 0
         self._request_bytes += large
         if self._request_bytes > REQUEST_BYTES_MAX:
             self.hold_reading(True, _LARGE)
-        self.listener.tasks.spawn(self._answer(request_id, work, large))
+        self.listener.tasks.spawn(self._answer(request.request_id, work, large))
 
     async def _answer(self, request_id: int, work: Coroutine[Any, Any, None], large: int) -> None:
         try:
