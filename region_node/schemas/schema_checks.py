@@ -28,8 +28,8 @@ from region_node.schemas.schema_definition import (
     AVRO_DEFINED,
     DEFINITION_BYTES_MAX,
     KEY_VALUE,
-    PROPERTIES_BYTES_MAX,
     PROTOBUF_NATIVE,
+    SCHEMA_PROPERTIES_BYTES_MAX,
     InvalidSchema,
     Schema,
     halves,
@@ -223,7 +223,7 @@ def _is_small(schema: Schema, compared: Sequence[Schema]) -> bool:
     if (
         schema.type not in _PARSED
         or len(schema.data) > DEFINITION_BYTES_MAX
-        or schema.properties_bytes > PROPERTIES_BYTES_MAX
+        or schema.properties_bytes > SCHEMA_PROPERTIES_BYTES_MAX
     ):
         return True  # it is not parsed, or refused before
     size, sizes = schema.size_bytes, [each.size_bytes for each in compared if each.type in _PARSED]

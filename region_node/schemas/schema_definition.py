@@ -29,7 +29,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 
 DEFINITION_BYTES_MAX = 512 << 10
 """No definition is larger: it is one value in the metadata."""
-PROPERTIES_BYTES_MAX = 64 << 10
+SCHEMA_PROPERTIES_BYTES_MAX = 64 << 10
 """Of a schema's name and properties together: those of a KeyValue's halves are JSON, which is parsed."""
 
 TYPES: dict[str, int] = {
@@ -109,7 +109,7 @@ class Schema:
             return False
         if self.type != KEY_VALUE or self.properties == other.properties:
             return True
-        if max(self.properties_bytes, other.properties_bytes) > PROPERTIES_BYTES_MAX:
+        if max(self.properties_bytes, other.properties_bytes) > SCHEMA_PROPERTIES_BYTES_MAX:
             return False  # an earlier release stored one: it would take long to parse it each time
         return halves(self) == halves(other)
 
@@ -120,8 +120,10 @@ def check_definition(schema: Schema) -> None:
         raise InvalidSchema(f"there is no schema of type {schema.type}; there are {', '.join(TYPES)}")
     if len(schema.data) > DEFINITION_BYTES_MAX:
         raise InvalidSchema(f"a schema of {len(schema.data):,} bytes; at most {DEFINITION_BYTES_MAX:,} are allowed")
-    if (size := schema.properties_bytes) > PROPERTIES_BYTES_MAX:
-        raise InvalidSchema(f"a schema with {size:,} bytes of properties; at most {PROPERTIES_BYTES_MAX:,} are allowed")
+    if (size := schema.properties_bytes) > SCHEMA_PROPERTIES_BYTES_MAX:
+        raise InvalidSchema(
+            f"a schema with {size:,} bytes of properties; at most {SCHEMA_PROPERTIES_BYTES_MAX:,} are allowed"
+        )
     if schema.type in AVRO_DEFINED:
         parse_avro(schema.data)
     elif schema.type == KEY_VALUE:

@@ -25,7 +25,7 @@ from heliograph.model.ledger_metadata import ANYWHERE, Affinity
 
 POLICIES_BYTES_MAX = 64 << 10
 """All policies of one level, as JSON: every broker keeps them in memory, and reads them anew with each change."""
-PROPERTIES_BYTES_MAX = 64 << 10
+TOPIC_PROPERTIES_BYTES_MAX = 64 << 10
 """All properties of one topic."""
 Level = Mapping[str, Any]
 """Name of a policy -> what is set at one level."""

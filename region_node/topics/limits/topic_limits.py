@@ -22,10 +22,11 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import delayed_entries
 
-_CLIENTS_MAX = 10_000
+_COUNTED_MAX = 10_000
+"""Clients of a topic whose subscriptions are counted at a time: with one more, counting begins anew."""
 NAME_BYTES_MAX = 1000
 """Names of producers and subscriptions are not longer: both are parts of what the metadata holds, key or value."""
-METADATA_BYTES_MAX = 64 << 10
+CLIENT_METADATA_BYTES_MAX = 64 << 10
 """What a producer or consumer says of itself."""
 PAIR_BYTES = 100
 """What a pair of that takes beside its texts."""
@@ -61,13 +62,13 @@ def check_name(what: str, name: str) -> None:
 def metadata_of(what: str, pairs: Sequence[Pair]) -> dict[str, str]:
     """What a producer or consumer says of itself. Raises NotAllowed: it is too much. what: whose it is."""
     size = PAIR_BYTES * len(pairs)
-    if size <= METADATA_BYTES_MAX:
+    if size <= CLIENT_METADATA_BYTES_MAX:
         metadata = {pair.key: pair.value for pair in pairs}
-        if metadata_bytes(metadata) <= METADATA_BYTES_MAX:
+        if metadata_bytes(metadata) <= CLIENT_METADATA_BYTES_MAX:
             return metadata
     raise NotAllowed(
-        f"the metadata of the {what} has more than {METADATA_BYTES_MAX} bytes, {PAIR_BYTES} for each pair beside its "
-        "texts: say less"
+        f"the metadata of the {what} has more than {CLIENT_METADATA_BYTES_MAX} bytes, {PAIR_BYTES} for each pair "
+        "beside its texts: say less"
     )
 
 
@@ -90,7 +91,7 @@ class SubscribeRate:
         most = policies.part("subscribeRate", "subscribeThrottlingRatePerConsumer")
         if most is None or most <= 0:
             return
-        if now >= self._until or len(self._counts) >= _CLIENTS_MAX:
+        if now >= self._until or len(self._counts) >= _COUNTED_MAX:
             self._counts, self._until = {}, now + policies.part("subscribeRate", "ratePeriodInSecond")
         if self._counts.get(client, 0) >= most:
             raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")

@@ -9,9 +9,9 @@ Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, sta
 properties, partly, bits]; half-open ranges. partly: [[ledger, entry, bits], ...], batches of which single messages are
 acknowledged; bit i of `bits` (bytes, little endian): message i is not. bits: [[ledger, chunk, bits], ...] of ledgers
 with many ranges: bit i: entry chunk * 65,536 + i is acknowledged; with it the version is 2. What is absent at the end
-is left out. Bounds: all of it fits in one value of the metadata. PROPERTIES_BYTES_MAX of properties, 64 KiB of partly,
-and what they leave of `acked_bytes_max` for ranges and bits (bits of some seven million entries): what is beyond, the
-newest first, is delivered again after a failure.
+is left out. Bounds: all of it fits in one value of the metadata. CURSOR_PROPERTIES_BYTES_MAX of properties, 64 KiB of
+partly, and what they leave of `acked_bytes_max` for ranges and bits (bits of some seven million entries): what is
+beyond, the newest first, is delivered again after a failure.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from heliograph.wire.run import Run
 from storage.managed_ledger.cursors.ack_intervals import Intervals
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
-PROPERTIES_BYTES_MAX = 512 << 10
+CURSOR_PROPERTIES_BYTES_MAX = 512 << 10
 """Those of users, and what the coordinator of transactions keeps there."""
 GIVEN_BYTES_MAX = 64 << 10
-"""How much of `PROPERTIES_BYTES_MAX` users may take, encoded."""
+"""How much of `CURSOR_PROPERTIES_BYTES_MAX` users may take, encoded."""
 _RANGE_BYTES = 10
 _CHUNK_BYTES = 24
 _PART_BYTES = 24
@@ -258,8 +258,10 @@ class Cursor:
         self._changed()
 
     def set_properties(self, properties: dict[str, str]) -> None:
-        """Replaces all properties, to be stored with the next write. Raises NotAllowed above PROPERTIES_BYTES_MAX."""
-        check_properties(properties, PROPERTIES_BYTES_MAX)
+        """Replaces all properties, to be stored with the next write. Raises NotAllowed where they have more than
+        CURSOR_PROPERTIES_BYTES_MAX.
+        """
+        check_properties(properties, CURSOR_PROPERTIES_BYTES_MAX)
         self.properties = properties
         self._changed()
 

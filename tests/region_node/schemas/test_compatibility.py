@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from region_node.schemas import compatibility
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new, strategy_of
 from region_node.schemas.schema_definition import (
-    PROPERTIES_BYTES_MAX,
+    SCHEMA_PROPERTIES_BYTES_MAX,
     TYPES,
     InvalidSchema,
     Schema,
@@ -219,7 +219,7 @@ def test_properties_are_parsed_only_where_their_texts_differ(monkeypatch: pytest
     others = [with_properties(f'{{"a":"{n}"}}') for n in range(10)]
     assert [own.same(other) for other in others] == [n == 1 for n in range(10)]
     assert len(parsed) == 11, "its own once"
-    large = json.dumps({"a": "x" * PROPERTIES_BYTES_MAX})
+    large = json.dumps({"a": "x" * SCHEMA_PROPERTIES_BYTES_MAX})
     parsed.clear()
     assert with_properties(large).same(with_properties(large)) and not with_properties(large).same(own) and not parsed
     for schema in (with_properties(large), with_properties("", x=large), Schema(1, "t", b"", {"x": large})):
@@ -231,9 +231,9 @@ def test_properties_are_parsed_only_where_their_texts_differ(monkeypatch: pytest
 @pytest.mark.parametrize("text", ("[" * 50_000, '{"a":' * 50_000))
 def test_what_is_nested_too_deep_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchema):
-        with_properties(text[: PROPERTIES_BYTES_MAX - 1000]).same(with_properties(""))
+        with_properties(text[: SCHEMA_PROPERTIES_BYTES_MAX - 1000]).same(with_properties(""))
     for schema in (
-        with_properties(text[: PROPERTIES_BYTES_MAX - 1000]),
+        with_properties(text[: SCHEMA_PROPERTIES_BYTES_MAX - 1000]),
         Schema(TYPES["PROTOBUF_NATIVE"], "t", text.encode()),
     ):
         with pytest.raises(InvalidSchema):

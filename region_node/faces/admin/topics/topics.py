@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TopicPolicies
-from heliograph.model.configuration.policy_table import PROPERTIES_BYTES_MAX
+from heliograph.model.configuration.policy_table import TOPIC_PROPERTIES_BYTES_MAX
 from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
@@ -325,8 +325,10 @@ async def _change_properties(
         before, size = (
             sum(len(each.encode()) for pair in p.items() for each in pair) for p in (value.properties, properties)
         )
-        if size > max(before, PROPERTIES_BYTES_MAX):
-            raise NotAllowed(f"{name} would have {size:,} bytes of properties; {PROPERTIES_BYTES_MAX:,} are allowed")
+        if size > max(before, TOPIC_PROPERTIES_BYTES_MAX):
+            raise NotAllowed(
+                f"{name} would have {size:,} bytes of properties; {TOPIC_PROPERTIES_BYTES_MAX:,} are allowed"
+            )
         if not new:
             check_kept(value.properties, properties)
         return replace(value, properties=properties)

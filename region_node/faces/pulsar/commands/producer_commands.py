@@ -20,7 +20,7 @@ from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
 from region_node.topics.admission import check_producer, check_region
-from region_node.topics.limits.topic_limits import METADATA_BYTES_MAX, PAIR_BYTES, metadata_bytes, metadata_of
+from region_node.topics.limits.topic_limits import CLIENT_METADATA_BYTES_MAX, PAIR_BYTES, metadata_bytes, metadata_of
 from region_node.topics.producers import AccessMode, Producer
 from region_node.topics.topic import Topic
 
@@ -49,7 +49,7 @@ def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         producer.producer_id,
         name,
         producer.request_id,
-        in_order=IN_ORDER in {pair.key for pair in producer.metadata[: METADATA_BYTES_MAX // PAIR_BYTES]},
+        in_order=IN_ORDER in {pair.key for pair in producer.metadata[: CLIENT_METADATA_BYTES_MAX // PAIR_BYTES]},
     )
     connection.producing.begin(handle)
     connection.answer(producer, _make_or_forget(connection, handle, producer))

@@ -172,7 +172,7 @@ def test_whatever_is_acknowledged_fits_in_one_value_of_the_metadata(ledgers: int
             cursor._add_chunk(ledger, number, int("5" * (entries // 4), 16) << 1)
     for entry in range(0, 6000, 2):
         cursor.ack_batch((10**9 + entry % ledgers, entry % entries // 2 * 2), (1 << 100) - 2)
-    cursor.set_properties({"given": "x" * (cursors.PROPERTIES_BYTES_MAX - 100)})
+    cursor.set_properties({"given": "x" * (cursors.CURSOR_PROPERTIES_BYTES_MAX - 100)})
     blob = cursor.encode()
     assert len(blob) <= VALUE_BYTES_MAX and not cursor.fits
     again = cursor_of(catalog)
@@ -183,7 +183,7 @@ def test_whatever_is_acknowledged_fits_in_one_value_of_the_metadata(ledgers: int
 def test_what_no_write_would_take_is_refused_before_it_is_taken() -> None:
     cursor = cursor_of(Catalog([LedgerInfo(1, 20, 1, 1)], (1, 19)))
     with pytest.raises(NotAllowed, match="at most"):
-        cursor.set_properties({"given": "x" * cursors.PROPERTIES_BYTES_MAX})
+        cursor.set_properties({"given": "x" * cursors.CURSOR_PROPERTIES_BYTES_MAX})
     assert not cursor.properties
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.configuration_records import TenantQuota
-from heliograph.model.configuration.policy_table import PROPERTIES_BYTES_MAX
+from heliograph.model.configuration.policy_table import TOPIC_PROPERTIES_BYTES_MAX
 from heliograph.model.errors import NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.tenancy import permissions
@@ -87,7 +87,7 @@ def test_the_properties_of_a_topic_have_a_bound_of_bytes() -> None:
         admin = admin_of(broker)
         admin.exists = lambda name: broker.topics.exists(str(name))
         await broker.topics.get(TOPIC, create=True)
-        most = {f"{number:02}": "x" * 4094 for number in range(PROPERTIES_BYTES_MAX // 4096)}
+        most = {f"{number:02}": "x" * 4094 for number in range(TOPIC_PROPERTIES_BYTES_MAX // 4096)}
         await topics.set_properties(admin, REQUEST, most)
         for more in ({"b": ""}, {"00": "x" * 4095}):
             with pytest.raises(NotAllowed, match="bytes of properties"):

@@ -534,7 +534,7 @@ def test_an_entry_that_no_client_can_be_given_stops_nobody(kind: int) -> None:
 
 
 def test_what_consumers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "METADATA_BYTES_MAX", 100_000)
+    monkeypatch.setattr(publishing, "CONNECTION_METADATA_BYTES_MAX", 100_000)
 
     async def test(broker: Broker) -> None:
         client = await broker.client()

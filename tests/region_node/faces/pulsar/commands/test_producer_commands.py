@@ -451,7 +451,7 @@ def test_a_dead_connection_gives_its_producer_name_up() -> None:
 
 
 def test_what_producers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "METADATA_BYTES_MAX", 200_000)
+    monkeypatch.setattr(publishing, "CONNECTION_METADATA_BYTES_MAX", 200_000)
 
     async def test(broker: Broker) -> None:
         client = await broker.client()
@@ -479,7 +479,7 @@ def test_what_producers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_the_producers_and_consumers_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "CLIENTS_MAX", 2)
+    monkeypatch.setattr(publishing, "CONNECTION_CLIENTS_MAX", 2)
 
     async def test(broker: Broker) -> None:
         client = await broker.client()
