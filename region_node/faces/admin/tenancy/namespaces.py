@@ -76,7 +76,7 @@ async def delete(admin: Admin, request: web.Request) -> None:
 
 
 async def _check_empty(admin: Admin, namespace: str) -> None:
-    """Raises web.HTTPConflict."""
+    """Raises web.HTTPConflict where this region has topics of it."""
     if topics := await admin.topics.topics(namespace):
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
 
