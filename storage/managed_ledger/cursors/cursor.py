@@ -17,7 +17,7 @@ beyond, the newest first, is delivered again after a failure.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import CorruptData, NotAllowed
@@ -25,6 +25,7 @@ from heliograph.model.ledger_metadata import FORMAT, pack, unpack
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from storage.managed_ledger.cursors.ack_intervals import Intervals
+from storage.managed_ledger.cursors.ack_set_budget import COUNTED_BYTES, AckSetBudget
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
 
 CURSOR_PROPERTIES_BYTES_MAX = 512 << 10
@@ -51,6 +52,8 @@ class CursorSettings:
     """Of the bits of those, in memory, likewise: 10,000 batches of 1,400 messages."""
     partly_bytes_max: int = 64 << 10
     """What is stored of those."""
+    ack_sets: AckSetBudget = field(default_factory=AckSetBudget)
+    """What the bits of all cursors of these settings, which are those of a process, take in memory."""
     intervals: type[Intervals] = Intervals
     """What holds the acknowledged entries of one ledger."""
 
@@ -92,6 +95,9 @@ class Cursor:
 
     _partly_bytes = 0
     """What `partly_acked` takes; about, as what is acknowledged as a whole may still be there."""
+
+    _taken_in = 0
+    """Bytes that `partly_acked` took in since the budget of all cursors heard of them."""
 
     _whole_since = 0
     """Entries acknowledged since `partly_acked` was last looked through: so many of it may be so as a whole."""
@@ -194,8 +200,12 @@ class Cursor:
         else:
             if before is None:
                 self._make_room(_part_bytes(left))
+                self._taken_in += _part_bytes(left)
             self.partly_acked[position] = left
             self._partly_bytes += _part_bytes(left)
+            if self._taken_in >= COUNTED_BYTES:
+                self._taken_in = 0
+                self._settings.ack_sets.grown(self)
             self._changed()
         return left
 
@@ -208,8 +218,21 @@ class Cursor:
             return
         if self._whole_since * _LOOKED_FOR_ONE > len(self.partly_acked):
             self._set_partly(self._still_partly())
-        while self.partly_acked and (len(self.partly_acked) >= most or self._partly_bytes > bytes_max):
+        self._keep_newest(most - 1, bytes_max)
+
+    def _keep_newest(self, count_max: int, bytes_max: int) -> None:
+        while self.partly_acked and (len(self.partly_acked) > count_max or self._partly_bytes > bytes_max):
             self._partly_bytes -= _part_bytes(self.partly_acked.pop(next(iter(self.partly_acked))))
+
+    @property
+    def ack_set_bytes(self) -> int:
+        """What `partly_acked` takes, about."""
+        return self._partly_bytes
+
+    def give_up_ack_sets(self, bytes_max: int) -> None:
+        """Keeps no more than that, the newest: the others will be delivered whole again."""
+        self._set_partly(self._still_partly())
+        self._keep_newest(len(self.partly_acked), bytes_max)
 
     def _set_partly(self, partly: dict[Position, int]) -> None:
         self.partly_acked = partly
