@@ -226,7 +226,7 @@ class Cursor:
 
     @property
     def ack_set_bytes(self) -> int:
-        """What `partly_acked` takes, about."""
+        """What `partly_acked` takes in memory, about."""
         return self._partly_bytes
 
     def give_up_ack_sets(self, bytes_max: int) -> None:

@@ -8,10 +8,10 @@ from heliograph.model.ledger_metadata import LedgerInfo
 from storage.managed_ledger.cursors.ack_set_budget import COUNTED_BYTES, AckSetBudget
 from storage.managed_ledger.cursors.cursor import Cursor, CursorSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
-from tests.storage.managed_ledger.cursors.test_cursor import cursor_of
+from tests.storage.managed_ledger.cursors.made_cursors import cursor_of
 
 PART = 1 << 8 * 1000 - 1
-"""Of a thousand bytes."""
+"""An ack set of a thousand bytes."""
 MOST = 6 * COUNTED_BYTES
 
 

@@ -15,25 +15,9 @@ from storage.managed_ledger.cursors import cursor as cursors
 from storage.managed_ledger.cursors.ack_intervals import Intervals
 from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
+from tests.storage.managed_ledger.cursors.made_cursors import cursor_of
 from tests.storage.managed_ledger.cursors.small_intervals import small_intervals
 from tests.storage.managed_ledger.world import Broker, Region, names_of, run_of, until
-
-
-async def _never(_: Cursor) -> None:
-    raise AssertionError
-
-
-def cursor_of(catalog: Catalog, at: Position = (-1, -1), settings: CursorSettings = CURSOR_SETTINGS) -> Cursor:
-    return Cursor(
-        "c",
-        catalog,
-        at,
-        durable=True,
-        properties={},
-        request_flush=lambda _: None,
-        wait_flushed=_never,
-        settings=settings,
-    )
 
 
 @pytest.mark.parametrize("seed", range(150))
