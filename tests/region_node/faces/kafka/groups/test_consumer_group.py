@@ -164,6 +164,8 @@ def test_the_protocol_that_all_know_and_most_want() -> None:
     tokens = [world.join(protocols=p) for p in (both, other, other)]
     world.pass_time(1.0)
     assert {world.told[t]["protocol_name"] for t in tokens} == {"range"}
+    (leader,) = (world.told[t] for t in tokens if world.told[t]["members"])
+    assert [row["metadata"] for row in leader["members"]] == [b"r"] * 3, "of that protocol, wherever it stands"
 
 
 def test_a_static_member_comes_back_to_its_share_without_a_rebalance() -> None:
