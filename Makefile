@@ -6,7 +6,7 @@ export PYTHONHASHSEED := 0
 # Where it is set, as in many containers, each process of an instance compiles every module that it imports: 2 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test quick test-system oracle interop fuzz lint bench bench-against bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
+.PHONY: help setup demo test quick test-system oracle interop fuzz lint bench bench-against bench-secured bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ bench-peers: setup  ## the same load on Heliograph and on a real Apache Pulsar, 
 
 bench-against: setup  ## publishing, reading, and a link on this checkout and on an older one, interleaved; AGAINST=COMMIT, or a checkout's folder
 	@$(BIN)/python -m benchmarks.against $(AGAINST) $(ARGS)
+
+bench-secured: setup  ## the same load with TLS, tokens, and authorisation, and without, interleaved
+	@$(BIN)/python -m benchmarks.secured $(ARGS)
 
 bench-balance: setup  ## worlds in which our load balancer and models of Apache Pulsar's are compared, on virtual time; fails where ours is worse
 	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --check

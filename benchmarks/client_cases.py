@@ -9,6 +9,7 @@ Publishing uses no Python callback and one flush: a callback a message would mea
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 import threading
@@ -20,9 +21,14 @@ import pulsar
 
 
 def client(port: int) -> Any:
-    return pulsar.Client(
-        f"pulsar://127.0.0.1:{port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), io_threads=1
-    )
+    """BENCH_CA: over TLS, trusting these certificates. BENCH_TOKEN: signed in by this token."""
+    options: dict[str, Any] = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), "io_threads": 1}
+    scheme = "pulsar"
+    if trusted := os.environ.get("BENCH_CA"):
+        scheme, options["tls_trust_certs_file_path"] = "pulsar+ssl", trusted
+    if token := os.environ.get("BENCH_TOKEN"):
+        options["authentication"] = pulsar.AuthenticationToken(token)
+    return pulsar.Client(f"{scheme}://127.0.0.1:{port}", **options)
 
 
 def producer_of(connection: Any, topic: str, *, batched: bool) -> Any:

@@ -153,7 +153,8 @@ def measure(server: Server, case: Case, topic: str) -> dict[str, float]:
     ports = [service for service, _ in server.regions.values()]
     words = [w.format(port=ports[0], there=ports[-1], topic=topic) for w in case.command]
     before = server.cpu_s()
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, **server.client_environment}
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=300, env=environment)
     if done.returncode:
         raise SystemExit(f"{case.name} on {server.kind}: {done.stderr[-1500:]}")
     figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -62,13 +62,16 @@ def rest(method: str, url: str, body: Any = None, *, login: str = "", token: str
 
 
 class Server(ABC):
-    """One running system. `regions`: name -> (service port, admin port)."""
+    """One running system. `regions`: name -> (service port, admin port). `client_environment`: what its clients are
+    told, as `benchmarks.client_cases` reads it.
+    """
 
     kind = ""
 
     def __init__(self) -> None:
         self.regions: dict[str, tuple[int, int]] = {}
         self.start_s = 0.0
+        self.client_environment: dict[str, str] = {}
 
     @property
     def port(self) -> int:
@@ -111,8 +114,11 @@ class Heliograph(Server):
         brokers: int = 1,
         bookies: int = 2,
         programs: Path = Path(sys.executable).parent,
+        tls: bool = False,
     ) -> None:
-        """programs: the folder where its `heliograph` is; another release's is in its own environment."""
+        """programs: the folder where its `heliograph` is; another release's is in its own environment. tls: of several
+        regions: every process speaks TLS to every other, and `regions` has the port for clients of TLS.
+        """
         super().__init__()
         self.data = data
         data.parent.mkdir(parents=True, exist_ok=True)
@@ -132,6 +138,7 @@ class Heliograph(Server):
                 "--bookies",
                 "2",
                 "--json",
+                *(["--tls"] if tls else []),
             ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         else:
@@ -158,7 +165,7 @@ class Heliograph(Server):
         self._pids = [row["pid"] for region in status["regions"].values() for row in region["processes"]]
         for name, region in status["regions"].items():
             self.regions[name] = (
-                int(region["service_url"].rpartition(":")[2]),
+                int(region["service_tls_url" if tls else "service_url"].rpartition(":")[2]),
                 int(region["admin_url"].rpartition(":")[2]),
             )
 
