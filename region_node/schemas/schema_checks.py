@@ -39,7 +39,7 @@ from region_node.schemas.schema_worker import CHECKS, FINE, INCOMPATIBLE, READY,
 log = logging.getLogger("region_node.schemas")
 
 TIMEOUT_S = 10.0
-"""Of one question, and of the start of the process."""
+"""Of one question."""
 UNANSWERED_KEPT_S = 60.0
 """So long a question that the process did not answer, as it took too long or died, is refused without being asked
 again. It may be that the machine stood still: then nothing is wrong with the schema.
@@ -61,6 +61,8 @@ records are compared branch by branch.
 _ANSWERS_MAX = 1024
 _UNANSWERED = "unanswered"
 _COMMAND = module_command(sys.executable, "region_node.schemas.schema_worker")
+_STARTS_S = 10.0
+"""So long the process may take to be ready for its first question."""
 _ENDS_S = 1.0
 """So long it is waited for how a process ended that says nothing any more."""
 _PARSED = AVRO_DEFINED | {KEY_VALUE, PROTOBUF_NATIVE}
@@ -197,7 +199,7 @@ class SchemaChecks:
                 raise _not_started(error) from error
             assert self._process.stdout is not None
             try:
-                async with asyncio.timeout(TIMEOUT_S):
+                async with asyncio.timeout(_STARTS_S):
                     await self._process.stdout.readexactly(len(READY))
             except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
                 raise _not_started(error) from error
