@@ -142,10 +142,15 @@ class SchemaRegistry:
         for version in await self._load(topic):
             await self._meta.delete(_key(topic, version.number))
 
-    async def delete_namespace(self, namespace: str) -> None:
-        """Deletes what is left of its topics, those too that never came to exist. Raises what the metadata raises."""
+    async def delete_namespace(self, namespace: str, still: Callable[[], bool] = lambda: True) -> None:
+        """Deletes what is left of its topics, those too that never came to exist. Raises what the metadata raises.
+
+        still: asked before each write; from where it says no, nothing more is deleted.
+        """
         async for rows in pages_under(self._meta, _namespace(namespace)):
             for start in range(0, len(rows), _DELETES):
+                if not still():
+                    return
                 await self._meta.txn([Delete(key) for key, _, _ in rows[start : start + _DELETES]])
 
     async def check_ahead(self, topic: TopicName) -> None:

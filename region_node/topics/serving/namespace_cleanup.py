@@ -4,7 +4,8 @@ Is: the schemas of topics that are not there, of a namespace that is no longer i
 of topics, or of what a topic had.
 Invariants: nothing goes while a topic of the namespace is stored in this region, or the namespace is there again; one
 that a restored configuration does not know was made after the backup, and is not gone; every broker may do it, and
-doing it twice is no error.
+doing it twice is no error. What is deleted while no broker of the region runs keeps its schemas: whether it is gone, or
+the configuration was restored, nobody there has heard.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ class NamespaceCleanup:
         """restored: as the configuration said when the namespace was lost sight of; by now all is heard that came with
         that.
         """
-        topics = self._topics
+        topics, view = self._topics, self._topics.view
+
+        def gone() -> bool:
+            return view.namespace(namespace) is None and view.restored == restored
+
         try:
-            stored = await topics.stored(namespace)
-            if not stored and topics.view.namespace(namespace) is None and topics.view.restored == restored:
-                await topics.schemas.delete_namespace(namespace)
+            if gone() and not await topics.count(namespace):
+                await topics.schemas.delete_namespace(namespace, gone)
         except HeliographError as error:  # what is left counts for a namespace of the same name alone
             log.warning("schemas.not_cleaned", extra={"namespace": namespace, "error": str(error)})

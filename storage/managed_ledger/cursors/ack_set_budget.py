@@ -1,7 +1,8 @@
 """AckSetBudget: what the ack sets of all cursors that share it take in memory.
 
 Is: a sum of the large ones, and which of them gives up some. Isn't: the bound of one cursor, or what is stored.
-Invariants: a cursor that goes takes its part along; those that hold no more than COUNTED_BYTES give up nothing.
+Invariants: the cursors of a topic that is closed have given up theirs, and count no more; those that hold no more than
+COUNTED_BYTES give up nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 ACK_SETS_BYTES_MAX = 256 << 20
-"""All together: those of 128 cursors that have as much as one may have."""
+"""All together: those of 64 cursors that have as much as one may have."""
 COUNTED_BYTES = 64 << 10
 """A cursor with more than that is counted; all are looked at anew whenever one has taken in so much more."""
 

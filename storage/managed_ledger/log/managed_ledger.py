@@ -547,5 +547,7 @@ class ManagedLedger(LogRepair):
         if self._cache is not None:
             self._cache.close()
         self._wakers = ()
+        for cursor in self.cursors.values():  # who is still held by somebody must not count against the living
+            cursor.give_up_ack_sets(0)
         self._record.end()
         self._parts.on_closed(self)

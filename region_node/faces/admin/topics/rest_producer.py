@@ -4,8 +4,8 @@ Is: a body of messages to one run, published at the topic's owner; messages of a
 partitions, by key, or in turn.
 Isn't: a way for much: each request waits until all of it is durable, and a request has at most MESSAGES_MAX messages
 and 1 MiB.
-Invariants: the answer has one result a message, in their order; what has a message id is durable on the ack quorum;
-a request is refused as a whole only where nothing of it was published.
+Invariants: the answer has one result a message, in their order; what has a message id is durable on the ack quorum; a
+request is refused as a whole only where nothing of it is known to have been published.
 Schemas: none given: payloads are text as it is. Else the schema is checked and stored as for any producer, and payloads
 are given as JSON clients write such values: numbers, true and false, texts; AVRO as the JSON of a record.
 """

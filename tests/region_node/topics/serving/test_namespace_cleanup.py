@@ -36,6 +36,21 @@ def test_the_schemas_of_a_namespace_go_where_it_is_deleted_elsewhere() -> None:
     with_broker(test)
 
 
+def test_a_namespace_that_comes_back_meanwhile_keeps_what_is_not_deleted_yet() -> None:
+    async def test(broker: Broker) -> None:
+        schemas, asked = broker.topics.schemas, list[bool]()
+        await schemas.get_or_create(NAME, avro(INT), "FULL")
+
+        def still() -> bool:
+            asked.append(False)
+            return False
+
+        await schemas.delete_namespace("public/default", still)
+        assert asked and await schemas.versions(NAME)
+
+    with_broker(test)
+
+
 @pytest.mark.parametrize("why", ["a topic is stored", "it is there again", "a backup was restored"])
 def test_the_schemas_of_a_namespace_stay_while_something_may_need_them(why: str) -> None:
     async def test(broker: Broker) -> None:

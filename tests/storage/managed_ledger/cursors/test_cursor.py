@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -297,13 +298,29 @@ def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded() -> None:
         assert len(again.partly_acked) == stored
 
 
+def test_parts_of_small_batches_count_as_what_they_are_in_memory() -> None:
+    number = 1 << 33
+    catalog = Catalog([LedgerInfo(number)])
+    catalog.grow(5000, 5000)
+    cursor = cursor_of(catalog)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for entry in range(5000):  # as from a frame: each number is an object of its own
+            cursor.ack_batch((int(str(number)), entry), int(str((1 << 64) - 2)))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken * 0.7 < cursor.ack_set_bytes < taken * 1.4
+
+
 def test_parts_of_large_batches_are_bounded_by_what_they_take_and_the_oldest_go_out_whole_again() -> None:
     catalog = Catalog([LedgerInfo(1)])
     catalog.grow(400, 400)
     cursor = cursor_of(catalog, settings=CursorSettings(partly_memory_bytes_max=100_000))
     for entry in range(100):
         cursor.ack_batch((1, entry), 1 << 8 * 10_000 - 1)
-        taken = sum(left.bit_length() // 8 + 24 for left in cursor.partly_acked.values())
+        taken = sum(left.bit_length() // 8 + 208 for left in cursor.partly_acked.values())
         assert taken <= 100_000
     assert list(cursor.partly_acked) == [(1, entry) for entry in range(91, 100)]
     for entry in range(91, 100):
@@ -319,7 +336,7 @@ def test_parts_of_large_batches_are_bounded_by_what_they_take_and_the_oldest_go_
     ):
         forget()
         cursor.encode()
-        assert cursor._partly_bytes == sum(left.bit_length() // 8 + 25 for left in cursor.partly_acked.values())
+        assert cursor._partly_bytes == sum(left.bit_length() // 8 + 209 for left in cursor.partly_acked.values())
         for entry in range(10):
             cursor.ack_batch((1, entry), 1 << 800)
 

@@ -302,6 +302,22 @@ def test_a_cursor_write_of_unknown_outcome_cannot_land_over_a_later_one() -> Non
     scenario(work)
 
 
+def test_a_closed_topic_holds_no_ack_sets_and_its_next_owner_has_them() -> None:
+    async def work(region: Region) -> None:
+        broker = Broker(region)
+        ledger = await broker.open()
+        cursor = await ledger.open_cursor("c", (-1, -1))
+        broker.append(ledger, "a")
+        await until(lambda: len(broker.done) == 1)
+        position = broker.done[0][:2]
+        cursor.ack_batch(position, 0b110)
+        await ledger.close()
+        assert cursor.ack_set_bytes == 0 and not cursor.partly_acked
+        assert (await Broker(region).open()).cursors["c"].partly_acked == {position: 0b110}
+
+    scenario(work)
+
+
 def test_closing_is_bounded_while_the_metadata_is_away() -> None:
     async def work(region: Region) -> None:
         meta = EmbeddedStore(region.machine)
