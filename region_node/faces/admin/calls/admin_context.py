@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,14 @@ from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import (
+    HeliographError,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+    Unauthorized,
+    reason_of,
+)
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
 from region_node.metrics import storage_metrics
@@ -251,7 +259,7 @@ class Admin:
             raise MalformedRequest("expected a list of clusters")
         unknown = [str(name) for name in names if not isinstance(name, str) or self.view.region(name) is None]
         if unknown:
-            raise web.HTTPForbidden(reason=f"Invalid cluster id: {', '.join(unknown)}")
+            raise Unauthorized(f"Invalid cluster id: {', '.join(unknown)}")
         return tuple(dict.fromkeys(names))
 
     def parted(self, names: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -437,17 +445,38 @@ def path_at_owner(name: TopicName) -> str:
 
 
 async def whole_body(request: web.Request) -> bytes:
-    """The body's bytes, once all have come. Raises HTTPRequestTimeout."""
+    """The body's bytes, once all have come. Raises HTTPRequestTimeout, MalformedRequest."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason=f"the body did not come within {BODY_TIMEOUT_S:g} s") from None
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise MalformedRequest(f"the body did not come as its header says: {reason_of(error)}") from error
 
 
 async def _text(request: web.Request) -> str:
-    await whole_body(request)
-    return await request.text()
+    """The body as a text. It is UTF-8, whatever charset its header names: to decode a MiB by some of Python's takes
+    hours. Raises MalformedRequest.
+    """
+    try:
+        return (await whole_body(request)).decode()
+    except UnicodeDecodeError as error:
+        raise MalformedRequest("the body is no UTF-8: send it as that") from error
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes half of a character; where its other half follows, that is a character."""
+
+
+def parsed_json(text: str) -> Any:
+    """Raises ValueError (no JSON, or a text in it has half of a character, which nothing can be written of),
+    RecursionError.
+    """
+    value = json.loads(text)
+    if _HALF.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 async def body(request: web.Request) -> Any:
@@ -456,7 +485,7 @@ async def body(request: web.Request) -> Any:
     if not text.strip():
         return None
     try:
-        request["given"] = given = json.loads(text)
+        request["given"] = given = parsed_json(text)
     except RecursionError as error:
         raise MalformedRequest("the body is nested too deep; give lists and objects of fewer levels") from error
     except ValueError as error:
@@ -468,8 +497,8 @@ async def text_body(request: web.Request) -> str | None:
     """A text as JSON, or as it is (Java's client sends it so); None where there is none."""
     text = (await _text(request)).strip()
     try:
-        value = json.loads(text) if text else None
-    except ValueError:
+        value = parsed_json(text) if text else None
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, str) else text or None
 

@@ -45,7 +45,7 @@ sentence follows; what comes next of it is lost, "ledger first last" follow.
 
 Names = Annotated[list[str], Meta(max_length=_TOPICS_MAX)]
 Number = Annotated[int, Meta(ge=0)]
-At = Annotated[str, Meta(pattern=r"^-?\d+:-?\d+$", description="ledger:entry")]
+At = Annotated[str, Meta(pattern=r"^-?\d{1,19}:-?\d{1,19}$", description="ledger:entry")]
 PlacesOfOne = Annotated[list[tuple[Number, Number, Number]], Meta(max_length=_PLACES_MAX)]
 ByTopic = Annotated[dict[str, At], Meta(max_length=_TOPICS_MAX)]
 

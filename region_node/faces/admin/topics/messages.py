@@ -8,6 +8,7 @@ headers. Isn't: consuming; nothing is acknowledged or counted.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -34,6 +35,8 @@ _LOOK_ENTRIES = 512
 _LOOK_BYTES = 4 << 20
 _NTH_MAX = 1_000_000
 _ANALYSED_MAX = 100_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""What no header may have, and a producer's name or a key may: a blank stands for it."""
 
 
 async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = False) -> Position:
@@ -101,7 +104,8 @@ def _answer(position: Position, entry: Buffer) -> web.Response:
     if properties:
         headers["X-Pulsar-PROPERTY"] = json.dumps(properties)
     data = bytes(payload) if metadata.encryption_keys else _uncompressed(metadata, payload)
-    return web.Response(body=data, content_type="application/octet-stream", headers=headers)
+    shown = {name: _CONTROL.sub(" ", value) for name, value in headers.items()}
+    return web.Response(body=data, content_type="application/octet-stream", headers=shown)
 
 
 def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:

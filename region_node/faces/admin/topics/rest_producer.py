@@ -35,7 +35,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number, parsed_json
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
@@ -243,7 +243,10 @@ def _entry(
     if message.get("disableReplication"):
         made.replicate_to.append("__local__")
     else:
-        made.replicate_to.extend(str(region) for region in message.get("replicationClusters") or ())
+        clusters = message.get("replicationClusters") or []
+        if not isinstance(clusters, list):
+            raise MalformedRequest("replicationClusters is a list of clusters")
+        made.replicate_to.extend(map(str, clusters))
     if version is not None:
         made.schema_version = struct.pack(">Q", version)
     value = message.get("payload")
@@ -353,7 +356,7 @@ def _encoder(given: Any, name: str, steps: _Steps) -> tuple[Encode, Schema | Non
     if not given:
         return _text, None
     try:
-        info = json.loads(given) if isinstance(given, str) else given
+        info = parsed_json(given) if isinstance(given, str) else given
         kind = str(info["type"]).upper()
         definition = info.get("schema") or ""
         definition = _definition(definition) if isinstance(definition, str) else json.dumps(definition)
@@ -391,7 +394,7 @@ def _packed(form: str, kind: type) -> Encode:
     def encode(value: Any) -> bytes:
         try:
             return struct.pack(form, kind(value))
-        except (ValueError, TypeError, struct.error) as error:
+        except (ValueError, TypeError, OverflowError, struct.error) as error:
             raise MalformedRequest(f"{value!r} is not a value of that schema: {error}") from error
 
     return encode

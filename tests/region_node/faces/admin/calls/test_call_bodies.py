@@ -14,13 +14,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from region_node.faces.admin.calls.admin_context import MalformedRequest
+from region_node.faces.admin.calls.admin_context import MalformedRequest, text_body
 from region_node.faces.admin.calls.call_bodies import NOTHING, Given, MessageId, OnlyGiven, body_type, decoded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.server import admin_server
 from region_node.faces.admin.server.admin_server import ROUTES, AdminServer
 from region_node.faces.admin.server.openapi import document
+from region_node.faces.admin.topics import bulk_reads
 from region_node.security.authorization.security_service import open_security
 
 ADMIN = cast(Any, SimpleNamespace(security=open_security(), authenticate_metrics=False, view=None, goes_by=None))
@@ -35,8 +36,8 @@ class Strict(OnlyGiven):
     rpo_s: float | None = None
 
 
-def request(body: bytes) -> web.Request:
-    made = make_mocked_request("POST", "/a")
+def request(body: bytes, kind: str = "application/json") -> web.Request:
+    made = make_mocked_request("POST", "/a", headers={"Content-Type": kind})
     made._read_bytes = body
     return made
 
@@ -62,6 +63,11 @@ def read(value: Any, kind: Any) -> Any:
             {"active": "us", "slo": {"rpo_s": 0}},
             "slo.rpo_s: expected float > 0.0",
         ),
+        (
+            bulk_reads.HeldPositions,
+            {"positions": {"t": "9" * 5000 + ":1"}, "subscription": "s"},
+            "positions[...]: expected str matching regex",
+        ),
     ],
 )
 def test_a_refusal_begins_with_the_field(kind: Any, value: Any, said: str) -> None:
@@ -74,6 +80,32 @@ def test_what_fits_is_the_type_and_what_pulsar_has_beside_it_is_passed_over() ->
     assert read({"name": "a", "more": {}}, Wanted) == Wanted("a")
     assert read({"ledgerId": 7, "entryId": -1, "partitionIndex": 2}, MessageId).position == (7, -1)
     assert read(None, Wanted | None) is None and read(3, int | Wanted) == 3
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "utf-16", "no-such"])
+def test_a_body_is_utf_8_whatever_charset_it_names(charset: str) -> None:
+    """Some of Python's take hours for a MiB, and whoever sends it needs no grant."""
+    given = '{"name": "é-b-a"}'.encode()
+    assert asyncio.run(decoded(request(given, f"application/json; charset={charset}"), Wanted)) == Wanted("é-b-a")
+
+
+@pytest.mark.parametrize("given", [b"\xff", b'{"name": "\\ud800"}', b'{"name": "a", "\\uDFFF": 1}', b"[" * 100_000])
+def test_what_no_text_can_be_is_refused(given: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        asyncio.run(decoded(request(given), Wanted))
+    assert asyncio.run(text_body(request(b'"' + b"[" * 100_000))) == '"' + "[" * 100_000
+    assert asyncio.run(text_body(request(b"[" * 100_000))) == "[" * 100_000
+    assert read({"name": "\U0001f600"}, Wanted) == Wanted("\U0001f600"), "both halves are one"
+
+
+@pytest.mark.parametrize("error", [web.RequestPayloadError("no gzip"), ConnectionResetError("Connection lost")])
+def test_a_body_that_breaks_off_is_its_clients_fault(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: web.Request) -> bytes:
+        raise error
+
+    monkeypatch.setattr(web.Request, "read", broken)
+    with pytest.raises(MalformedRequest, match=str(error)):
+        asyncio.run(decoded(request(b""), Wanted))
 
 
 @pytest.mark.parametrize("value", ["", 0])

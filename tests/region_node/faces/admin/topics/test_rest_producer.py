@@ -254,7 +254,14 @@ def test_a_message_keeps_what_it_says_of_itself() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    ({"sequenceId": -1}, {"sequenceId": 1 << 62}, {"eventTime": "x"}, {"deliverAt": 1.5}, {"properties": ["x"]}),
+    (
+        {"sequenceId": -1},
+        {"sequenceId": 1 << 62},
+        {"eventTime": "x"},
+        {"deliverAt": 1.5},
+        {"properties": ["x"]},
+        {"replicationClusters": 5},
+    ),
 )
 def test_what_no_message_can_say_is_refused_and_nothing_is_stored(message: dict[str, Any]) -> None:
     async def test(broker: Broker) -> None:
@@ -299,6 +306,9 @@ VALUES: tuple[tuple[str, Any, bytes | None], ...] = (
     ("INT64", 1, b"\0" * 7 + b"\x01"),
     ("INT16", "x", None),
     ("FLOAT", 1, b"\x3f\x80\0\0"),
+    ("FLOAT", 1e300, None),
+    ("INT8", float("inf"), None),
+    ("DOUBLE", 10**400, None),
     ("DOUBLE", "x", None),
     ("BOOLEAN", True, b"\x01"),
     ("BOOLEAN", "False", b"\0"),
@@ -333,7 +343,10 @@ def test_a_payload_is_written_as_its_schema_says(kind: str, value: Any, wanted: 
     with_broker(test)
 
 
-@pytest.mark.parametrize("given", ("{", 7, {"name": "s"}, {"type": "INT8", "properties": 7}))
+HALF = '{"type": "INT8", "name": "\\ud800"}'
+
+
+@pytest.mark.parametrize("given", ("{", 7, {"name": "s"}, {"type": "INT8", "properties": 7}, HALF))
 def test_what_is_no_schema_is_refused(given: Any) -> None:
     async def test(broker: Broker) -> None:
         with pytest.raises(MalformedRequest, match="expected SchemaInfo"):
