@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from heliograph.model import errors
 from heliograph.model.configuration.policy_values import WrongKind
@@ -32,7 +33,7 @@ from region_node.faces.admin.brokers import (
     revocation_calls,
 )
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
-from region_node.faces.admin.calls.auth_middleware import guard
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
 from region_node.faces.admin.calls.call_bodies import NOTHING, body_type, decoded
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.dr import disaster_recovery
@@ -168,6 +169,7 @@ class AdminServer:
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(
             self._app,
+            logger=_http_log(),
             access_log=None,
             handle_signals=False,
             shutdown_timeout=1.0,
@@ -241,8 +243,11 @@ class AdminServer:
         return answer
 
     def _record(self, request: web.Request, status: int, reason: str) -> None:
-        """Writes a change down. Reads, and what another broker or region answers, are passed over."""
-        if request.method in _READS or status == 307 or request.get("passed_on"):
+        """Writes a change down. Reads, what another broker or region answers, and what is asked by nobody who is known,
+        or for what there is no call, are passed over: whoever reaches the port could push all others out.
+        """
+        is_nothing = PRINCIPAL not in request or request.match_info.route.resource is None
+        if request.method in _READS or status == 307 or request.get("passed_on") or is_nothing:
             return
         more: dict[str, Any] = {"reason": reason} if reason else {}
         if "change" in request:
@@ -250,7 +255,7 @@ class AdminServer:
         if "given" in request and not request.path.startswith(_MESSAGES):
             more["given"] = request["given"]
         self._admin.audit.change(
-            role=getattr(request.get("principal"), "role", ""),
+            role=getattr(request[PRINCIPAL], "role", ""),
             address=request.remote or "",
             method=request.method,
             path=str(request.rel_url),
@@ -279,6 +284,22 @@ class AdminServer:
                 return _refusal(500, "an error of the broker; its log says more")
 
         return handle
+
+
+def _http_log() -> logging.Logger:
+    """Where aiohttp's side of connections says what went wrong there."""
+    found = logging.getLogger("region_node.admin.http")
+    found.addFilter(_is_ours)
+    return found
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """What is no HTTP, or breaks off, is its client's fault: it is a line, and no failure with a trace."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)):
+        log.info("admin.bad_request", extra={"error": type(error).__name__})
+        return False
+    return True
 
 
 async def _named(request: web.Request, answer: web.StreamResponse) -> None:

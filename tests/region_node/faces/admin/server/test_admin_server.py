@@ -1,0 +1,100 @@
+"""The shell around the handlers: what it writes down, and what it says of bytes that are no request. Its sockets are
+not real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from heliograph.model.errors import Unauthenticated
+from region_node.faces.admin.server.admin_server import AdminServer
+from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
+from region_node.security.authentication.principal import Credentials, Principal
+from tests.region_node.faces.admin.server.test_http_connections import Peer, settle
+
+
+class Known:
+    """Takes whoever says a name; nobody may do anything."""
+
+    open = False
+
+    def of_header(self, header: str, certificate: Any) -> Credentials:
+        return Credentials(method="token", data=header.encode())
+
+    async def identify(self, credentials: Credentials, original: str) -> Principal:
+        if not credentials.data:
+            raise Unauthenticated("who is it?")
+        return Principal(role=credentials.data.decode())
+
+
+def answered(*sent: bytes) -> tuple[list[Any], list[bytes]]:
+    """(what the audit log has then, how each was answered): each comes on a connection of its own."""
+    changes: list[Any] = []
+
+    async def run() -> list[bytes]:
+        rights = SimpleNamespace(is_super=lambda _: False, administers=lambda *_: False)
+        admin = SimpleNamespace(
+            security=SimpleNamespace(authentication=Known(), rights=rights),
+            audit=SimpleNamespace(change=lambda **change: changes.append(change)),
+            view=SimpleNamespace(tenant=lambda _: True),
+            authenticate_metrics=False,
+            goes_by=None,
+        )
+        server = AdminServer(cast(Any, admin))
+        await server._runner.setup()
+        assert server._runner.server is not None
+        server._connections = HttpConnections(HttpLimits(), server._runner.server)
+        written = []
+        try:
+            for each in sent:
+                peer = Peer(server._connections(), "10.0.0.1")
+                peer.protocol.data_received(each)
+                await settle()
+                written.append(peer.written)
+                peer.close()
+            await settle()
+        finally:
+            server._connections.close()
+            await server._runner.cleanup()
+        return written
+
+    return changes, asyncio.run(run())
+
+
+def put(path: str, *headers: str, body: str = "") -> bytes:
+    lines = (f"PUT {path} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", *headers, "", body)
+    return "\r\n".join(lines).encode()
+
+
+def test_what_nobody_who_is_known_asks_for_pushes_no_change_out_of_the_audit_log() -> None:
+    changes, written = answered(
+        put("/admin/v2/tenants/a"),
+        put("/admin/v2/tenants/a", "Origin: http://b"),
+        put("/no/such/path"),
+        put("/admin/v2/tenants/b", "Authorization: ann"),
+    )
+    assert [int(each.split()[1]) for each in written] == [401, 403, 404, 403]
+    assert [(change["role"], change["path"]) for change in changes] == [("ann", "/admin/v2/tenants/b")]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nno header\r\n\r\n",
+        put("/" + "a" * 10_000),
+        put("/a", "Transfer-Encoding: chunked"),
+        put("/admin/v2/tenants/a", "Content-Encoding: gzip", body="no gzip"),
+    ],
+    ids=["words", "long", "two-lengths", "coding"],
+)
+def test_bytes_that_are_no_request_are_no_failure_of_ours(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    _, (written,) = answered(sent)
+    assert written.split()[1] in (b"400", b"401")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert "admin.bad_request" in caplog.messages
