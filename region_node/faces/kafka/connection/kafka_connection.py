@@ -36,7 +36,9 @@ STAGING_BYTES = 256 << 10
 _OWN_BUFFER_ABOVE = 4096
 """A frame of this size that is not whole yet gets a buffer of its own, into which the rest is received."""
 _FIRST_BYTES = 2 << 20
-"""So much is set aside for a frame that claims to be larger; more as it comes."""
+"""So much is set aside for a frame that claims to be larger; more as it comes. For a client that has not authenticated
+it is _OWN_BUFFER_ABOVE: thousands of them claim what they like.
+"""
 _HANDSHAKE_BYTES_MAX = 64 << 10
 """A frame, and what waits together, of a client that has not authenticated."""
 _JOIN_BELOW = 64 << 10
@@ -268,7 +270,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 continue
             if size > _OWN_BUFFER_ABOVE:
                 self._filled, self._frame_bytes = end - at - 4, size
-                self._frame = bytearray(min(size, _FIRST_BYTES))
+                first = _FIRST_BYTES if self.login.principal is not None else _OWN_BUFFER_ABOVE
+                self._frame = bytearray(min(size, max(first, self._filled)))
                 self._frame[: self._filled] = memoryview(staging)[at + 4 : end]
                 return
             break

@@ -105,6 +105,7 @@ class Client:
             buffer = self.protocol.get_buffer(-1)
             taken = min(len(buffer), len(data) - at)
             buffer[:taken] = data[at : at + taken]
+            del buffer  # no transport keeps it: a frame grows in its place
             self.protocol.buffer_updated(taken)
             at += taken
 

@@ -70,6 +70,22 @@ def test_a_large_frame_is_refused_by_its_size_alone_before_a_client_has_signed_i
     with_face(run)
 
 
+def test_room_for_a_frame_is_made_as_it_comes_before_a_client_has_signed_in() -> None:
+    async def run(face: Face) -> None:
+        client, size = unknown(face), 30_000
+        sign_in = framed(struct.pack(">hhih", 17, 1, 1, -1) + struct.pack(">h", size - 12) + b"x" * (size - 12))
+        client.raw(sign_in[:5])
+        assert len(client.protocol._frame or b"") == 4096
+        for at in range(5, len(sign_in), 7000):
+            came = len(client.protocol._frame or b"")
+            assert came <= 2 * max(at, 4096)
+            client.raw(sign_in[at : at + 7000])
+        await settle(5)
+        assert len(client.answers()) == 1, "it is whole, and no mechanism of ours"
+
+    with_face(run)
+
+
 def test_what_came_before_a_sign_in_is_not_stored_when_its_client_has_gone() -> None:
     async def run(face: Face) -> None:
         client = unknown(face)
