@@ -17,7 +17,7 @@ from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.listeners.address_counts import AddressCounts
 from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
-from region_node.faces.flow_control import Outbox
+from region_node.faces.flow_control import Outbox, look_at_each
 from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
@@ -79,7 +79,8 @@ class KafkaListener:
     def _tick(self) -> None:
         now, settings = self.broker.clock.monotonic(), self.broker.settings
         stood_s = stood_still_s(self._due, now)
-        for connection in list(self.connections):
+
+        def look(connection: KafkaConnection) -> bool:
             if stood_s:
                 connection.spare(stood_s)
             if connection.login.principal is None and now - connection.since > settings.handshake_timeout_s:
@@ -88,6 +89,9 @@ class KafkaListener:
                 connection.close("the credentials of this connection have run out")
             elif now - connection.heard_at > settings.idle_s:
                 connection.close("idle")
+            return connection.closed
+
+        look_at_each(iter(list(self.connections)), self.connections, look, self.loop.call_soon)
         if now - self._kept_at >= settings.retention_check_s:
             self._kept_at = now
             self.broker.tasks.spawn(self.broker.keep())

@@ -25,7 +25,7 @@ from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
 from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
-from region_node.faces.flow_control import Outbox, drained
+from region_node.faces.flow_control import Outbox, drained, look_at_each
 from region_node.faces.pulsar.commands.replicator_producers import ClusterPort
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.metrics.lookup_metrics import LookupCounts
@@ -208,10 +208,14 @@ class PulsarListener:
     def _tick(self) -> None:
         now = self.clock.monotonic()
         stood_s = stood_still_s(self._due, now)
-        for connection in list(self.connections):
+
+        def look(connection: PulsarConnection) -> bool:
             if stood_s:
                 connection.spare(stood_s)
             connection.tick(now)
+            return connection.closed
+
+        look_at_each(iter(list(self.connections)), self.connections, look, self.loop.call_soon)
         self._next_tick(now)
 
     def _next_tick(self, now: float) -> None:

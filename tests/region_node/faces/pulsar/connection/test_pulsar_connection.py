@@ -11,6 +11,7 @@ import pytest
 
 from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.faces import flow_control
 from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST
 from region_node.faces.pulsar.connection import pulsar_connection
@@ -216,6 +217,25 @@ def test_a_broker_that_stood_still_does_not_blame_its_peers() -> None:
             broker.clock.now += listener._tick_s
             listener._tick()
         assert fresh.transport.closing and not client.transport.closing
+
+    with_broker(test)
+
+
+def test_those_that_come_late_together_are_closed_some_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_control, "CLOSED_AT_ONCE", 2)
+
+    async def test(broker: Broker) -> None:
+        listener, client = broker.listener, await broker.client()
+        late = [Client(listener) for _ in range(5)]
+        listener._next_tick(broker.clock.now)
+        for _ in range(2):
+            broker.clock.now += listener._tick_s
+            listener._tick()
+        closed = []
+        for _ in range(3):
+            closed.append(sum(each.transport.closing for each in late))
+            await asyncio.sleep(0)
+        assert closed == [2, 4, 5] and not client.transport.closing
 
     with_broker(test)
 
