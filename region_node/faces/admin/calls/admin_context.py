@@ -445,7 +445,9 @@ def path_at_owner(name: TopicName) -> str:
 
 
 async def whole_body(request: web.Request) -> bytes:
-    """The body's bytes, once all have come. Raises HTTPRequestTimeout, MalformedRequest."""
+    """The body's bytes, once all have come. Raises HTTPRequestTimeout, HTTPUnsupportedMediaType, MalformedRequest."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(reason="a packed body is not taken: send it without Content-Encoding")
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await request.read()

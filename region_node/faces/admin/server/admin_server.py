@@ -170,6 +170,7 @@ class AdminServer:
         self._runner = web.AppRunner(
             self._app,
             logger=_http_log(),
+            auto_decompress=False,  # it would unpack for whoever asks, a thousand times what came, without a pause
             access_log=None,
             handle_signals=False,
             shutdown_timeout=1.0,
