@@ -17,7 +17,7 @@ from heliograph.model.errors import Unauthenticated
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.security.authentication.principal import Credentials, Principal
-from tests.region_node.faces.admin.server.test_http_connections import Peer, settle
+from tests.region_node.faces.admin.server.http_peer import Peer, settle
 
 
 class Known:

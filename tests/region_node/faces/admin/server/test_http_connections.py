@@ -12,38 +12,12 @@ from aiohttp import web
 
 from heliograph.model.configuration.revocations import ProvenBy
 from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST, PRINCIPAL
-from region_node.faces.admin.server.http_connections import AdminConnection, HttpConnections, HttpLimits
+from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.security.authentication.principal import Principal
+from tests.region_node.faces.admin.server.http_peer import Peer, settle
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
-
-
-class Peer(asyncio.Transport):
-    def __init__(self, protocol: AdminConnection, address: str) -> None:
-        super().__init__()
-        self.protocol, self.address, self.written, self.closed = protocol, address, b"", False
-        protocol.connection_made(self)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return (self.address, 4242) if name == "peername" else default
-
-    def write(self, data: Any) -> None:
-        self.written += bytes(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self.protocol.connection_lost(None)
-
-    abort = close
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 class Site:
@@ -61,11 +35,6 @@ class Site:
         for connection in list(self.connections.open.values()):
             connection.tick(now)
         await settle()
-
-
-async def settle() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 def with_site(test: Callable[[Site], Awaitable[None]], **limits: Any) -> None:
