@@ -57,13 +57,11 @@ class Request(dict[str, Any]):
     def __init__(self, given: Any, partition: str | None = None) -> None:
         super().__init__()
         self.match_info = {} if partition is None else {"partition": partition}
+        self.headers: dict[str, str] = {}
         self.given = given
 
     async def read(self) -> bytes:
         return json.dumps(self.given).encode()
-
-    async def text(self) -> str:
-        return json.dumps(self.given)
 
 
 async def post(admin: Admin, messages: Any, partition: str | None = None, **more: Any) -> Any:
