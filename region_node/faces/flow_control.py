@@ -1,14 +1,15 @@
 """Flow: what the connections of one face share, whichever protocol it speaks: when they write, when they are looked at,
 and the wait until nothing of theirs is in flight.
 
-Is: one write per connection per loop pass, so many that are closed in one. Isn't: a socket, a frame, or the budget of
-what is in flight (`ByteBudget`).
+Is: one write per connection per loop pass, so many that are closed in one, so many requests that are begun in one.
+Isn't: a socket, a frame, or the budget of what is in flight (`ByteBudget`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections import deque
+from collections.abc import Callable, Container, Coroutine, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from heliograph.runtime.byte_budget import ByteBudget
@@ -58,6 +59,46 @@ def look_at_each(
         if closed == CLOSED_AT_ONCE:
             call_soon(look_at_each, left, there, look, call_soon)
             return
+
+
+BEGUN_AT_ONCE = 64
+"""So many requests of one connection are begun in one pass of the loop: one read may bring thousands, each of which
+takes some tenth of a millisecond.
+"""
+Work = Coroutine[Any, Any, None]
+
+
+class PacedStarts:
+    """One connection's requests: they are begun in the order in which they came."""
+
+    __slots__ = ("_begun", "_call_soon", "_spawn", "_waiting")
+
+    def __init__(self, spawn: Callable[[Work], object], call_soon: Callable[..., object]) -> None:
+        self._spawn, self._call_soon = spawn, call_soon
+        self._begun = 0
+        """In this pass."""
+        self._waiting: deque[Work] | None = None
+
+    def begin(self, work: Work) -> None:
+        if self._begun < BEGUN_AT_ONCE:
+            self._begin(work)
+        elif self._waiting is None:
+            self._waiting = deque((work,))
+        else:
+            self._waiting.append(work)
+
+    def _begin(self, work: Work) -> None:
+        if not self._begun:
+            self._call_soon(self._next_pass)
+        self._begun += 1
+        self._spawn(work)
+
+    def _next_pass(self) -> None:
+        self._begun, waiting = 0, self._waiting
+        while waiting and self._begun < BEGUN_AT_ONCE:
+            self._begin(waiting.popleft())
+        if not waiting:
+            self._waiting = None
 
 
 async def drained(budget: ByteBudget[Any], timeout_s: float) -> bool:

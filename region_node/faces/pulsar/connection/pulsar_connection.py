@@ -28,6 +28,7 @@ from heliograph.wire.pulsar.frame_cutter import (
 )
 from heliograph.wire.pulsar.server_frames import frame
 from heliograph.wire.run import Buffer, Run
+from region_node.faces.flow_control import PacedStarts
 from region_node.faces.pulsar.commands.command_rights import CommandRight
 from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.commands.consumer_commands import Consuming
@@ -104,6 +105,7 @@ class PulsarConnection(asyncio.Protocol):
         self._reading_held = False
         self._holds: dict[object, None] = {}
         self._requests = self._request_bytes = 0
+        self._starts = PacedStarts(listener.tasks.spawn, listener.loop.call_soon)
         self._pinged_at = 0.0
         self._since = self._heard_at = listener.clock.monotonic()
         self._alive: list[asyncio.Future[bool]] = []
@@ -451,7 +453,7 @@ class PulsarConnection(asyncio.Protocol):
         self._request_bytes += large
         if self._request_bytes > REQUEST_BYTES_MAX:
             self.hold_reading(True, _LARGE)
-        self.listener.tasks.spawn(self._answer(request.request_id, work, large))
+        self._starts.begin(self._answer(request.request_id, work, large))
 
     async def _answer(self, request_id: int, work: Coroutine[Any, Any, None], large: int) -> None:
         try:

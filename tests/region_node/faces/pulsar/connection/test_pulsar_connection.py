@@ -240,6 +240,27 @@ def test_those_that_come_late_together_are_closed_some_in_one_pass(monkeypatch: 
     with_broker(test)
 
 
+def test_requests_of_one_read_are_begun_some_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_control, "BEGUN_AT_ONCE", 2)
+    begun: list[int] = []
+
+    async def noted(self: Any, request_id: int, work: Any, large: int) -> None:
+        begun.append(request_id)
+        work.close()
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        monkeypatch.setattr(pulsar_connection.PulsarConnection, "_answer", noted)
+        client.protocol.data_received(b"".join(frame(K.LOOKUP, topic="t", request_id=each) for each in range(5)))
+        passes = []
+        for _ in range(3):
+            await asyncio.sleep(0)
+            passes.append(begun.copy())
+        assert passes == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+
+    with_broker(test)
+
+
 def test_lookup_partitions_topics() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
