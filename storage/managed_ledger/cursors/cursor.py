@@ -70,12 +70,12 @@ def check_properties(properties: dict[str, str], bytes_max: int = GIVEN_BYTES_MA
 
 
 def _part_bytes(left: int) -> int:
-    """As it is stored."""
+    """What a batch in part takes where the cursor is stored."""
     return (left.bit_length() + 7) // 8 + _PART_BYTES
 
 
 def _held_bytes(left: int) -> int:
-    """In memory, about."""
+    """What it takes in memory, about."""
     return (left.bit_length() + 7) // 8 + _HELD_PART_BYTES
 
 
