@@ -34,7 +34,16 @@ async def check_mark(meta: MetadataStore, mark: str, known: int) -> int:
 
 
 async def put_mark(meta: MetadataStore, mark: str, known: int) -> int:
-    """Puts the mark anew. Returns the version, to be kept durably before anything is deleted. Raises MetadataWentBack;
-    VersionConflict where another one does so just now; what the metadata raises.
+    """Puts the mark anew, with the version that was kept until now. Returns the next one, to be kept durably before
+    anything is deleted. Raises MetadataWentBack; VersionConflict where another one does so just now; what the metadata
+    raises.
     """
-    return await meta.put(mark, b"", expected=await check_mark(meta, mark, known))
+    return await meta.put(mark, b"%d" % known, expected=await check_mark(meta, mark, known))
+
+
+async def kept_later(meta: MetadataStore, mark: str, known: int) -> bool:
+    """Whether a later version of the mark was kept than this one, so that it is of an older copy of where it was kept.
+    Of the last put nobody knows whether it came to be kept. Raises what the metadata raises.
+    """
+    found = await meta.get(mark)
+    return bool(known) and found is not None and known < int(found[0] or 0)

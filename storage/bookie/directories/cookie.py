@@ -113,6 +113,10 @@ class DiskIdentity:
     """The number of the last start, as the directory says that is furthest behind; 0: there was none."""
     fresh: bool
     """They are empty, and the salt was drawn just now."""
+    mark: int = 0
+    """The version of the bookie's mark in the metadata (local_meta.metadata_age), as the directory says that is
+    furthest behind; 0: none is known.
+    """
 
 
 class _Claiming:

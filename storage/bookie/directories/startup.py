@@ -30,7 +30,7 @@ class Opening:
         self, journals: Sequence[JournalDir], dirs: Sequence[LedgerDir], *, bookie_id: str, instance: str, rng: Rng
     ) -> None:
         self._journals, self._dirs, self._bookie_id = journals, dirs, bookie_id
-        self._start = 0
+        self._start = self._mark = 0
         self.limbo = ""
         """Why something is lost, of the directories that are not dropped."""
         self.known_metadata = KnownMetadata()
@@ -48,7 +48,7 @@ class Opening:
         self._found = [self._replay(journal) for journal in journals]
         starts = [one.logs.point.start for one in self._alive if not one.journal.failure]
         starts = starts or [one.logs.point.start for one in self._alive]
-        self.identity = DiskIdentity(claimed.salt, min(starts), claimed.fresh)
+        self.identity = DiskIdentity(claimed.salt, min(starts), claimed.fresh, self._mark)
 
     def begin(self, above: int = 0) -> int:
         """A new life of every journal that is left, and of its ledger directories. Returns its number, the same in all
@@ -92,6 +92,7 @@ class Opening:
                 raise
             self._lost(str(error))
             return
+        self._mark = min(one.seen for one in found)
         known = [one for one in found if one.instance]
         self.known_metadata = max(known, key=lambda one: (bool(one.doubt), one.seen), default=KnownMetadata())
 

@@ -25,6 +25,7 @@ from heliograph.runtime.clock import Rng
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
+from local_meta.metadata_age import kept_later
 from storage.bookie.directories.cookie import DiskIdentity
 from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.bookie import Bookie
@@ -37,8 +38,10 @@ _LOOK_S = 30.0
 """How often one that is admitted looks whether another process has taken its identity."""
 
 
-def doubt_of(disk: DiskIdentity, record: BookieCookie | None) -> str:
-    """Why directories with this identity are not those of the bookie that the metadata knows; "" where they are."""
+def doubt_of(disk: DiskIdentity, record: BookieCookie | None, forgot: bool = False) -> str:
+    """Why directories with this identity are not those of the bookie that the metadata knows; "" where they are.
+    forgot: they lack a mark that the bookie had kept there.
+    """
     if record is not None and record.granted:
         return ""
     if disk.fresh:
@@ -52,6 +55,8 @@ def doubt_of(disk: DiskIdentity, record: BookieCookie | None) -> str:
             f"its directories are older than its last start: they know of start {disk.start}, the region of start "
             f"{record.start}"
         )
+    if forgot:
+        return "its directories are older than what it last had: a copy that was made while it ran"
     return ""
 
 
@@ -117,7 +122,7 @@ class Enrolment:
         """
         bookie = self._bookie
         if not self._start:
-            doubt = doubt_of(bookie.identity, record)
+            doubt = doubt_of(bookie.identity, record, await self._forgot())
             if doubt and await self._is_named():
                 self._doubt(
                     f"{doubt}, and ledgers name it: give it the directories it had (is a disk not mounted?), or, where "
@@ -140,6 +145,15 @@ class Enrolment:
         )
         await self._meta.put(self._key, wanted.encode(), expected=version)
         return wanted
+
+    async def _forgot(self) -> bool:
+        """Whether its directories lack the mark that it had kept there of this metadata, behind the one that they have.
+        Raises what the metadata raises.
+        """
+        bookie, found = self._bookie, await self._meta.get(keys.INSTANCE)
+        if found is None or found[0].decode(errors="replace") != bookie.known_metadata.instance:
+            return False  # of another metadata: its marks say nothing here
+        return await kept_later(self._meta, keys.seen_by_bookie(bookie.bookie_id), bookie.identity.mark)
 
     def _doubt(self, why: str) -> None:
         if self._bookie.limbo != why:

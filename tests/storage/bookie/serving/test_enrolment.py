@@ -16,12 +16,15 @@ from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import SystemClock
 from heliograph.wire.bookie_frames import BookieCode, Kind
 from local_meta import keys
+from local_meta.metadata_age import put_mark
 from storage.bookie.directories.cookie import DirectoryPlace, DiskIdentity
+from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from storage.bookie.serving.bookie import Bookie
 from storage.bookie.serving.enrolment import Enrolment, doubt_of
 from storage.ledger.bookies.bookie_cookie import BookieCookie
 from tests.storage.bookie.boxes import Asker
 from tests.storage.bookie.history import SMALL, NotingPeer, add, send
+from tests.storage.bookie.maintenance.garbage import QUICK
 
 
 class Store(EmbeddedStore):
@@ -91,7 +94,7 @@ class Premises:
 
 class Life(Asker):
     def __init__(self, premises: Premises, disks: list[Platter]) -> None:
-        self.disks = disks
+        self.disks, self.premises = disks, premises
         journal, ledgers = (DirectoryPlace(platter.disk()) for platter in disks)
         rng = premises.sim.rng(f"life {premises.lives}")
         self.bookie = Bookie([journal], [ledgers], SMALL, bookie_id="b0", instance="here", rng=rng, clock=SystemClock())
@@ -103,6 +106,9 @@ class Life(Asker):
         send(self.bookie, self.peer, add(ledger, 0, 5))
         await asyncio.sleep(0.1)
         return self.peer.acks.get(ledger) == 4
+
+    def collector(self) -> GarbageCollector:
+        return GarbageCollector(self.bookie, self.premises.store, QUICK, rng=self.premises.sim.rng("collector"))
 
     async def end(self) -> None:
         """The machine loses power."""
@@ -208,6 +214,51 @@ def test_one_that_a_ledger_names_and_that_comes_without_its_directories_is_in_li
             life = await premises.start()
             assert not life.bookie.limbo
             assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == BookieCode.OK
+
+    scenario(body)
+
+
+def test_a_copy_that_was_made_while_it_ran_is_an_older_one() -> None:
+    """It knows of the last start, and not of what was acknowledged since the copy."""
+
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        collector = life.collector()
+        await collector.look()
+        await premises.store.next_ids(keys.LEDGER_IDS, at_least=6)
+        await premises.name(5)
+        copy = premises.copy()
+        assert await life.store(5)
+        for _ in range(2):
+            await collector.look()
+        await life.end()
+        life = await premises.start(copy)
+        assert life.bookie.in_doubt and "a copy that was made while it ran" in life.bookie.limbo
+        assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == BookieCode.UNKNOWN
+        await life.end()
+        life = await premises.start()
+        assert not life.bookie.limbo
+        assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == BookieCode.OK
+
+    scenario(body)
+
+
+def test_a_mark_that_it_did_not_come_to_keep_is_no_older_copy() -> None:
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await premises.name(5)
+        await life.collector().look()
+        for _ in range(3):
+            known = life.bookie.known_metadata
+            await put_mark(premises.store, keys.seen_by_bookie("b0"), known.seen)  # and it crashes
+            await life.end()
+            life = await premises.start()
+            assert not life.bookie.limbo and life.bookie.known_metadata == known
+        await life.collector().look()
+        await premises.store.put(keys.INSTANCE, b"restored")
+        await premises.store.put(keys.seen_by_bookie("b0"), b"999999")
+        await life.end()
+        assert not (await premises.start()).bookie.limbo, "another metadata's marks are not its own"
 
     scenario(body)
 
