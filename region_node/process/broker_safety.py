@@ -79,6 +79,13 @@ class BrokerDeletions:
         own = self._broker.ownership
         return [name for name in await self._names(found) if await own.owner(name) is own.record]
 
+    def _left(self, found: Tombstone) -> bool:
+        """Whether the region is none of the namespace's any more, so that its copy is nobody's, and anybody's to
+        purge.
+        """
+        namespace = found.topic if found.whole else TopicName.parse(found.topic).namespace
+        return self._broker.ownership.bundles(namespace) is None
+
     async def unload(self, topic: str) -> None:
         await self._broker.topics.unload_deleted(topic)
 
@@ -89,10 +96,10 @@ class BrokerDeletions:
         return max([0, *times, *(view.created_ms(name) for name in parted)])
 
     async def purge(self, found: Tombstone) -> bool:
-        topics = self._broker.topics
-        for name in await self._owned(found):
+        topics, left = self._broker.topics, self._left(found)
+        for name in await (self._names(found) if left else self._owned(found)):
             if await topics.exists(name):
-                await topics.purge(name)
+                await topics.purge(name, owned=not left)
         if any([await topics.exists(name) for name in await self._names(found)]):
             return False
         # what its partitions share, and what was never made

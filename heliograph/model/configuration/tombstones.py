@@ -17,7 +17,7 @@ TOMBSTONES = "/tombstones/"
 class Tombstone(_Value):
     """`topic`: its full name without a partition; of a whole namespace `tenant/namespace`.
 
-    `regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back.
+    `regions`: where there may be copies. `purging`: where the data is being deleted: it is too late to bring it back.
     `purged`: where there is none.
     """
 

@@ -521,7 +521,7 @@ class TopicService(NamedTopics):
             await self.compactor.forget_object(str(name), compacted)
 
     @asynccontextmanager
-    async def _kept_out(self, text: str) -> AsyncIterator[None]:
+    async def _kept_out(self, text: str, owned: bool = True) -> AsyncIterator[None]:
         """Unloads it; who asks for it waits until this is over. A topic that was loaded again while it is deleted would
         be left with a log that has failed. Raises NotOwner: once its bundle is on its way to another broker, that one
         deletes it.
@@ -531,7 +531,7 @@ class TopicService(NamedTopics):
             text in self.loaded or text in self._loading or text in self._unloading
         ):  # another has unloaded it, and somebody was quicker
             await self.unload(text)
-        if not self._owns(text):
+        if owned and not self._owns(text):
             raise NotOwner(f"this broker does not own {text} any more")
         over = self._unloading[text] = self._loop.create_future()
         try:
@@ -552,12 +552,12 @@ class TopicService(NamedTopics):
         for loaded in [text for text, found in self.loaded.items() if found.name.partitioned == name or text == topic]:
             await self.unload(loaded)
 
-    async def purge(self, topic: str) -> None:
-        """Deletes what is stored of a topic that nobody can load any more. Raises NotOwner, and what the metadata
-        raises.
+    async def purge(self, topic: str, *, owned: bool = True) -> None:
+        """Deletes what is stored of a topic that nobody can load any more. owned: by this broker, else by nobody, as
+        its namespace is not served here. Raises NotOwner, and what the metadata raises.
         """
         name = TopicName.parse(topic)
-        async with self._kept_out(str(name)):
+        async with self._kept_out(str(name), owned):
             await self._delete_data(name)
             await self._forget(name)
 

@@ -87,10 +87,10 @@ async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> An
     ended. Where a tombstone asks, this is the answer that it is to go.
     """
     name = _name(admin, request)
-    policies = admin.policies(name.namespace)
+    admin.policies(name.namespace)
     if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
         raise NotFound(f"{name} does not exist in region {admin.region}")
-    return await _bury(admin, request, str(name), policies.regions, given, admin.view.partitions(str(name)))
+    return await _bury(admin, request, str(name), given, admin.view.partitions(str(name)))
 
 
 async def bury_namespace(admin: Admin, request: web.Request, given: Deletion | None) -> Any:
@@ -98,18 +98,22 @@ async def bury_namespace(admin: Admin, request: web.Request, given: Deletion | N
     grace period has ended.
     """
     namespace = admin.namespace(request)
-    return await _bury(admin, request, namespace, admin.policies(namespace).regions, given, 0)
+    admin.policies(namespace)
+    return await _bury(admin, request, namespace, given, 0)
 
 
 async def _bury(
-    admin: Admin, request: web.Request, name: str, regions: tuple[str, ...], given: Deletion | None, partitions: int
+    admin: Admin, request: web.Request, name: str, given: Deletion | None, partitions: int
 ) -> dict[str, Any]:
+    """In all regions of the instance: one that has left the namespace has its copy still, and one that is to come has
+    none.
+    """
     store, now = leases_of(admin).store, admin.clock.wall_ms()
     before = await store.get(tombstone(name))
     again = before is not None and bool(Tombstone.decode(before[0]).asks)
     made = Tombstone(
         topic=name,
-        regions=regions,
+        regions=tuple(info.name for info in admin.view.regions()),
         since_ms=now,
         until_ms=now + int((given or Deletion()).grace_s * 1000),
         by=role_of(request),
