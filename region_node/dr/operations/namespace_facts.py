@@ -140,6 +140,14 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
     return out
 
 
+def newer(lag: Mapping[str, Any], since_s: float) -> bool:
+    """Whether all that is on its way, as `not_in` says, was published within the last `since_s`. (Where producers go
+    on publishing, there is always something.)
+    """
+    age_s: float = lag["age_s"]
+    return age_s + _CLOCKS_S < since_s
+
+
 def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[str]]:
     """Region -> topics whose link to it, from the region of `facts`, is not connected; of regions without such a topic
     nothing.

@@ -331,10 +331,11 @@ class Conductor:
         for lag, other in zip(left, (target, source), strict=False):
             if trouble := self._trouble(lag, other):
                 return op.waits(trouble)
-            if lag["entries"]:
+            if lag["entries"] and not (op.kind == REJOIN and namespace_facts.newer(lag, self._since_s(op))):
                 return op.waits(f"{lag['messages']} messages of {lag['topics']} topics are on their way")
+        behind = " but what has come since they were counted" if any(lag["entries"] for lag in left) else ""
         return op.passed(
-            f"all of {len(source['topics'])} topics is in both",
+            f"all of {len(source['topics'])} topics is in both{behind}",
             self._wall_ms(),
             topics=len(source["topics"]),
             undelivered=left[0]["messages"],
@@ -342,9 +343,7 @@ class Conductor:
 
     async def _subscriptions(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
-        if left := namespace_facts.out_of_step(
-            source, target, op.source, op.target, (self._wall_ms() - op.steps[-1][1]) / 1000
-        ):
+        if left := namespace_facts.out_of_step(source, target, op.source, op.target, self._since_s(op)):
             return op.waits(f"not in step yet: {_some(left)}")
         count = sum(len(topic["subscriptions"]) for topic in source["topics"].values())
         return op.passed(f"{count} replicated subscriptions are in step", self._wall_ms(), subscriptions=count)
@@ -437,9 +436,9 @@ class Conductor:
         if not batch:
             tail = {key: done[key] for key in ("entries", "messages", "bytes")}
             op = with_report(op, counting=None)
+            by = op.target if epoch == op.report["epoch"] else f"another region (epoch {epoch})"
             return op.passed(
-                f"{tail['messages']} messages of {done['count']} topics were in {op.source} only when {op.target} "
-                "took over",
+                f"{tail['messages']} messages of {done['count']} topics were in {op.source} only when {by} took over",
                 self._wall_ms(),
                 boundary_epoch=epoch,
                 tail={**tail, "topics": done["with_tail"], "topics_count": done["count"]},
@@ -512,6 +511,10 @@ class Conductor:
         if policies is None:
             raise NotFound(f"namespace {namespace} does not exist")
         return policies.regions
+
+    def _since_s(self, op: Operation) -> float:
+        """For how long the present step has been under way."""
+        return (self._wall_ms() - op.steps[-1][1]) / 1000
 
     async def _silent(self, op: Operation) -> str:
         """Who may not have heard of the leadership; "": nobody, or it was said that they may go on."""

@@ -331,6 +331,46 @@ def test_a_rejoin_counts_what_its_link_said_would_never_come() -> None:
     run_alone(main())
 
 
+def test_a_rejoin_ends_though_producers_go_on() -> None:
+    """Of what is published all the time something is always on its way; the tails are what was there before."""
+
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        world.topic("eu")["links"]["us"] |= {"entries": 3, "messages": 3, "age_s": 4.0}
+        await world.conductor.begin("rejoin", NS, "us", "op")
+        while (await world.conductor.advance(NS)).step != "deliver":
+            pass
+        for later_ms, age_s in ((0, 4.0), (3_000, 7.0), (2_000, 4.1)):
+            world.later_ms += later_ms
+            world.topic("eu")["links"]["us"]["age_s"] = age_s
+            op = await world.conductor.advance(NS)
+            assert op.step == "deliver" and "on their way" in op.waiting, "some of it was there when they were counted"
+        world.topic("eu")["links"]["us"]["age_s"] = 0.2
+        done = await steps(world, "rejoin", "us")
+        assert done.state == "done" and "has come since" in done.steps[-2][2]
+
+    run_alone(main())
+
+
+def test_where_another_region_took_over_since_a_rejoin_says_so() -> None:
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        assert "only when eu took over" in (await steps(world, "rejoin", "us")).steps[1][2]
+        await world.conductor.switching.change(NS, lambda old: closing(old, "ap", FENCED, 1))
+        await world.obey("eu")
+        await world.conductor.switching.flip(NS, "ap", regions=())
+        world.facts["ap"] = {**world.facts["eu"], "region": "ap"}
+        world.facts["us"]["topics"][TOPIC]["links"]["ap"] = link()
+        await world.obey("us")
+        await world.obey("ap")
+        await world.conductor.begin("rejoin", NS, "us", "op")
+        assert "only when another region (epoch 2) took over" in (await steps(world, "rejoin", "us")).steps[1][2]
+
+    run_alone(main())
+
+
 def test_a_tail_too_long_for_one_request_is_counted_piece_by_piece() -> None:
     async def main() -> None:
         world = World()

@@ -96,6 +96,8 @@ class World:
     def __init__(self, store: EmbeddedStore | None = None) -> None:
         self.store = store or EmbeddedStore()
         self.down: set[str] = set()
+        self.later_ms = 0
+        """For how long somebody waited."""
         self.facts: dict[str, dict[str, Any]] = {
             region: {
                 "region": region,
@@ -132,7 +134,7 @@ class World:
             View(),
             facts_of=self._facts,
             counts_of=self._counts,
-            wall_ms=lambda: 1_000 + self.store.machine.index,
+            wall_ms=lambda: 1_000 + self.store.machine.index + self.later_ms,
         )
         made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
         return made
