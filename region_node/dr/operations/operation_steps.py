@@ -382,6 +382,8 @@ class Conductor:
     async def _flip(self, op: Operation) -> Operation:
         record, _ = await self.switching.get(op.namespace)
         if record.active != op.target:
+            if op.target not in self.regions(op.namespace):
+                raise NotAllowed(f"{op.namespace} is not in {op.target} any more: put it back, or cancel this")
             regions = () if op.report.get("unheard") else self.regions(op.namespace)
             new, waits = await self.switching.flip(
                 op.namespace, op.target, op.report.get("closing_ms"), regions=regions

@@ -22,12 +22,18 @@ from region_node.faces.admin.calls.region_facts import facts_here
 
 
 def check_active_stays(admin: Admin, namespace: str, regions: Sequence[str]) -> None:
-    """Raises NotAllowed where the region that takes the namespace's messages is not among `regions`."""
+    """Raises NotAllowed where the region that takes the messages, or is about to, is not among `regions`."""
     gate = admin.leases.gate(namespace) if admin.leases is not None else None
-    if gate is not None and gate.record is not None and gate.record.active not in regions:
+    if gate is None or (record := gate.record) is None:
+        return
+    if record.active not in regions:
         raise NotAllowed(
-            f"{namespace} is active in {gate.record.active}: `heliograph dr switchover {namespace}` first, or "
+            f"{namespace} is active in {record.active}: `heliograph dr switchover {namespace}` first, or "
             f"`heliograph dr unset {namespace}`"
+        )
+    if record.to and record.to not in regions:
+        raise NotAllowed(
+            f"{namespace} is being moved to {record.to}: finish that, or `heliograph dr cancel {namespace}`, first"
         )
 
 

@@ -420,6 +420,23 @@ def test_a_region_that_is_active_again_has_no_tail_any_more(kind: str) -> None:
     run_alone(main())
 
 
+def test_nothing_is_flipped_to_a_region_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        await world.conductor.begin("failover", NS, "eu", "op")
+        await world.store.delete(writer("us", "b", 1))
+        while (await world.conductor.advance(NS)).step != "flip":
+            pass
+        with monkeypatch.context() as left:
+            left.setattr(View, "regions", ("us",))
+            assert "not in eu any more" in (await world.conductor.advance(NS)).waiting
+            assert (await world.leadership()).active == "us"
+        assert (await steps(world, "failover")).state == "done" and (await world.leadership()).active == "eu"
+
+    run_alone(main())
+
+
 def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin() -> None:
     async def main() -> None:
         world = World()

@@ -5,15 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from geo_tests.sim.loop import run_alone
 from global_config.admin import ConfigAdmin
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
-from heliograph.model.configuration.leadership import DRAINING, leadership, subscription_name
+from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership, leadership, subscription_name
+from heliograph.model.errors import NotAllowed
 from region_node.dr.leadership.leadership_changes import Switching, closing
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation import boundary_prefix, history_prefix, operation_key, reports_prefix
-from region_node.faces.admin.tenancy.region_removal import forget_leadership
+from region_node.faces.admin.tenancy.region_removal import check_active_stays, forget_leadership
 
 NAME = subscription_name("persistent://t/n/x", "s")
 
@@ -51,3 +54,16 @@ def test_nothing_of_a_namespace_is_held_against_another_one_of_its_name() -> Non
         assert len([key for key, _, _ in store.machine.under("/") if "t/n2" in key]) == 7
 
     run_alone(main())
+
+
+@pytest.mark.parametrize(
+    ("record", "left"),
+    [(Leadership(active="us"), "us"), (closing(Leadership(active="us"), "eu", FENCED, 1), "eu")],
+    ids=["the active region", "the one that is about to be"],
+)
+def test_who_takes_messages_or_is_about_to_stays(record: Leadership, left: str) -> None:
+    gate = SimpleNamespace(record=record)
+    admin: Any = SimpleNamespace(leases=SimpleNamespace(gate=lambda namespace: gate))
+    check_active_stays(admin, "t/n", ("us", "eu"))
+    with pytest.raises(NotAllowed, match=left):
+        check_active_stays(admin, "t/n", [region for region in ("us", "eu", "ap") if region != left])
