@@ -516,7 +516,8 @@ class Conductor:
 
     def _since_s(self, op: Operation) -> float:
         """For how long the present step has been under way."""
-        return (self._wall_ms() - op.steps[-1][1]) / 1000
+        began_ms: int = op.steps[-1][1]
+        return (self._wall_ms() - began_ms) / 1000
 
     async def _silent(self, op: Operation) -> str:
         """Who may not have heard of the leadership; "": nobody, or it was said that they may go on."""
