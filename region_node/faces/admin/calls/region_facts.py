@@ -53,7 +53,9 @@ async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
 
 
 async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:
-    """How many topics of the namespace each of its other regions has, or why that is not known."""
+    """How many topics of the namespace each other region of the instance has, or why that is not known: one that has
+    left it has its copy still.
+    """
 
     async def ask(region: str) -> int | HeliographError:
         try:
@@ -63,7 +65,8 @@ async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dic
         except HeliographError as error:
             return error
 
-    others = [region for region in admin.policies(namespace).regions if region != admin.region]
+    every = [*admin.policies(namespace).regions, *(info.name for info in admin.view.regions())]
+    others = [region for region in dict.fromkeys(every) if region != admin.region]
     return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -129,6 +130,22 @@ def test_what_is_made_here_while_other_regions_are_asked_keeps_its_namespace(mon
         with pytest.raises(web.HTTPConflict, match="t/n has 1 topics"):
             await world.delete()
         assert await world.there() and not world.without_schemas
+
+    run_alone(main())
+
+
+def test_a_namespace_stays_while_a_region_that_has_left_it_has_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be another one's of its name."""
+
+    async def main() -> None:
+        world = await World(monkeypatch).start()
+        await world.config.update_namespace("t/n", lambda old: replace(old, regions=("us", "ap")))
+        await world.view.ready()
+        world.stored["eu"] = ["persistent://t/n/a"]
+        with pytest.raises(web.HTTPConflict, match="1 topics in eu"):
+            await world.delete()
+        world.stored["eu"] = []
+        assert await world.delete()
 
     run_alone(main())
 
