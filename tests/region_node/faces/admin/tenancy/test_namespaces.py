@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -139,8 +140,9 @@ def test_a_namespace_stays_while_a_region_that_has_left_it_has_topics(monkeypatc
 
     async def main() -> None:
         world = await World(monkeypatch).start()
-        await world.config.update_namespace("t/n", lambda old: replace(old, regions=("us", "ap")))
-        await world.view.ready()
+        left = await world.config.update_namespace("t/n", lambda old: replace(old, regions=("us", "ap")))
+        while world.view.namespace("t/n") != left:
+            await asyncio.sleep(0.01)
         world.stored["eu"] = ["persistent://t/n/a"]
         with pytest.raises(web.HTTPConflict, match="1 topics in eu"):
             await world.delete()
