@@ -224,11 +224,13 @@ class Directories(ABC):
         return True
 
     def know_metadata(self, known: KnownMetadata, done: Callable[[BaseException | None], None]) -> None:
-        """Writes down by which metadata garbage is judged from now on; `done` once that is durable."""
-        dirs = [one for one in self.dirs if not one.failure]
+        """Writes down by which metadata garbage is judged from now on, in every directory, so that each shows whether
+        it is an older copy; `done` once that is durable.
+        """
+        dirs = [one for one in self.all_dirs() if not one.failure]
         left, refused = len(dirs), None
 
-        def saved(one: LedgerDir, _result: None, error: BaseException | None) -> None:
+        def saved(one: JournalDir | LedgerDir, _result: None, error: BaseException | None) -> None:
             nonlocal left, refused
             left -= 1
             if error is not None and not is_transient(error):
@@ -241,7 +243,8 @@ class Directories(ABC):
                 done(refused)
 
         for one in dirs:
-            one.place.disk.submit(partial(save_known_metadata, one.place.disk, known), partial(saved, one))
+            disk = one.place.disk if isinstance(one, LedgerDir) else one.place.background  # no record waits for it
+            disk.submit(partial(save_known_metadata, disk, known), partial(saved, one))
 
     def tick(self, elapsed_s: float = 1.0) -> None:
         """About once a second: looks at the free space, tries again what a full disk stopped, and goes on with work in

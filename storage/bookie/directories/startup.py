@@ -87,12 +87,13 @@ class Opening:
         """A power cut may have let only some directories know what came last."""
         try:
             found = [load_known_metadata(one.place.disk) for one in self._alive]
+            journals = [load_known_metadata(one.place.disk) for one in self._journals if not one.failure]
         except (CorruptData, OSError) as error:
             if is_transient(error):
                 raise
             self._lost(str(error))
             return
-        self._mark = min(one.seen for one in found)
+        self._mark = min(one.seen for one in (*found, *journals))
         known = [one for one in found if one.instance]
         self.known_metadata = max(known, key=lambda one: (bool(one.doubt), one.seen), default=KnownMetadata())
 
