@@ -78,8 +78,10 @@ def _print(answer: Any) -> None:
             "else can tell"
         )
     for region, count in report.get("unchecked_of", {}).items():
-        typer.echo(f"{count} ranges that only {region} can tell of: it did not answer, or cannot read them")
-        typer.echo(f"  (if it is gone for good: heliograph clusters delete {region})")
+        typer.echo(
+            f"{count} ranges that only {region} can tell of: it did not answer, cannot read them, or has deleted them"
+        )
+        typer.echo(f"  (where the region itself is gone for good: heliograph clusters delete {region})")
     found, repaired = sum(report["found"].values()), sum(report["repaired"].values())
     typer.echo(f"{answer['topic']} in {answer['region']}: {report['entries']} entries read, {ranges}")
     typer.echo(f"{found} wrong, {repaired} repaired, {report['left']} left")
