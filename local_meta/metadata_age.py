@@ -33,12 +33,15 @@ async def check_mark(meta: MetadataStore, mark: str, known: int) -> int:
     return version
 
 
-async def put_mark(meta: MetadataStore, mark: str, known: int) -> int:
+async def put_mark(meta: MetadataStore, mark: str, known: int, kept: int | None = None) -> int:
     """Puts the mark anew, with the version that was kept until now. Returns the next one, to be kept durably before
     anything is deleted. Raises MetadataWentBack; VersionConflict where another one does so just now; what the metadata
     raises.
+
+    kept: the version that is kept in every place, where it is kept in several; None: `known`.
     """
-    return await meta.put(mark, b"%d" % known, expected=await check_mark(meta, mark, known))
+    said = b"%d" % (known if kept is None else kept)
+    return await meta.put(mark, said, expected=await check_mark(meta, mark, known))
 
 
 async def kept_later(meta: MetadataStore, mark: str, known: int) -> bool:

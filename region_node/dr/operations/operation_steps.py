@@ -311,6 +311,7 @@ class Conductor:
         record, version = await self.switching.get(op.namespace)
         began = op.report.get("closed_ms") or self._wall_ms()
         if record.active == op.source:
+            self._check_target(op)
             record, version = await self.switching.change(
                 op.namespace, lambda old: closing(old, op.target, state, self._wall_ms())
             )
@@ -382,8 +383,7 @@ class Conductor:
     async def _flip(self, op: Operation) -> Operation:
         record, _ = await self.switching.get(op.namespace)
         if record.active != op.target:
-            if op.target not in self.regions(op.namespace):
-                raise NotAllowed(f"{op.namespace} is not in {op.target} any more: put it back, or cancel this")
+            self._check_target(op)
             regions = () if op.report.get("unheard") else self.regions(op.namespace)
             new, waits = await self.switching.flip(
                 op.namespace, op.target, op.report.get("closing_ms"), regions=regions
@@ -513,6 +513,11 @@ class Conductor:
         if policies is None:
             raise NotFound(f"namespace {namespace} does not exist")
         return policies.regions
+
+    def _check_target(self, op: Operation) -> None:
+        """Raises NotAllowed where the namespace has left the region that it is moved to."""
+        if op.target not in self.regions(op.namespace):
+            raise NotAllowed(f"{op.namespace} is not in {op.target} any more: put it back, or cancel this")
 
     def _since_s(self, op: Operation) -> float:
         """For how long the present step has been under way."""

@@ -64,6 +64,8 @@ class Directories(ABC):
         self.opening: Opening | None = None
         """Its start, until that is judged."""
         self.known_metadata = KnownMetadata()
+        self.mark_kept = 0
+        """The version of the mark in the metadata that every directory has."""
         """The metadata that garbage is judged by."""
         self.on_state: Callable[[], None] | None = None
         """Called when limbo, `failure`, `read_only`, or `writable` changed, or a directory was dropped."""
@@ -106,6 +108,7 @@ class Directories(ABC):
         """
         opening = Opening(self.journals, self.dirs, bookie_id=self.bookie_id, instance=self._instance, rng=self._rng)
         self.known_metadata, self.identity = opening.known_metadata, opening.identity
+        self.mark_kept = opening.identity.mark
         self._dead, self._dropped = opening.dead, opening.dropped
         self.limbo, self.in_doubt = opening.limbo, not opening.limbo
         if self.in_doubt:
@@ -239,7 +242,7 @@ class Directories(ABC):
                 refused = error
             if not left:
                 if refused is None:
-                    self.known_metadata = known
+                    self.known_metadata, self.mark_kept = known, known.seen
                 done(refused)
 
         for one in dirs:

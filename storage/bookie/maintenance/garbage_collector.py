@@ -186,7 +186,7 @@ class GarbageCollector:
     async def look(self) -> None:
         """Whether the metadata went back. A look that did not come to its end says nothing."""
         async with self._one_at_a_time:
-            if self._bookie.limbo:  # nothing is written there
+            if self._bookie.limbo or self._bookie.failure:  # nothing is written there, the mark neither
                 return
             try:
                 await self._trusted()
@@ -226,8 +226,8 @@ class GarbageCollector:
 
     async def _pass(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self._bookie.limbo:  # nothing is written there
-            self.trouble = self._bookie.limbo
+        if nothing_written := self._bookie.limbo or self._bookie.failure:
+            self.trouble = nothing_written
             return
         try:
             if not await self._trusted():
@@ -271,7 +271,7 @@ class GarbageCollector:
         doubt, seen = known.doubt, known.seen
         if not doubt:
             try:
-                seen = await put_mark(self._meta, self._mark, seen)
+                seen = await put_mark(self._meta, self._mark, seen, self._bookie.mark_kept)
             except MetadataWentBack as error:
                 doubt = str(error)
         upcoming = await self._meta.next_ids(keys.LEDGER_IDS, 0)

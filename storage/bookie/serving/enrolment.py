@@ -122,13 +122,16 @@ class Enrolment:
         """
         bookie = self._bookie
         if not self._start:
-            doubt = doubt_of(bookie.identity, record, await self._forgot())
+            forgot = await self._forgot()
+            doubt = doubt_of(bookie.identity, record, forgot)
             if doubt and await self._is_named():
                 self._doubt(
                     f"{doubt}, and ledgers name it: give it the directories it had (is a disk not mounted?), or, where "
                     f"they are lost, see what `heliograph bookies new-life {bookie.bookie_id}` would cost"
                 )
                 return None
+            if forgot:  # it is admitted as it is: what it had kept is asked of no later start
+                await self._meta.put(keys.seen_by_bookie(bookie.bookie_id), b"")
             assert bookie.opening is not None
             self._start = bookie.opening.begin(record.start if record is not None else 0)
         if record is not None and record.start >= self._start:

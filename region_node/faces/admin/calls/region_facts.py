@@ -52,10 +52,14 @@ async def topics_here(admin: Admin, namespace: str) -> dict[str, Any]:
     return {"region": admin.region, "topics": {}, "missing": [], "stored": len(await admin.topics.stored(namespace))}
 
 
+def where_copies_may_be(admin: Admin, namespace: str) -> tuple[str, ...]:
+    """The regions of a namespace, and those that may have left it with their copies: all in which a broker ran."""
+    ran = [info.name for info in admin.view.regions() if info.metadata_instance]
+    return tuple(dict.fromkeys([*admin.policies(namespace).regions, *ran]))
+
+
 async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dict[str, int | HeliographError]:
-    """How many topics of the namespace each other region of the instance has, or why that is not known: one that has
-    left it has its copy still.
-    """
+    """How many topics of the namespace each other region has that may have a copy, or why that is not known."""
 
     async def ask(region: str) -> int | HeliographError:
         try:
@@ -65,8 +69,7 @@ async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dic
         except HeliographError as error:
             return error
 
-    every = [*admin.policies(namespace).regions, *(info.name for info in admin.view.regions())]
-    others = [region for region in dict.fromkeys(every) if region != admin.region]
+    others = [region for region in where_copies_may_be(admin, namespace) if region != admin.region]
     return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
 
 

@@ -22,7 +22,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_namespace, leases_of, role_of
-from region_node.faces.admin.calls.region_facts import facts_here
+from region_node.faces.admin.calls.region_facts import facts_here, where_copies_may_be
 from region_node.topics.serving.deferred_deletion import Tombstones
 
 GRACE_S = 24 * 3600
@@ -87,7 +87,6 @@ async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> An
     ended. Where a tombstone asks, this is the answer that it is to go.
     """
     name = _name(admin, request)
-    admin.policies(name.namespace)
     if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
         raise NotFound(f"{name} does not exist in region {admin.region}")
     return await _bury(admin, request, str(name), given, admin.view.partitions(str(name)))
@@ -98,22 +97,19 @@ async def bury_namespace(admin: Admin, request: web.Request, given: Deletion | N
     grace period has ended.
     """
     namespace = admin.namespace(request)
-    admin.policies(namespace)
     return await _bury(admin, request, namespace, given, 0)
 
 
 async def _bury(
     admin: Admin, request: web.Request, name: str, given: Deletion | None, partitions: int
 ) -> dict[str, Any]:
-    """In all regions of the instance: one that has left the namespace has its copy still, and one that is to come has
-    none.
-    """
+    namespace = TopicName.parse(name).namespace if "://" in name else name
     store, now = leases_of(admin).store, admin.clock.wall_ms()
     before = await store.get(tombstone(name))
     again = before is not None and bool(Tombstone.decode(before[0]).asks)
     made = Tombstone(
         topic=name,
-        regions=tuple(info.name for info in admin.view.regions()),
+        regions=where_copies_may_be(admin, namespace),
         since_ms=now,
         until_ms=now + int((given or Deletion()).grace_s * 1000),
         by=role_of(request),

@@ -420,6 +420,21 @@ def test_a_region_that_is_active_again_has_no_tail_any_more(kind: str) -> None:
     run_alone(main())
 
 
+@pytest.mark.parametrize(("kind", "step"), [("failover", "fence"), ("switchover", "drain")])
+def test_nothing_is_closed_for_a_region_that_has_left(kind: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        await world.conductor.begin(kind, NS, "eu", "op")
+        while (await world.conductor.advance(NS)).step != step:
+            pass
+        monkeypatch.setattr(View, "regions", ("us",))
+        assert "not in eu any more" in (await world.conductor.advance(NS)).waiting
+        assert not (await world.leadership()).to
+
+    run_alone(main())
+
+
 def test_nothing_is_flipped_to_a_region_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         world = World()

@@ -265,6 +265,62 @@ def test_a_mark_that_it_did_not_come_to_keep_is_no_older_copy() -> None:
     scenario(body)
 
 
+def test_directories_that_could_not_keep_a_mark_are_no_older_copies() -> None:
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await premises.store.next_ids(keys.LEDGER_IDS, at_least=6)
+        await premises.name(5)
+        assert await life.store(5)
+        journal = premises.disks[0]
+        await life.collector().look()
+        for _ in range(2):  # the journal's disk is full, over starts
+            journal.capacity_bytes = journal.used_bytes()
+            collector = life.collector()
+            for _ in range(3):
+                await collector.look()
+            await life.end()
+            life = await premises.start()
+            assert not life.bookie.limbo
+        await life.collector().look()
+        await life.end()
+        journal.capacity_bytes = 1 << 40
+        life = await premises.start()
+        assert not life.bookie.limbo
+        collector = life.collector()
+        await collector.look()
+        journal.fail_syncs = True
+        assert not await life.store(5)
+        assert life.bookie.failure
+        for _ in range(3):
+            await collector.look()
+        await life.end()
+        journal.fail_syncs = False
+        assert not (await premises.start()).bookie.limbo, "nothing was acknowledged since"
+
+    scenario(body)
+
+
+def test_a_new_life_on_an_older_copy_is_granted_once() -> None:
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await premises.name(5)
+        await life.collector().look()
+        copy = premises.copy()
+        for _ in range(3):
+            await life.collector().look()
+        await life.end()
+        life = await premises.start(copy)
+        assert life.bookie.limbo
+        await life.end()
+        await premises.grant(100)
+        for _ in range(2):  # it is started again before it has looked
+            life = await premises.start(copy)
+            assert not life.bookie.limbo
+            await life.end()
+
+    scenario(body)
+
+
 def test_one_that_no_ledger_names_comes_back_empty_as_it_likes() -> None:
     async def body(premises: Premises) -> None:
         await (await premises.start()).end()

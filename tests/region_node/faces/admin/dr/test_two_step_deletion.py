@@ -28,7 +28,10 @@ def test_a_region_that_left_the_namespace_is_waited_for_as_its_copy_would_come_b
 
     async def unload_deleted(topic: str) -> None: ...
 
-    regions = [RegionInfo(name=region, number=number) for number, region in enumerate(("ap", "eu", "us"), 1)]
+    regions = [
+        RegionInfo(name=region, number=number, metadata_instance="" if region == "new" else "made")
+        for number, region in enumerate(("ap", "eu", "new", "us"), 1)
+    ]
     admin: Any = SimpleNamespace(
         region="us",
         view=SimpleNamespace(regions=lambda: regions, partitions=lambda _: 0),
@@ -45,6 +48,8 @@ def test_a_region_that_left_the_namespace_is_waited_for_as_its_copy_would_come_b
         request: Any = {}
         await call(admin, request, None)
         found = await store.get(tombstone(name))
-        assert found is not None and set(Tombstone.decode(found[0]).regions) == {"us", "ap", "eu"}
+        assert found is not None and set(Tombstone.decode(found[0]).regions) == {"us", "ap", "eu"}, (
+            "where no broker ever ran is nothing"
+        )
 
     asyncio.run(main())

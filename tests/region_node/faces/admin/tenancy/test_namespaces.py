@@ -42,6 +42,7 @@ class World:
         self.config = ConfigAdmin(self.store)
         for name in REGIONS:
             await self.config.create_region(name)
+            await self.config.begin_metadata(name, f"made in {name}")
         await self.config.create_tenant("t", TenantInfo(allowed_regions=REGIONS))
         await self.config.create_namespace("t/n", NamespacePolicies(regions=REGIONS))
         self.view = ConfigView(self.store)
