@@ -152,6 +152,18 @@ def check_value(
         admin.topics.filters.check(checked["entryFilterNames"])
 
 
+def _check_allowed(admin: Admin, request: web.Request, regions: tuple[str, ...]) -> None:
+    """A topic's regions are held against its tenant's, as a namespace's are. Raises NotAllowed."""
+    tenant = admin.tenant(request)
+    allowed = found.allowed_regions if (found := admin.view.tenant(tenant)) is not None else ()
+    for region in regions:
+        if region not in allowed:
+            raise NotAllowed(
+                f"region {region!r} is not allowed to tenant {tenant!r} (allowed: {', '.join(allowed) or 'none'}): "
+                "name others, or let a super user allow it to the tenant"
+            )
+
+
 def _set(level: Level, policy: Policy) -> Handler:
     async def set_(admin: Admin, request: web.Request) -> None:
         value = await (text_body if policy.check is text else body)(request)
@@ -163,7 +175,7 @@ def _set(level: Level, policy: Policy) -> Handler:
         if value is None:
             raise MalformedRequest(f"expected the value of {policy.name} in the body")
         if policy.name == "replication":
-            admin.parted(value)
+            _check_allowed(admin, request, admin.parted(value)[0])
         checked = policy.check(policy.name, value)
         regions = await level.regions(admin, request) if policy.name == "replicationTopology" else ()
         check_value(admin, request, policy, checked, regions)

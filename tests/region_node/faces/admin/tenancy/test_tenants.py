@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +20,14 @@ from heliograph.model.configuration.configuration_records import (
     TopicPolicies,
 )
 from heliograph.model.configuration.leadership import subscription_name
+from heliograph.model.configuration.policy_table import BY_NAME
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation import history_prefix, operation_key
-from region_node.faces.admin.tenancy import namespaces, tenants
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.tenancy import namespaces, policy_routes, tenants
 from tests.region_node.faces.pulsar.harness import settle
 
 TOPIC = "persistent://t/n/x"
@@ -96,6 +100,37 @@ class World:
 
 
 async def _nothing(*_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("wanted", "allowed"), [(["us"], True), (["eu"], False), (["us", "eu"], False), ([], True)])
+def test_a_topic_is_replicated_only_where_its_tenant_may_be(
+    monkeypatch: pytest.MonkeyPatch, wanted: list[str], allowed: bool
+) -> None:
+    async def main() -> None:
+        world, written = await World().start(), list[dict[str, Any]]()
+        await world.config.create_region("eu")
+        await settle(20)
+        world.admin.regions = partial(Admin.regions, world.admin)
+        world.admin.parted = partial(Admin.parted, world.admin)
+
+        async def given(_: Any) -> list[str]:
+            return wanted
+
+        async def write(_: Any, __: Any, change: policy_routes.Change) -> None:
+            written.append(change({}))
+
+        monkeypatch.setattr(policy_routes, "body", given)
+        level: Any = SimpleNamespace(write=write)
+        request: Any = {PRINCIPAL: None}
+        setting = policy_routes._set(level, BY_NAME["replication"])(world.admin, request)
+        if allowed:
+            await setting
+        else:
+            with pytest.raises(NotAllowed, match=r"region 'eu' is not allowed to tenant 't' \(allowed: us\)"):
+                await setting
+        assert written == [{"replication": wanted}] * allowed
+
+    run_alone(main())
 
 
 @pytest.mark.parametrize("handler", [tenants.delete, namespaces.delete])
