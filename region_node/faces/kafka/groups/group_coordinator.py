@@ -29,6 +29,7 @@ from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
 from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
+from region_node.faces.kafka.groups.group_rights import nobodys
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
@@ -84,6 +85,15 @@ class GroupCoordinator:
             loading = self._loading[group] = self._loop.create_future()
             self._broker.tasks.spawn(self._load(group, loading))
         return await asyncio.shield(loading)
+
+    async def known(self, group: str) -> CoordinatedGroup:
+        """As `held`, with the offsets that are stored where it is nobody's as far as was read: transactions and other
+        regions write them past its coordinator. Raises as `held`, and what the metadata raises.
+        """
+        held = await self.held(group)
+        if nobodys(held):
+            await held.offsets.load()
+        return held
 
     async def _load(self, group: str, loading: asyncio.Future[CoordinatedGroup]) -> None:
         settings = self._broker.settings

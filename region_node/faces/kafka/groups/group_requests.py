@@ -16,7 +16,7 @@ from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import CONSUMERS, may_name, subscribed
-from region_node.faces.kafka.groups.group_rights import named, nobodys
+from region_node.faces.kafka.groups.group_rights import named
 from region_node.security.authentication.principal import Principal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def _group(
     """The group, for a role that may use it, or see it. Raises Refused: it may not, or this broker does not coordinate
     it.
     """
-    held = await connection.broker.coordinator.held(group)
+    held = await connection.broker.coordinator.known(group)
     connection.broker.group_rights.check(_principal(connection), held, operation)
     return held
 
@@ -85,13 +85,11 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         _check_join(fields)
         if not settings.session_timeout_min_ms <= fields["session_timeout"] <= settings.session_timeout_max_ms:
             raise Refused(Code.INVALID_SESSION_TIMEOUT)
-        held = await broker.coordinator.held(fields["group_id"])
+        held = await broker.coordinator.known(fields["group_id"])
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
         broker.group_leadership.check(fields["group_id"], named(fields["protocol_type"], protocols[:1]))
-        if nobodys(held):  # transactions and other regions write offsets past its coordinator
-            await held.offsets.load()
         broker.group_rights.join(_principal(connection), held, named(fields["protocol_type"], protocols))
         member = GroupMember(
             fields["member_id"],
@@ -274,6 +272,7 @@ async def _fetched(connection: KafkaConnection, request: Request, group: str, to
     try:
         held = await _group(connection, group)
         await held.offsets.load()  # a transaction's offsets, and those of other regions, are written by others
+        connection.broker.group_rights.check(_principal(connection), held)  # they may be of more topics
         if stable and connection.broker.transactions is not None:
             unstable = await connection.broker.transactions.unstable(group)
     except HeliographError as error:
@@ -340,7 +339,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
     fields = request.fields
     codes: dict[str, Code] = {}
     try:
-        held = await connection.broker.coordinator.held(fields["group_id"])
+        held = await connection.broker.coordinator.known(fields["group_id"])
         connection.broker.group_rights.check_deletes(_principal(connection), held)
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
@@ -423,7 +422,7 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
     try:
         for name in await coordinator.names():
             await pace.row()
-            held = await coordinator.held(name)
+            held = await coordinator.known(name)
             if not connection.broker.group_rights.may(_principal(connection), held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
@@ -447,7 +446,7 @@ async def delete_groups(connection: KafkaConnection, request: Request) -> Fields
         await pace.row()
         code = Code.NONE
         try:
-            held = await connection.broker.coordinator.held(name)
+            held = await connection.broker.coordinator.known(name)
             connection.broker.group_rights.check_deletes(_principal(connection), held)
             await connection.broker.coordinator.delete(name)
         except HeliographError as error:

@@ -112,7 +112,7 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
     code, now_ms = Code.NONE, broker.clock.wall_ms()
     try:
         transactions = await _owned(connection, fields)
-        held = await broker.coordinator.held(fields["group_id"])
+        held = await broker.coordinator.known(fields["group_id"])
         broker.group_rights.check(principal, held)
         if not held.group.members:
             broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})

@@ -14,7 +14,7 @@ from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.acl_records import AclRecord
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups.committed_offsets import OFFSETS
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row
 from region_node.faces.kafka.groups.coordinated_group import OWNERS
 from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordinator
 from region_node.security.authentication.principal import Principal
@@ -203,6 +203,33 @@ def test_offsets_are_committed_and_seen_by_who_consumes_their_topics_and_deleted
         victor = client(face, "victor")
         assert codes(await victor.ask("offset_delete", 0, {"group_id": "hers", "topics": gone})) == [0, 0, 0]
         assert not (await face.broker.coordinator.held("hers")).offsets.rows
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_that_came_past_the_coordinator_say_of_which_topics_a_group_is() -> None:
+    async def run() -> None:
+        face = await opened()
+        everything, kept = {"group_id": "orders", "topics": None}, [(PAID, 0), (SENT, 0)]
+        left = {"member_id": (await join(face, "ann", "orders", PAID))["member_id"], "group_instance_id": None}
+        await client(face, "ann").ask("leave_group", 3, {"group_id": "orders", "members": [left]})
+        held = await face.broker.coordinator.held("orders")
+        await Committed(face.meta, "orders").put({key: Row(7, -1, "", 1) for key in kept})
+        assert (await client(face, "sue").ask("list_groups", 2, {}))["groups"] == []
+        for role in ("sue", "nil"):
+            held.offsets.forget(kept)  # as before it was asked for
+            assert await commit(face, role, "orders", PAID) == [GROUP], role
+            held.offsets.forget(kept)
+            assert codes(await client(face, role).ask("offset_fetch", 5, everything)) == [GROUP], role
+        held.offsets.forget(kept[1:])
+        told = await client(face, "sue").ask("offset_fetch", 5, everything)
+        assert codes(told) == [GROUP], "a topic that was not known of"
+        told = await client(face, "ann").ask("offset_fetch", 5, everything)
+        assert [topic["name"] for topic in told["topics"]] == [PAID, SENT]
+        held.offsets.forget(kept)
+        assert codes(await client(face, "victor").ask("delete_groups", 1, {"groups_names": ["orders"]})) == [0]
+        assert await rows_under(face.meta, OFFSETS) == []
         await face.close()
 
     asyncio.run(run())
