@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.model.errors import Unauthenticated, Unauthorized
+from heliograph.model.errors import MetadataUnavailable, Unauthenticated, Unauthorized
 from heliograph.model.roles.certificate_role import peer_identity
 from region_node.security.authentication.authentication_service import Authentication, revoked_text
 from region_node.security.authentication.client_certificates import proof_of
@@ -32,10 +32,10 @@ class BookieAccess:
         self._settings, self._authentication, self._region, self._inside = settings, authentication, region, inside
 
     async def refusal(
-        self, method: str, path: str, authorization: str, certificate: dict[str, Any] | None
+        self, method: str, path: str, authorization: str, certificate: dict[str, Any] | None, host: str = ""
     ) -> tuple[int, str] | None:
-        """(401 or 403, the reason); None: it is allowed. certificate: as `getpeercert()` tells it, verified against the
-        instance's CA.
+        """(401, 403, or 503, the reason); None: it is allowed. certificate: as `getpeercert()` tells it, verified
+        against the instance's CA. host: the address that asks.
         """
         if not self._inside and self._authentication.open:
             return None
@@ -52,11 +52,14 @@ class BookieAccess:
                 "region",
             )
         try:
-            principal = await self._authentication.identify(self._authentication.of_header(authorization, certificate))
+            given = self._authentication.of_header(authorization, certificate, host)
+            principal = await self._authentication.identify(given)
         except Unauthorized as error:
             return 403, str(error)
         except Unauthenticated as error:
             return 401, str(error)
+        except MetadataUnavailable as error:
+            return 503, str(error)
         if method != "GET" and self._settings.super_users and principal.role not in self._settings.super_users:
             return 403, f"the role {principal.role!r} is no super user: it may look, and change nothing"
         return None

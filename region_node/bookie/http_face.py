@@ -393,8 +393,10 @@ class HttpConnection(asyncio.Protocol):
             if name.lower() == "authorization"
         ]
         path = target.partition("?")[0].rstrip("/")
+        peer = self._transport.get_extra_info("peername")
+        host = str(peer[0]) if isinstance(peer, tuple) else ""
         return await self._access.refusal(
-            method, path, given[0] if given else "", self._transport.get_extra_info("peercert")
+            method, path, given[0] if given else "", self._transport.get_extra_info("peercert"), host
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

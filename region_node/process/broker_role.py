@@ -421,10 +421,10 @@ class BrokerRole(BrokerParts):
         from heliograph.runtime.compute_thread import Offload
         from region_node.security.authentication.internal_tokens import RegionSecrets
         from region_node.security.authentication.jwks_issuers import fetch
-        from region_node.security.authorization.security_service import build_security
+        from region_node.security.authorization.security_service import PASSWORDS_WAITING_MAX, build_security
         from region_node.security.revocation_copies import COPIES, RevocationCopies
 
-        offload = Offload()
+        offload = Offload(PASSWORDS_WAITING_MAX)
         self.stops.append(closing(offload.close))
         own, node = self.settings.security, self.settings.node_id
         secrets = RegionSecrets(self.meta, self.runtime.rng, self.runtime.clock)

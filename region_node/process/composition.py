@@ -408,9 +408,9 @@ class BookieRole:
         from heliograph.runtime.compute_thread import Offload
         from region_node.bookie.http_access import BookieAccess
         from region_node.security.authentication.jwks_issuers import fetch
-        from region_node.security.authorization.security_service import authentication_of
+        from region_node.security.authorization.security_service import PASSWORDS_WAITING_MAX, authentication_of
 
-        offload = Offload()
+        offload = Offload(PASSWORDS_WAITING_MAX)
         self._stops.append(closing(offload.close))
         authentication = authentication_of(
             settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng

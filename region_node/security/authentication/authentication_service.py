@@ -79,7 +79,9 @@ class Authentication:
         self.refresh_ahead_ms = int(settings.refresh_ahead_s * 1000)
 
     async def identify(self, credentials: Credentials, original: str = "") -> Principal:
-        """original: the role that a proxy says it speaks for. Raises Unauthenticated, Unauthorized."""
+        """original: the role that a proxy says it speaks for. Raises Unauthenticated, Unauthorized, and
+        MetadataUnavailable: it could not be found out now.
+        """
         if self.open:
             return Principal(role=NOBODY)
         if credentials.method == METHOD and self._internal is not None:
@@ -141,8 +143,10 @@ class Authentication:
         """Returns the header of this broker's requests to others of its region; {}: they need none."""
         return {"Authorization": self._internal.header()} if self._internal is not None else {}
 
-    def of_header(self, authorization: str, certificate: dict[str, Any] | None) -> Credentials:
-        """The credentials of an HTTP request. Raises Unauthenticated for a header that is not read here."""
+    def of_header(self, authorization: str, certificate: dict[str, Any] | None, host: str = "") -> Credentials:
+        """The credentials of an HTTP request from that address. Raises Unauthenticated for a header that is not read
+        here.
+        """
         if not authorization:
             if certificate and "tls" in self._providers:
                 return Credentials(method="tls", certificate=certificate)
@@ -154,9 +158,8 @@ class Authentication:
             return Credentials(method="token", data=rest.strip().encode(), certificate=certificate)
         if scheme.lower() == "basic":
             try:
-                return Credentials(
-                    method="basic", data=base64.b64decode(rest.strip(), validate=True), certificate=certificate
-                )
+                data = base64.b64decode(rest.strip(), validate=True)
+                return Credentials(method="basic", data=data, certificate=certificate, host=host)
             except (ValueError, binascii.Error) as error:
                 raise Unauthenticated("the Authorization header is no base64") from error
         raise Unauthenticated("the Authorization header must begin with Bearer or Basic")

@@ -28,8 +28,10 @@ from region_node.security.authentication.principal import Credentials, Principal
 
 log = logging.getLogger("region_node.security.passwords")
 
-Offload = Callable[[Callable[[bytes, bytes], bool], bytes, bytes], Awaitable[bool]]
-"""Runs it beside the event loop. Raises Unauthenticated where too many wait."""
+Offload = Callable[[Callable[[bytes, bytes], bool], bytes, bytes, str], Awaitable[bool]]
+"""Runs it beside the event loop; last the address that asks, as the addresses take turns. Raises MetadataUnavailable
+where too many wait: nothing is known of the password, and the client tries again.
+"""
 
 _BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}\Z")
 _SHA = re.compile(r"\{SHA\}[A-Za-z0-9+/]{27}=\Z")
@@ -65,7 +67,7 @@ class PasswordProvider:
             # bcrypt sees 72 bytes of a password, and its library refuses longer ones
             fits = len(password) <= 72 and b"\x00" not in password
             right = (
-                await self._offload(bcrypt.checkpw, password if fits else b"x", against.encode())
+                await self._offload(bcrypt.checkpw, password if fits else b"x", against.encode(), credentials.host)
                 and line is not None
                 and fits
             )

@@ -20,12 +20,13 @@ ROLE_CHARS_MAX = 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """What a client presented. `method`: Pulsar's auth_method_name; `certificate`: as `ssl.getpeercert` shows a
-    verified one, None without.
+    verified one, None without; `host`: the address that they came from.
     """
 
     method: str = ""
     data: bytes = b""
     certificate: dict[str, Any] | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,9 +112,10 @@ def _leads_elsewhere(value: str) -> bool:
 
 async def _identify(security: Security, request: web.Request) -> Principal:
     certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
-    credentials = security.authentication.of_header(authorization_of(request), certificate)
+    host = request.remote or ""
+    credentials = security.authentication.of_header(authorization_of(request), certificate, host)
     found = await security.authentication.identify(credentials, request.headers.get(ORIGINAL, ""))
-    return found.at(request.remote or "")
+    return found.at(host)
 
 
 def _check(security: Security, principal: Principal, access: CallAccess, request: web.Request) -> None:

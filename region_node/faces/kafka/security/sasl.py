@@ -21,7 +21,7 @@ import re
 from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.revocations import ProvenBy
-from heliograph.model.errors import HeliographError, PeerError, Unauthenticated
+from heliograph.model.errors import HeliographError, MetadataUnavailable, PeerError, Unauthenticated
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code
@@ -51,6 +51,10 @@ class Login:
         self.principal: Principal | None = None
         self.takes_bare_tokens = False
 
+    @property
+    def _host(self) -> str:
+        return self._connection.address.rpartition(":")[0]
+
     def begin(self) -> None:
         authentication = self._connection.broker.security.authentication
         if authentication.open:
@@ -65,7 +69,7 @@ class Login:
             found = await connection.broker.security.authentication.identify(
                 Credentials(method="tls", certificate=connection.certificate)
             )
-            self.principal = found.at(connection.address.rpartition(":")[0])
+            self.principal = found.at(self._host)
         except HeliographError:
             pass  # it may still authenticate by SASL
         connection.release("login")
@@ -99,7 +103,7 @@ class Login:
         if len(data) > _BYTES_MAX:
             raise Unauthenticated(f"credentials of {len(data)} bytes; at most {_BYTES_MAX} are taken")
         if self._mechanism == "PLAIN":
-            credentials = _plain(data)
+            credentials = _plain(data, self._host)
         elif self._mechanism == "OAUTHBEARER":
             found = _BEARER.match(data)
             if found is None:
@@ -130,7 +134,7 @@ class Login:
     def _accept(self, principal: Principal) -> None:
         if self.principal is not None and principal.roles != self.principal.roles:
             raise Unauthenticated("the new credentials are of another role: connect again")
-        self.principal = principal.at(self._connection.address.rpartition(":")[0])
+        self.principal = principal.at(self._host)
 
     def end_revoked(self) -> bool:
         """The list of what was revoked has changed: where it names what this client is known by, that is its end."""
@@ -153,7 +157,7 @@ class Login:
         return self.principal is not None and 0 < self.principal.expires_ms <= self._connection.broker.clock.wall_ms()
 
 
-def _plain(data: bytes) -> Credentials:
+def _plain(data: bytes, host: str) -> Credentials:
     parts = data.split(b"\0", 3)
     if len(parts) != 3 or not parts[1]:
         raise Unauthenticated("a PLAIN token that is not one")
@@ -162,7 +166,7 @@ def _plain(data: bytes) -> Credentials:
         raise Unauthenticated("a PLAIN token for another identity than its user")
     if password.startswith(_TOKEN):
         return Credentials(method="token", data=password[len(_TOKEN) :])
-    return Credentials(method="basic", data=user + b":" + password)
+    return Credentials(method="basic", data=user + b":" + password, host=host)
 
 
 async def sasl_handshake(connection: KafkaConnection, request: Request) -> Fields:
@@ -175,6 +179,8 @@ async def sasl_handshake(connection: KafkaConnection, request: Request) -> Field
 async def sasl_authenticate(connection: KafkaConnection, request: Request) -> Fields:
     try:
         answer = await connection.login.token(request.fields["auth_bytes"])
+    except MetadataUnavailable:  # closed without an answer, as by Kafka's brokers: any code of one is final
+        raise
     except HeliographError as error:
         if isinstance(error, PeerError):
             return {"error_code": Code.ILLEGAL_SASL_STATE, "error_message": str(error)}

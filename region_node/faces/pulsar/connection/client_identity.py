@@ -82,7 +82,10 @@ class Identity:
     async def _identify(self, command: pb.CommandConnect) -> None:
         connection = self._connection
         credentials = Credentials(
-            method=command.auth_method_name, data=command.auth_data, certificate=connection.certificate
+            method=command.auth_method_name,
+            data=command.auth_data,
+            certificate=connection.certificate,
+            host=self._host,
         )
         try:
             principal = await connection.listener.security.authentication.identify(credentials, self._original)
@@ -136,7 +139,10 @@ class Identity:
         connection, old = self._connection, self.principal
         given = command.response
         credentials = Credentials(
-            method=given.auth_method_name or self._method, data=given.auth_data, certificate=connection.certificate
+            method=given.auth_method_name or self._method,
+            data=given.auth_data,
+            certificate=connection.certificate,
+            host=self._host,
         )
         try:
             found = await connection.listener.security.authentication.identify(credentials, self._original)
@@ -152,7 +158,11 @@ class Identity:
         self.principal = self._from_here(found)
 
     def _from_here(self, principal: Principal) -> Principal:
-        return principal.at(self._connection.address.removeprefix("/").rpartition(":")[0])
+        return principal.at(self._host)
+
+    @property
+    def _host(self) -> str:
+        return self._connection.address.removeprefix("/").rpartition(":")[0]
 
     def end_revoked(self) -> bool:
         """The list of what was revoked has changed: where it names what this client is known by, that is its end."""

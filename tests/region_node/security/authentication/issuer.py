@@ -51,5 +51,5 @@ class KeySetServer:
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
 
 
-async def beside(work: Any, *arguments: Any) -> bool:
-    return bool(work(*arguments))
+async def beside(work: Any, first: bytes, second: bytes, _: str) -> bool:
+    return bool(work(first, second))

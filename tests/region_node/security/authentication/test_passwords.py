@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from heliograph.model.errors import ConfigError, Unauthenticated
+from heliograph.model.errors import ConfigError, MetadataUnavailable, Unauthenticated
+from heliograph.runtime.clock import SystemClock
+from heliograph.runtime.compute_thread import Offload
+from region_node.security.authentication import passwords
 from region_node.security.authentication.passwords import PasswordProvider, read_users
 from region_node.security.authentication.principal import Credentials
+from region_node.security.authorization.security_service import PASSWORDS_WAITING_MAX, authentication_of
+from region_node.security.settings import SecuritySettings
 from tests.region_node.security.authentication.password_lines import line
 
 
@@ -21,9 +27,9 @@ class World:
         self.path.write_text(text)
         self.provider = PasswordProvider(str(self.path), self.count, random.Random(1))
 
-    async def count(self, work: Any, *arguments: Any) -> bool:
+    async def count(self, work: Any, first: bytes, second: bytes, _: str) -> bool:
         self.checks += 1
-        return bool(work(*arguments))
+        return bool(work(first, second))
 
     def lets_in(self, data: bytes) -> bool:
         try:
@@ -85,6 +91,34 @@ def test_the_file_is_read_again_and_what_it_forgets_is_forgotten(tmp_path: Path)
     assert world.lets_in(b"ann:new")
     world.path.unlink()
     assert world.lets_in(b"ann:new")
+
+
+def test_who_guesses_from_one_address_keeps_nobody_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users").write_text(line("ann", "a"))
+    checked: list[bytes] = []
+    monkeypatch.setattr(passwords.bcrypt, "checkpw", lambda given, _: (checked.append(given), given == b"a")[1])
+
+    async def run() -> None:
+        offload = Offload(PASSWORDS_WAITING_MAX)
+        settings = SecuritySettings(authentication=("basic",), basic_file=str(tmp_path / "users"))
+        ports: dict[str, Any] = {"fetch": None, "clock": SystemClock(), "rng": random.Random(1)}
+        authentication = authentication_of(settings, offload, **ports)
+
+        async def comes(password: str, host: str) -> str:
+            header = "Basic " + base64.b64encode(f"ann:{password}".encode()).decode()
+            return (await authentication.identify(authentication.of_header(header, None, host))).role
+
+        guesses = [comes(f"guess {n}", "10.0.0.1") for n in range(2 * PASSWORDS_WAITING_MAX)]
+        *guessed, found = await asyncio.gather(*guesses, comes("a", "10.0.0.2"), return_exceptions=True)
+        assert found == "ann" and checked.index(b"a") < 3
+        share = PASSWORDS_WAITING_MAX // 4 + 2  # what runs is no more among those that wait
+        assert [type(one) for one in guessed[share:]] == [MetadataUnavailable] * len(guessed[share:]), "try again"
+        assert sum(isinstance(one, Unauthenticated) for one in guessed) == len(checked) - 1
+        offload.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from region_node.security.authentication.principal import Credentials, Principal
 
 
 class Tokens:
-    def of_header(self, header: str, certificate: Any) -> Credentials:
+    def of_header(self, header: str, certificate: Any, host: str) -> Credentials:
         return Credentials(method="token", data=header.encode())
 
     async def identify(self, credentials: Credentials, original: str) -> Principal:

@@ -25,7 +25,7 @@ class Known:
 
     open = False
 
-    def of_header(self, header: str, certificate: Any) -> Credentials:
+    def of_header(self, header: str, certificate: Any, host: str) -> Credentials:
         return Credentials(method="token", data=header.encode())
 
     async def identify(self, credentials: Credentials, original: str) -> Principal:

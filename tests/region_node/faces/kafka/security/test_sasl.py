@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from heliograph.model.configuration.revocations import ProvenBy
+from heliograph.model.errors import MetadataUnavailable
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.security.scram import ScramUsers, user_of
 from region_node.security.authentication.client_certificates import CertificateProvider
 from region_node.security.authentication.principal import Credentials, Principal
-from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.pulsar.harness import settle
 from tests.region_node.security.authentication.revoking import RevokedHere
 
@@ -60,6 +61,27 @@ async def by_scram(face: Face, user: str) -> tuple[Client, dict[str, Any]]:
     signature = hmac.digest(hashlib.sha256(key).digest(), f"{bare},{challenge},{last}".encode(), "sha256")
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
     return made, await made.ask("sasl_authenticate", 1, {"auth_bytes": f"{last},p={proof}".encode()})
+
+
+class Crowded:
+    """Too many wait before."""
+
+    async def identify(self, credentials: Credentials) -> Principal:
+        assert credentials.host == "127.0.0.1", "addresses take turns"
+        raise MetadataUnavailable("try again")
+
+
+def test_who_cannot_be_known_now_is_not_told_that_the_password_is_wrong() -> None:
+    async def test(face: Face) -> None:
+        guarded(face)
+        face.broker.security.authentication._providers = {"basic": Crowded()}
+        made = Client(face.listener)
+        await made.ask("sasl_handshake", 1, {"mechanism": "PLAIN"})
+        made.raw(request("sasl_authenticate", 1, {"auth_bytes": b"\0ann\0x"}))
+        await settle(20)
+        assert made.protocol.closed and not made.answers()
+
+    with_face(test)
 
 
 @pytest.mark.parametrize(
