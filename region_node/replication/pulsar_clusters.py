@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.configuration.configuration_records import PulsarCluster
@@ -23,6 +23,7 @@ from heliograph.model.errors import LinkError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Buffer
+from region_node.runtime.bounded_answers import read_at_most
 from region_node.schemas.schema_registry import SchemaRegistry
 from replicator.health.link_causes import Cause
 from replicator.manager.link_manager import LinkManager
@@ -30,6 +31,10 @@ from replicator.pulsar.cluster_credentials import ClientCredentials, ClusterFile
 from replicator.pulsar.pulsar_link import PulsarLink
 
 _TIMEOUT = ClientTimeout(total=10)
+_ANSWER_BYTES_MAX = 1 << 20
+"""Of another cluster or an issuer: what is asked of them takes a few KiB."""
+_WRONG = (ClientError, TimeoutError, OSError, ValueError, RecursionError)
+"""What an answer that does not come, or cannot be read, raises."""
 
 
 class ClusterView(Protocol):
@@ -108,7 +113,7 @@ class PulsarClusters:
                 have = int(found.get("partitions", 0)) if isinstance(found, dict) else 0
                 if have < wanted:
                     await _asked(session, "POST" if have else "PUT", url, wanted)
-        except (ClientError, TimeoutError, OSError, ValueError) as error:
+        except _WRONG as error:
             raise LinkError(
                 Cause.LOOKUP_FAILED,
                 f"the partitions of {base} in {cluster.name} could not be seen to at {cluster.admin_url}: {error}",
@@ -150,12 +155,12 @@ async def _given(who: ClientCredentials) -> tuple[str, float]:
                     f"{who.issuer} names {endpoint!r:.200} for tokens: it must be https://, the secret goes there",
                 )
             async with session.post(endpoint, data=who.form, allow_redirects=False) as answer:
-                given = json.loads(await answer.text())
+                given = json.loads(await _text(answer))
                 if answer.status >= 300:
                     why = str(given.get("error", answer.status))[:200]
                     raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gives client {who.client} no token: {why}")
         return str(given["access_token"]), lasts_s(given.get("expires_in"))
-    except (ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError, NotFound) as error:
+    except (*_WRONG, KeyError, TypeError, AttributeError, NotFound) as error:
         raise LinkError(
             Cause.UNAUTHORIZED, f"{who.issuer} gave client {who.client} no token: {type(error).__name__}: {error}"[:500]
         ) from error
@@ -164,9 +169,17 @@ async def _given(who: ClientCredentials) -> tuple[str, float]:
 async def _asked(session: ClientSession, method: str, url: str, body: Any) -> Any:
     """Raises NotFound where the cluster refuses."""
     async with session.request(method, url, data=None if body is None else json.dumps(body)) as answer:
-        text = await answer.text()
+        text = await _text(answer)
         if answer.status == 404 and method == "GET":
             return {}
         if answer.status >= 300 and answer.status != 409:
             raise NotFound(f"{method} {url}: {answer.status} {text[:200]}")
         return json.loads(text) if method == "GET" else None
+
+
+async def _text(answer: ClientResponse) -> str:
+    """UTF-8, whatever the answer calls it. Raises ValueError where it is too long."""
+    found = await read_at_most(answer, _ANSWER_BYTES_MAX)
+    if found is None:
+        raise ValueError(f"the answer of {answer.url.host} has more than {_ANSWER_BYTES_MAX >> 20} MiB")
+    return found.decode(errors="replace")

@@ -219,6 +219,34 @@ def test_what_fails_is_a_sentence_without_the_secret(issuer: Issuer, tmp_path: P
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"token_endpoint": "%s"}' % (b"x" * (1 << 20)), "more than 1 MiB"),
+        (b"[" * 200_000, "RecursionError"),
+    ],
+    ids=["long", "deep"],
+)
+def test_an_issuers_answer_is_bounded(issuer: Issuer, tmp_path: Path, body: bytes, said: str) -> None:
+    cluster = written(tmp_path, issuer_url=f"{issuer.url}/odd", client_id="us", client_secret="right")
+    issuer.pages["/odd/.well-known/openid-configuration"] = (200, body)
+
+    async def main() -> None:
+        with pytest.raises(LinkError, match=said) as found:
+            await host(lambda: 0.0, tmp_path).token(cluster)
+        assert found.value.cause is Cause.UNAUTHORIZED and len(str(found.value)) < 500
+
+    asyncio.run(main())
+
+
+def test_an_issuers_answer_is_utf_8_whatever_it_says(
+    issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer, "content_type", "application/json; charset=utf-16")
+    cluster = written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right")
+    assert asyncio.run(host(lambda: 0.0, tmp_path).token(cluster)).count(".") == 2
+
+
 def test_how_long_a_token_is_used() -> None:
     assert [lasts_s(given) for given in (300, 60.0, None, "300", 0, True)] == [240.0, 48.0, 48.0, 48.0, 48.0, 48.0]
     who = ClientCredentials("https://idp", "us", "s", scope="produce")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
@@ -20,6 +20,7 @@ from heliograph.runtime.throttle import RowPace
 from heliograph.wire.run import Buffer
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
+from region_node.runtime.bounded_answers import read_at_most
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 ANSWER_BYTES_MAX = 16 << 20
@@ -120,13 +121,3 @@ def _refusal(region: str, status: int, text: str, *, proven: bool) -> str:
         f"region {region} does not know who asks: a certificate proves that here alone, and is not passed on; ask with "
         f"a token that region {region} takes too"
     )
-
-
-async def read_at_most(answer: ClientResponse, most: int) -> bytes | None:
-    """The body of an answer; None where it has more than so many bytes, of which no more are read."""
-    found = bytearray()
-    async for piece in answer.content.iter_chunked(1 << 16):
-        found += piece
-        if len(found) > most:
-            return None
-    return bytes(found)

@@ -29,10 +29,11 @@ from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.console_session import authorization_of
-from region_node.faces.admin.calls.other_regions import check_private, read_at_most
+from region_node.faces.admin.calls.other_regions import check_private
 from region_node.faces.admin.server import console_sign_in
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
+from region_node.runtime.bounded_answers import read_at_most
 
 FILES = Path(console.__file__).parent / "static"
 POLICY = (

@@ -22,6 +22,7 @@ class Issuer:
         self.asked: list[str] = []
         self.given = 0
         """Tokens."""
+        self.content_type = "application/json"
         self.mint: Callable[[], bytes] = lambda: token(
             RSA, "RS256", sub="oauth", iss=self.url, aud="heliograph", exp=int(time.time()) + 300
         )
@@ -44,7 +45,7 @@ class Issuer:
                 self.send_response(status)
                 if status == 302:
                     self.send_header("Location", "/keys")
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", outer.content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
