@@ -245,7 +245,11 @@ class ManagedLedgerFactory:
     async def names(self, namespace: str) -> list[str]:
         """Full names of the topics of `tenant/namespace`, sorted."""
         prefix = keys.managed_ledgers(namespace)
-        return sorted([name async for page in self._pages(prefix, prefix_end(prefix)) for name in page])
+        names: list[str] = []
+        async for page in self._pages(prefix, prefix_end(prefix)):
+            names += sorted(page)
+        names.sort()  # in one go: of pages that are sorted it takes half as long
+        return names
 
     def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]:
         """Those whose hashes are in [low, high), a page at a time, by hash."""

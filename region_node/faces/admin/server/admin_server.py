@@ -7,6 +7,7 @@ Source: docs/protocols/admin.md.
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from heliograph.model import errors
 from heliograph.model.configuration.policy_values import WrongKind
 from heliograph.runtime.listeners.tls_listener import Listening, listen
+from heliograph.runtime.throttle import ROWS, RowPace
 from region_node.faces.admin.brokers import (
     bookie_state,
     bookies,
@@ -271,7 +273,7 @@ class AdminServer:
             try:
                 try:
                     given = () if kind is NOTHING else (await decoded(request, kind),)
-                    return _response(await handler(self._admin, request, *given))
+                    return await _response(await handler(self._admin, request, *given))
                 except OwnedElsewhere as where:
                     return web.Response(status=307, headers={"Location": where.location(request)})
             except errors.HeliographError as error:
@@ -309,11 +311,19 @@ async def _named(request: web.Request, answer: web.StreamResponse) -> None:
         answer.headers[request_ids.HEADER] = request[NAME]
 
 
-def _response(value: Any) -> web.StreamResponse:
-    """None is 204; a response as it is; anything else goes out as JSON."""
+async def _response(value: Any) -> web.StreamResponse:
+    """None is 204; a response as it is; anything else goes out as JSON, of long lists piece by piece."""
     if value is None:
         return web.Response(status=204)
-    return value if isinstance(value, web.StreamResponse) else web.json_response(value)
+    if isinstance(value, web.StreamResponse):
+        return value
+    if not isinstance(value, list) or len(value) <= ROWS:
+        return web.json_response(value)
+    text, pace = bytearray(b"["), RowPace()
+    for at in range(0, len(value), ROWS):
+        await pace.rows(ROWS)
+        text += (", " if at else "").encode() + json.dumps(value[at : at + ROWS])[1:-1].encode()
+    return web.Response(body=bytes(text + b"]"), content_type="application/json", charset="utf-8")
 
 
 def _refusal(status: int, reason: str) -> web.Response:

@@ -30,6 +30,7 @@ from region_node.faces.admin.tenancy.region_removal import (
     leaving,
 )
 from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
+from region_node.topics.serving.named_topics import joined
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> list[Any]:
@@ -140,7 +141,7 @@ async def topics(admin: Admin, request: web.Request) -> list[Any]:
     namespace = existing_namespace(admin, request)
     mode = (request.query.get("mode") or "PERSISTENT").upper()
     found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
-    return sorted([*found, *([] if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))])
+    return joined(found, () if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))
 
 
 async def bundles(admin: Admin, request: web.Request) -> Any:

@@ -19,6 +19,7 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.calls.admin_context import Admin, flag, number, path_at_owner
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -34,6 +35,7 @@ from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.policies.auto_creation import TooManyTopics
+from region_node.topics.serving.named_topics import joined
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _PARTITIONS_MAX = 4096
@@ -43,23 +45,27 @@ async def list_plain(admin: Admin, request: web.Request) -> list[Any]:
     """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
     namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
     table = admin.table(namespace)
-    found = set(await _there(admin, request, namespace))
-    found.update(await admin.topics.declared_partitions(namespace, domain))
+    found = joined(await _there(admin, request, namespace), await admin.topics.declared_partitions(namespace, domain))
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
     if wanted:
-        found = {topic for topic in found if table.of(topic) == table.named(wanted)}
-    return sorted(found)
+        bundle, pace, own = table.named(wanted), RowPace(), list[str]()
+        for topic in found:
+            await pace.row()
+            if table.of(topic) == bundle:
+                own.append(topic)
+        return own
+    return found
 
 
 async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str]:
-    """Persistent ones are in the metadata; of others each broker knows its own."""
+    """Each once, sorted. Persistent ones are in the metadata; of others each broker knows its own."""
     if request.match_info.get("domain") == "persistent":
         return await admin.topics.topics(namespace)
     found = admin.topics.volatile_topics(namespace)
     if not flag(request, "onlyHere"):
         for more in await of_other_brokers(admin, "GET", f"/admin/v2/non-persistent/{namespace}?onlyHere=true"):
             found += more
-    return found
+    return sorted(set(found))
 
 
 async def list_partitioned(admin: Admin, request: web.Request) -> list[Any]:

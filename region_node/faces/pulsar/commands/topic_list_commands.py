@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.topics.serving.named_topics import joined
 from region_node.topics.serving.topic_listing import matching, topic_pattern, topics_hash
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class TopicWatchers:
             stop()
             return None
         self._stops[watcher_id] = stop
-        names.update(dict.fromkeys(await matching(matches, sorted({*found, *unused}))))
+        names.update(dict.fromkeys(await matching(matches, joined(unused, found))))
         if self._stops.get(watcher_id) is not stop or connection.closed:
             return None
         for came, gone in early:
@@ -151,7 +152,9 @@ async def _list_topics(connection: PulsarConnection, command: pb.CommandGetTopic
         names = []
     if command.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
         names += topics.volatile_topics(command.namespace)
-    response = pb.CommandGetTopicsOfNamespaceResponse(request_id=command.request_id)
+    answer = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    response = answer.getTopicsOfNamespaceResponse  # filled where it is: a long one is not copied
+    response.request_id = command.request_id
     if command.topics_pattern:
         try:
             matches = topic_pattern(command.topics_pattern)
@@ -163,6 +166,4 @@ async def _list_topics(connection: PulsarConnection, command: pb.CommandGetTopic
         response.changed = False
     else:
         response.topics.extend(names)
-    connection.send(
-        pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=response)
-    )
+    connection.send(answer)

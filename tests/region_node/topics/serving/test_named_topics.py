@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.tenancy import namespaces
+from region_node.faces.admin.topics import topics
 from region_node.schemas import schema_registry
+from region_node.topics.serving.named_topics import joined
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
 from tests.region_node.schemas.definitions import INT, OPTIONAL, avro
 
@@ -65,3 +71,95 @@ def test_a_list_of_very_many_partitions_lets_others_go_on() -> None:
         assert listing.result() == sorted(set(listing.result())) and len(listing.result()) == 4002
 
     with_broker(test)
+
+
+class Name(str):
+    """A name that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: str) -> bool:
+        Name.compared += 1
+        return str(self) < str(other)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        lambda broker: broker.topics.stored("public/default"),
+        lambda broker: broker.topics.topics("public/default"),
+        lambda broker: broker.topics.listed("public/default"),
+        lambda broker: namespaces.topics(admin_of(broker), request("public/default")),
+        lambda broker: topics.list_plain(admin_of(broker), request("public/default")),
+    ],
+    ids=["stored", "topics", "listed", "of a namespace", "plain"],
+)
+def test_a_list_that_comes_sorted_is_not_sorted_again(
+    listed: Callable[[Broker], Awaitable[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [Name(f"{TOPIC}-{index:03}") for index in range(100)]
+
+    async def test(broker: Broker) -> None:
+        async def sorted_names(_: str) -> list[str]:
+            return list(names)
+
+        monkeypatch.setattr(broker.topics._factory, "names", sorted_names)
+        Name.compared = 0
+        assert await listed(broker) == names and not Name.compared
+
+    with_broker(test)
+
+
+def test_what_is_joined_with_a_list_is_sorted_and_there_once() -> None:
+    names = [Name(f"{TOPIC}-{index:03}") for index in range(100)]
+    Name.compared = 0
+    more = [f"{TOPIC}-0501", f"{TOPIC}-0101"]
+    assert joined(names, [*names[7:9], *more]) == sorted([*map(str, names), *more])
+    assert Name.compared <= 130
+    assert joined(names, []) is names and joined([], ["b", "a", "b"]) == ["a", "b"]
+
+
+def test_a_list_beside_tombstones_lets_others_go_on() -> None:
+    async def test(broker: Broker) -> None:
+        names = [f"{TOPIC}-{index:04}" for index in range(1000)]
+        broker.factory.ledgers |= dict.fromkeys(names)
+        broker.topics.tombstones = {names[1]: None}
+        broker.topics.tombstone_of = lambda name: "gone" if str(name) == names[1] else ""
+        assert await turns_of(broker.topics.topics("public/default"), [names[0], *names[2:]]) >= 3
+
+    with_broker(test)
+
+
+def test_the_list_of_a_bundle_lets_others_go_on() -> None:
+    async def test(broker: Broker) -> None:
+        names = [f"{TOPIC}-{index:04}" for index in range(1000)]
+        broker.factory.ledgers |= dict.fromkeys(names)
+        found = topics.list_plain(admin_of(broker), request("public/default", bundle="second"))
+        assert await turns_of(found, names[1::2]) >= 3
+
+    with_broker(test)
+
+
+async def turns_of(listing: Awaitable[list[str]], wanted: list[str]) -> int:
+    """How often others had a turn before the list was there."""
+    turns, listed = 0, asyncio.ensure_future(listing)
+    while not listed.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert listed.result() == wanted
+    return turns
+
+
+def admin_of(broker: Broker) -> Any:
+    """Of one bundle every topic with an even last digit, of the other the rest."""
+    table = SimpleNamespace(of=lambda topic: int(topic[-1]) % 2, named=lambda wanted: ["first", "second"].index(wanted))
+    return SimpleNamespace(
+        topics=broker.topics,
+        table=lambda namespace: table,
+        namespace=lambda request: request.match_info["namespace"],
+        policies=lambda namespace: None,
+    )
+
+
+def request(namespace: str, **query: str) -> Any:
+    return SimpleNamespace(match_info={"namespace": namespace, "domain": "persistent"}, query=query)

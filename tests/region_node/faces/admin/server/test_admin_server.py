@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiohttp import compression_utils
+from aiohttp import compression_utils, web
 
 from heliograph.model.errors import Unauthenticated
+from heliograph.runtime.throttle import ROWS
+from region_node.faces.admin.server import admin_server
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.security.authentication.principal import Credentials, Principal
@@ -116,3 +118,20 @@ def test_no_body_is_unpacked_whoever_sends_it(coding: str, monkeypatch: pytest.M
     asked = (put(path, coded, *more, body=body) for more in ((), ("Authorization: ann",)))
     _, written = answered(*(each.replace(b"PUT", b"POST", 1) for each in asked))
     assert [int(each.split()[1]) for each in written] == [401, 415] and not unpacked
+
+
+@pytest.mark.parametrize("count", [0, 1, ROWS, ROWS + 1, 5 * ROWS])
+def test_a_long_list_is_written_in_pieces_between_which_others_go_on(count: int) -> None:
+    rows: list[Any] = [{"a": index} if index % 2 else f"name-é-{index}" for index in range(count)]
+
+    async def run() -> None:
+        turns, writing = 0, asyncio.ensure_future(admin_server._response(rows))
+        while not writing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        plain, answer = web.json_response(rows), writing.result()
+        assert isinstance(answer, web.Response) and answer.body == plain.body
+        assert answer.headers == plain.headers
+        assert turns > (count // ROWS if count > ROWS else 0)
+
+    asyncio.run(run())
