@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import AlreadyExists, NotFound, SubscriptionNotFound
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
@@ -33,6 +34,16 @@ def joined(names: list[str], more: Sequence[str]) -> list[str]:
     and sorting what is sorted but for a few takes a fraction.
     """
     return sorted(dict.fromkeys((*names, *more))) if more else names
+
+
+async def in_bundle(table: BundleTable, bundle: int | None, names: list[str]) -> list[str]:
+    """Those of the names that are in the bundle; others go on in between."""
+    found, pace = list[str](), RowPace()
+    for topic in names:
+        await pace.row()
+        if table.of(topic) == bundle:
+            found.append(topic)
+    return found
 
 
 class NamedTopics(ABC):

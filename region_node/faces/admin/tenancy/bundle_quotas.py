@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotFound
+from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -61,7 +62,10 @@ async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
     namespace = admin.namespace(request)
     table = admin.table(namespace)
     if wanted == "LARGEST":
-        sizes = Counter(table.of(topic) for topic in await admin.topics.topics(namespace))
+        sizes, pace = Counter[int](), RowPace()
+        for topic in await admin.topics.topics(namespace):
+            await pace.row()
+            sizes[table.of(topic)] += 1
         return namespace, max(range(table.count), key=lambda index: (sizes[index], -index))
     reports = admin.balancer.reports.values() if admin.balancer is not None else ()
     loads = {

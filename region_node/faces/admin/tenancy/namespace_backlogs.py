@@ -13,6 +13,7 @@ from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.topics.serving.named_topics import in_bundle
 
 
 async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
@@ -22,7 +23,9 @@ async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
     if wanted and table.named(wanted) is None:
         raise NotFound(f"{wanted} is no bundle of {namespace}")
     topics = await admin.topics.topics(namespace)
-    return [TopicName.parse(topic) for topic in topics if not wanted or table.of(topic) == table.named(wanted)]
+    if wanted:
+        topics = await in_bundle(table, table.named(wanted), topics)
+    return [TopicName.parse(topic) for topic in topics]
 
 
 async def clear(admin: Admin, request: web.Request) -> None:

@@ -30,7 +30,7 @@ from region_node.faces.admin.tenancy.region_removal import (
     leaving,
 )
 from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
-from region_node.topics.serving.named_topics import joined
+from region_node.topics.serving.named_topics import in_bundle, joined
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> list[Any]:
@@ -129,7 +129,7 @@ async def delete_bundle(admin: Admin, request: web.Request) -> None:
     """The topics of one bundle; the bundle itself stays, for new ones."""
     namespace, wanted = admin.bundle(request)
     table = admin.table(namespace)
-    topics = [topic for topic in await admin.topics.topics(namespace) if table.of(topic) == wanted]
+    topics = await in_bundle(table, wanted, await admin.topics.topics(namespace))
     if topics and not flag(request, "force"):
         raise web.HTTPConflict(
             reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics"

@@ -19,7 +19,6 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.calls.admin_context import Admin, flag, number, path_at_owner
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -35,7 +34,7 @@ from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
 from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.policies.auto_creation import TooManyTopics
-from region_node.topics.serving.named_topics import joined
+from region_node.topics.serving.named_topics import in_bundle, joined
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 
 _PARTITIONS_MAX = 4096
@@ -47,14 +46,7 @@ async def list_plain(admin: Admin, request: web.Request) -> list[Any]:
     table = admin.table(namespace)
     found = joined(await _there(admin, request, namespace), await admin.topics.declared_partitions(namespace, domain))
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
-    if wanted:
-        bundle, pace, own = table.named(wanted), RowPace(), list[str]()
-        for topic in found:
-            await pace.row()
-            if table.of(topic) == bundle:
-                own.append(topic)
-        return own
-    return found
+    return await in_bundle(table, table.named(wanted), found) if wanted else found
 
 
 async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.tenancy import namespaces
+from region_node.faces.admin.tenancy import bundle_quotas, namespace_backlogs, namespaces
 from region_node.faces.admin.topics import topics
 from region_node.schemas import schema_registry
 from region_node.topics.serving.named_topics import joined
@@ -130,17 +130,42 @@ def test_a_list_beside_tombstones_lets_others_go_on() -> None:
     with_broker(test)
 
 
-def test_the_list_of_a_bundle_lets_others_go_on() -> None:
+@pytest.mark.parametrize("listed", [topics.list_plain, namespace_backlogs._topics, namespaces.delete_bundle])
+def test_the_list_of_a_bundle_lets_others_go_on(
+    listed: Callable[[Any, Any], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test(broker: Broker) -> None:
         names = [f"{TOPIC}-{index:04}" for index in range(1000)]
         broker.factory.ledgers |= dict.fromkeys(names)
-        found = topics.list_plain(admin_of(broker), request("public/default", bundle="second"))
-        assert await turns_of(found, names[1::2]) >= 3
+        deleted: list[str] = []
+
+        async def delete(_: Any, doomed: list[str]) -> None:
+            deleted.extend(doomed)
+
+        monkeypatch.setattr(namespaces, "delete_topics", delete)
+
+        async def found() -> list[str]:
+            return [str(name) for name in await listed(admin, asked) or deleted]
+
+        admin, asked = admin_of(broker), request("public/default", bundle="second", force="true")
+        admin.bundle = lambda request: ("public/default", 1)
+        asked.match_info["bundle"] = "second"
+        assert await turns_of(found(), names[1::2]) >= 3
 
     with_broker(test)
 
 
-async def turns_of(listing: Awaitable[list[str]], wanted: list[str]) -> int:
+def test_looking_for_the_largest_bundle_lets_others_go_on() -> None:
+    async def test(broker: Broker) -> None:
+        broker.factory.ledgers |= dict.fromkeys(f"{TOPIC}-{index:04}" for index in range(1001))
+        asked = request("public/default")
+        asked.match_info["bundle"] = "LARGEST"
+        assert await turns_of(bundle_quotas._chosen(admin_of(broker), asked), ("public/default", 0)) >= 3
+
+    with_broker(test)
+
+
+async def turns_of(listing: Awaitable[Any], wanted: Any) -> int:
     """How often others had a turn before the list was there."""
     turns, listed = 0, asyncio.ensure_future(listing)
     while not listed.done():
@@ -152,7 +177,9 @@ async def turns_of(listing: Awaitable[list[str]], wanted: list[str]) -> int:
 
 def admin_of(broker: Broker) -> Any:
     """Of one bundle every topic with an even last digit, of the other the rest."""
-    table = SimpleNamespace(of=lambda topic: int(topic[-1]) % 2, named=lambda wanted: ["first", "second"].index(wanted))
+    table = SimpleNamespace(
+        count=2, of=lambda topic: int(topic[-1]) % 2, named=lambda wanted: ["first", "second"].index(wanted)
+    )
     return SimpleNamespace(
         topics=broker.topics,
         table=lambda namespace: table,
