@@ -151,7 +151,7 @@ def empty_disks_are_believed(patch: BrokenRules) -> None:
     """A bookie without its directories is the one that it was."""
     doubt_of = enrolment.doubt_of
 
-    def doubts(disk: DiskIdentity, record: BookieCookie | None) -> str:
-        return "" if disk.fresh else doubt_of(disk, record)
+    def doubts(disk: DiskIdentity, record: BookieCookie | None, forgot: bool = False) -> str:
+        return "" if disk.fresh else doubt_of(disk, record, forgot)
 
     patch.setattr(enrolment, "doubt_of", doubts)
