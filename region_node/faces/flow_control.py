@@ -69,12 +69,16 @@ Work = Coroutine[Any, Any, None]
 
 
 class PacedStarts:
-    """One connection's requests: they are begun in the order in which they came."""
+    """One connection's requests: they are begun in the order in which they came. hold: told whether more is not to be
+    read, as some of what was read waits.
+    """
 
-    __slots__ = ("_begun", "_call_soon", "_spawn", "_waiting")
+    __slots__ = ("_begun", "_call_soon", "_hold", "_spawn", "_waiting")
 
-    def __init__(self, spawn: Callable[[Work], object], call_soon: Callable[..., object]) -> None:
-        self._spawn, self._call_soon = spawn, call_soon
+    def __init__(
+        self, spawn: Callable[[Work], object], call_soon: Callable[..., object], hold: Callable[[bool], None]
+    ) -> None:
+        self._spawn, self._call_soon, self._hold = spawn, call_soon, hold
         self._begun = 0
         """In this pass."""
         self._waiting: deque[Work] | None = None
@@ -84,6 +88,7 @@ class PacedStarts:
             self._begin(work)
         elif self._waiting is None:
             self._waiting = deque((work,))
+            self._hold(True)
         else:
             self._waiting.append(work)
 
@@ -97,8 +102,9 @@ class PacedStarts:
         self._begun, waiting = 0, self._waiting
         while waiting and self._begun < BEGUN_AT_ONCE:
             self._begin(waiting.popleft())
-        if not waiting:
+        if waiting is not None and not waiting:
             self._waiting = None
+            self._hold(False)
 
 
 async def drained(budget: ByteBudget[Any], timeout_s: float) -> bool:

@@ -20,7 +20,7 @@ class AddressCounts:
         """False: it has as many as it may have."""
         if not self.most:
             return True
-        group = _group(host)
+        group = group_of(host)
         count = self._counts.get(group, 0)
         if count >= self.most:
             return False
@@ -31,7 +31,7 @@ class AddressCounts:
         """For each `take` that was True, once."""
         if not self.most:
             return
-        group = _group(host)
+        group = group_of(host)
         left = self._counts[group] - 1
         if left:
             self._counts[group] = left
@@ -42,7 +42,7 @@ class AddressCounts:
         return len(self._counts)
 
 
-def _group(host: str) -> str:
+def group_of(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

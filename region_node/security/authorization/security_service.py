@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload, Overloaded
+from heliograph.runtime.listeners.address_counts import group_of
 from region_node.security.authentication.authentication_service import (
     Authentication,
     MachinePorts,
@@ -75,7 +76,7 @@ def authentication_of(
 
     async def beside(work: Callable[[bytes, bytes], bool], first: bytes, second: bytes, host: str) -> bool:
         try:
-            return await offload.run(lambda: work(first, second), who=host)
+            return await offload.run(lambda: work(first, second), who=group_of(host))
         except Overloaded as error:
             raise MetadataUnavailable("too many passwords wait to be checked: try again") from error
 

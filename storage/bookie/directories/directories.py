@@ -64,9 +64,9 @@ class Directories(ABC):
         self.opening: Opening | None = None
         """Its start, until that is judged."""
         self.known_metadata = KnownMetadata()
+        """The metadata that garbage is judged by."""
         self.mark_kept = 0
         """The version of the mark in the metadata that every directory has."""
-        """The metadata that garbage is judged by."""
         self.on_state: Callable[[], None] | None = None
         """Called when limbo, `failure`, `read_only`, or `writable` changed, or a directory was dropped."""
         who = f"bookie {bookie_id}"

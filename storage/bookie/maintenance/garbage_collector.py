@@ -186,7 +186,7 @@ class GarbageCollector:
     async def look(self) -> None:
         """Whether the metadata went back. A look that did not come to its end says nothing."""
         async with self._one_at_a_time:
-            if self._bookie.limbo or self._bookie.failure:  # nothing is written there, the mark neither
+            if self._bookie.limbo:  # nothing is written there
                 return
             try:
                 await self._trusted()
@@ -262,7 +262,8 @@ class GarbageCollector:
         """
         held = self._bookie.highest_ledger()  # before the counter is asked
         instance = await instance_of(self._meta, self._rng)
-        if not self.rules.instance:
+        writes = not self._bookie.failure  # else no mark is put: it could not be kept
+        if not self.rules.instance and writes:
             await self._know(KnownMetadata(instance))
             self.rules = GarbageRules(instance, self._settings.apart_s)
         known = self._bookie.known_metadata
@@ -271,7 +272,10 @@ class GarbageCollector:
         doubt, seen = known.doubt, known.seen
         if not doubt:
             try:
-                seen = await put_mark(self._meta, self._mark, seen, self._bookie.mark_kept)
+                if writes:
+                    seen = await put_mark(self._meta, self._mark, seen, self._bookie.mark_kept)
+                else:
+                    await check_mark(self._meta, self._mark, seen)
             except MetadataWentBack as error:
                 doubt = str(error)
         upcoming = await self._meta.next_ids(keys.LEDGER_IDS, 0)

@@ -21,18 +21,22 @@ def test_requests_are_begun_in_their_order_some_in_one_pass(monkeypatch: pytest.
             begun.append(number)
 
         loop = asyncio.get_running_loop()
-        starts = PacedStarts(lambda work: tasks.append(loop.create_task(work)), loop.call_soon)
+        held: list[bool] = []
+        starts = PacedStarts(lambda work: tasks.append(loop.create_task(work)), loop.call_soon, held.append)
         for number in range(5):
             starts.begin(request(number))
+        assert held == [True], "nothing is read while something waits"
         counts = []
         for _ in range(3):
             await asyncio.sleep(0)
             counts.append(len(begun))
-        assert counts == [2, 4, 5] and begun == [0, 1, 2, 3, 4]
+        assert counts == [2, 4, 5] and begun == [0, 1, 2, 3, 4] and held == [True, False]
         await asyncio.sleep(0)
         for number in (5, 6):
             starts.begin(request(number))
         await asyncio.sleep(0)
-        assert begun[5:] == [5, 6] and all(task.done() for task in tasks), "a new pass begins as many again"
+        assert begun[5:] == [5, 6] and held == [True, False] and all(task.done() for task in tasks), (
+            "a new pass begins as many again"
+        )
 
     asyncio.run(run())

@@ -95,6 +95,8 @@ class ProducerHandle:
 
 def has_room(connection: PulsarConnection, request_id: int) -> bool:
     """Whether the connection may have one producer or consumer more; else the client is told."""
+    if not connection.takes(request_id):
+        return False
     if len(connection.producing.handles) + len(connection.consuming.handles) < CONNECTION_CLIENTS_MAX:
         return True
     connection.send_error(

@@ -124,7 +124,8 @@ class TopicWatchers:
 
 def on_watch(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     watch = command.watchTopicList
-    connection.answer(watch, connection.watchers.open(watch))
+    if connection.takes(watch.request_id):
+        connection.answer(watch, connection.watchers.open(watch))
 
 
 def on_watch_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:

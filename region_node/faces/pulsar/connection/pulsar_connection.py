@@ -56,6 +56,7 @@ REQUEST_BYTES_MAX = 16 << 20
 """Of those of more than LARGE_BYTES that wait: from there on nothing is read from the connection until half of it."""
 LARGE_BYTES = 16 << 10
 _LARGE = "large requests"
+_BEGINNING = "requests that are not begun yet"
 _FRAME_ROOM = 10 << 10
 _LINK_ROOM = 128 << 10
 """An entry of the largest size grows on a link, by its run's header and `replicated_from`."""
@@ -105,7 +106,9 @@ class PulsarConnection(asyncio.Protocol):
         self._reading_held = False
         self._holds: dict[object, None] = {}
         self._requests = self._request_bytes = 0
-        self._starts = PacedStarts(listener.tasks.spawn, listener.loop.call_soon)
+        self._starts = PacedStarts(
+            self._begin, listener.loop.call_soon, lambda hold: self.hold_reading(hold, _BEGINNING)
+        )
         self._pinged_at = 0.0
         self._since = self._heard_at = listener.clock.monotonic()
         self._alive: list[asyncio.Future[bool]] = []
@@ -438,22 +441,31 @@ class PulsarConnection(asyncio.Protocol):
 
     # -- answers that take time
 
+    def takes(self, request_id: int) -> bool:
+        """Whether one request more may wait; else the client is told."""
+        if self._requests < REQUESTS_MAX:
+            return True
+        self.send_error(
+            request_id, pb.TooManyRequests, f"more than {REQUESTS_MAX} requests are waiting on this connection"
+        )
+        return False
+
     def answer(self, request: AnsweredCommand, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`; what it raises goes to the client as an ERROR of this request."""
-        if self._requests >= REQUESTS_MAX:
+        """Runs `work`; what it raises goes to the client as an ERROR of this request. Who keeps something for the
+        request asks `takes` before.
+        """
+        if not self.takes(request.request_id):
             work.close()
-            self.send_error(
-                request.request_id,
-                pb.TooManyRequests,
-                f"more than {REQUESTS_MAX} requests are waiting on this connection",
-            )
             return
-        self._requests += 1
         large = size if (size := request.ByteSize()) > LARGE_BYTES else 0
         self._request_bytes += large
         if self._request_bytes > REQUEST_BYTES_MAX:
             self.hold_reading(True, _LARGE)
         self._starts.begin(self._answer(request.request_id, work, large))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._requests += 1
+        self.listener.tasks.spawn(work)
 
     async def _answer(self, request_id: int, work: Coroutine[Any, Any, None], large: int) -> None:
         try:

@@ -261,6 +261,41 @@ def test_requests_of_one_read_are_begun_some_in_one_pass(monkeypatch: pytest.Mon
     with_broker(test)
 
 
+def test_many_look_ups_of_one_read_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have some thousand on their way: what is not begun yet does not count as what waits."""
+    monkeypatch.setattr(flow_control, "BEGUN_AT_ONCE", 2)
+    monkeypatch.setattr(pulsar_connection, "REQUESTS_MAX", 4)
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        answers = await client.do(b"".join(frame(K.LOOKUP, topic="t", request_id=each) for each in range(20)))
+        found = [answer.lookupTopicResponse for answer, _ in answers]
+        assert [(each.request_id, each.response) for each in found] == [(each, 1) for each in range(20)]
+        assert not client.protocol._reading_held
+
+    with_broker(test)
+
+
+def test_who_is_refused_for_too_many_requests_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept of what was refused: its id is free."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        asked = (
+            frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1),
+            frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=2),
+            frame(K.WATCH_TOPIC_LIST, namespace="public/default", topics_pattern=".*", watcher_id=1, request_id=3),
+        )
+        monkeypatch.setattr(pulsar_connection, "REQUESTS_MAX", 0)
+        refused = [(await client.do(each))[0][0].error for each in asked]
+        assert [each.error for each in refused] == [pb.TooManyRequests] * 3
+        monkeypatch.setattr(pulsar_connection, "REQUESTS_MAX", 4096)
+        kinds = [(await client.do(each))[0][0].type for each in asked]
+        assert kinds == [K.PRODUCER_SUCCESS, K.SUCCESS, K.WATCH_TOPIC_LIST_SUCCESS]
+
+    with_broker(test)
+
+
 def test_lookup_partitions_topics() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
