@@ -28,8 +28,8 @@ from replicator.log.routing_trees import is_skip, is_tree, tree_checksum
 from replicator.log.topic_state import TopicState
 from replicator.log.transaction_buffer import is_marker
 from replicator.sending.in_flight_steps import added
-from replicator.sending.lost_ranges import Losses
 from replicator.sending.outgoing_runs import OutgoingRun, Send, above, last_of
+from replicator.sending.skips import Skips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SenderSettings:
     """Behind, and nothing new confirmed at the target for so long: the link is made anew, with the cause."""
 
 
-class LinkSender(Losses):
+class LinkSender(Skips):
     """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "":
     there are no trees. delivered: up to where the target had confirmed what was first published here when `mark` was
     stored; the topic's state is stored less often.

@@ -1,4 +1,4 @@
-"""Lost ranges: what a link says of entries that this region does not have any more, and that its target lacks.
+"""Skips: what a link says of entries that this region does not have any more, and that its target lacks.
 
 Is: the part of `replicator.sending.link_sender` that names ranges which are trimmed, expired, given up, or deleted.
 Isn't: what is sent of what is there, or what was not meant for the target.
@@ -21,7 +21,7 @@ from replicator.sending.in_flight_steps import Steps
 from replicator.sending.outgoing_runs import OutgoingRun, Send, just_before
 
 
-class Losses(DeliveryRoute):
+class Skips(DeliveryRoute):
     """Names what one link's target will not get. `read_at`: where the link goes on reading."""
 
     def __init__(self, target: str, state: TopicState, mark: Position, region: str) -> None:
