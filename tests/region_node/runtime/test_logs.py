@@ -226,7 +226,7 @@ def test_a_real_broker_writes_lines_of_json(tmp_path: Any) -> None:
         assert asked(f"{web}/admin/v2/clusters", **{"X-Request-Id": "mine"}) == (200, "mine")
         status, ours = asked(f"{web}/admin/v2/tenants/nobody")
         assert status == 404 and ours and ours != asked(f"{web}/admin/v2/clusters")[1]
-        assert asked(f"{web}/no/such/path", "PUT", **{"X-Request-Id": "put-1"}) == (404, "put-1")
+        assert asked(f"{web}/admin/v2/namespaces/nobody/none", "PUT", **{"X-Request-Id": "put-1"}) == (404, "put-1")
         client = pulsar.Client(
             region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5
         )
