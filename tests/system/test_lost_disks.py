@@ -36,9 +36,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         made = World(folder, instance, disks)
         made.streams = [Stream(instance, region, TOPIC) for region in regions]
         made.publish()
-        for _ in range(3):  # ledgers on every bookie
+        for number in range(3):  # a ledger on every two of the three bookies
+            made.down(f"us-bookie-{number}")
             rest("PUT", f"{instance.admin('us')}/admin/v2/persistent/{NAMESPACE}/t/unload")
             made.publish()
+            made.start(f"us-bookie-{number}")
+            made.well(f"us-bookie-{number}")
         yield made
     finally:
         disks.end()
