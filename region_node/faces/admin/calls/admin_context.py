@@ -458,8 +458,8 @@ async def whole_body(request: web.Request) -> bytes:
 
 
 async def _text(request: web.Request) -> str:
-    """The body as a text. It is UTF-8, whatever charset its header names: to decode a MiB by some of Python's takes
-    hours. Raises MalformedRequest.
+    """The body as a text. It is UTF-8, whatever charset its header names: some of Python's take time by the square of
+    its size. Raises MalformedRequest.
     """
     try:
         return (await whole_body(request)).decode()
