@@ -254,7 +254,9 @@ def test_a_tick_looks_at_each_group_that_has_members(monkeypatch: pytest.MonkeyP
         for name in ("a", "b", "c", "d"):
             held = await coordinator.held(name)
             if name != "b":
-                held.group.members["m"] = GroupMember("m", None, "client", "/h", 10.0, 30.0, [("range", b"")])
+                member = GroupMember("m", None, "client", "/h", 10.0, 30.0, [("range", b"")])
+                member.deadline = coordinator.now + 3600
+                held.group.members["m"] = member
             held.group.changed = True
             await coordinator.settle(held)
         monkeypatch.setattr(group_coordinator, "_LOOKS", 1)
