@@ -1,9 +1,10 @@
 """Offload: one thread for the few computations that would stall the event loop, such as a password hash.
 
 Is: a bounded queue in front of one thread. Isn't: a place for I/O (`system_disk`), or for anything on the data path.
-Invariants: at most `waiting_max` calls wait, and of each who is named a quarter; beyond that a call is refused at once,
-so that nobody can fill the memory, or take all places; they take turns, so that nobody waits for all that another one
-has asked; what nobody waits for any more is not computed, and not kept.
+Invariants: at most `waiting_max` calls wait or run. Where all places are taken, a call gets the last one of whoever has
+most, if that is more than the caller would have, or is refused at once: nobody can fill the memory, and few cannot take
+all places. They take turns, so that nobody waits for all that another one has asked. What nobody waits for any more is
+not computed, and not kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class Overloaded(Exception):
-    """Too many calls wait already, or the turn of this one did not come in time: nothing was computed."""
+    """Too many calls wait, or the turn of this one did not come in time: nothing was computed."""
 
 
 class _Call:
@@ -36,7 +37,7 @@ class Offload:
 
     def __init__(self, waiting_max: int = 64) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._count, self._waiting_max = 0, waiting_max
+        self._waiting_count, self._waiting_max = 0, waiting_max
         self._waiting: dict[Hashable, dict[_Call, None]] = {}
         """Who -> what waits of theirs, both in the order of their turns."""
         self._busy = False
@@ -54,20 +55,18 @@ class Offload:
         who: nobody's second call goes before another's first one. within_s: it begins within that time, or not at all.
         wanted: asked when its turn has come; False: nobody waits for it any more.
         """
-        own = 0 if who is None else len(self._waiting.get(who, ()))
-        if self._count >= self._waiting_max or own > self._waiting_max // 4:
-            raise Overloaded
+        if self._waiting_count + self._busy >= self._waiting_max:
+            self._make_room(who)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         call = _Call(work, wanted, done)
         self._waiting.setdefault(who, {})[call] = None
-        self._count += 1
+        self._waiting_count += 1
         timer = None if within_s == math.inf else loop.call_later(within_s, self._give_up, who, call)
         try:
             self._next(loop)
             return await done
         finally:
-            self._count -= 1
             self._forget(who, call)
             if timer is not None:
                 timer.cancel()
@@ -77,7 +76,7 @@ class Offload:
         for calls in self._waiting.values():
             for call in calls:
                 call.done.cancel()
-        self._waiting = {}
+        self._waiting, self._waiting_count = {}, 0
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -86,6 +85,7 @@ class Offload:
             who, calls = next(iter(self._waiting.items()))
             call = next(iter(calls))
             del calls[call], self._waiting[who]
+            self._waiting_count -= 1
             if calls:
                 self._waiting[who] = calls  # behind all others
             if call.done.done():
@@ -111,6 +111,13 @@ class Offload:
             done.set_result(computed.result())
         self._next(loop)
 
+    def _make_room(self, who: Hashable) -> None:
+        """Takes one place from whoever has most, the one whose turn would come last. Raises Overloaded."""
+        greedy, calls = max(self._waiting.items(), key=lambda item: len(item[1]), default=(who, {}))
+        if len(calls) <= len(self._waiting.get(who, ())) + 1:
+            raise Overloaded
+        self._give_up(greedy, next(reversed(calls)))
+
     def _give_up(self, who: Hashable, call: _Call) -> None:
         if self._forget(who, call) and not call.done.done():
             call.done.set_exception(Overloaded())
@@ -121,6 +128,7 @@ class Offload:
         if calls is None or call not in calls:
             return False
         del calls[call]
+        self._waiting_count -= 1
         if not calls:
             del self._waiting[who]
         return True

@@ -62,13 +62,36 @@ def test_nobody_takes_all_places() -> None:
     async def run() -> None:
         held = Held()
         await asyncio.sleep(0)
-        asked = [held.ask("many", "many") for _ in range(64)]
-        few = held.ask("few", "few")
+        asked = {who: [held.ask(who, who) for _ in range(64)] for who in "abcd"}
+        few = [held.ask(f"few {i}", "few") for i in range(20)]
         await asyncio.sleep(0)
         held.go_on.set()
-        await few
+        await asyncio.wait([*few, *(one for calls in asked.values() for one in calls)])
+        refused = {
+            who: sum(isinstance(one.exception(), Overloaded) for one in calls)
+            for who, calls in {**asked, "few": few}.items()
+        }
+        assert refused["few"] == 20 - 12, "each has a fifth of 63 places, or one more"
+        assert sum(refused.values()) == 64 * 4 + 20 - 63 and max(refused.values()) <= 64 - 12
+        assert not isinstance(asked["a"][0].exception(), Overloaded), "whose turn comes last has to go"
+        held.offload.close()
+
+    asyncio.run(run())
+
+
+def test_where_each_has_one_place_another_one_is_refused() -> None:
+    async def run() -> None:
+        held = Held()
+        await asyncio.sleep(0)
+        asked = [held.ask(f"{i}", f"{i}") for i in range(64)]
+        await asyncio.sleep(0)
+        assert isinstance(asked[63].exception(), Overloaded)
+        asked[0].cancel()
+        await asyncio.wait([asked[0]])
+        asked.append(held.ask("next", "next"))
+        held.go_on.set()
         await asyncio.wait(asked)
-        assert sum(isinstance(one.exception(), Overloaded) for one in asked) == 64 - 17
+        assert sorted(held.made) == sorted([*(f"{i}" for i in range(1, 63)), "next"])
         held.offload.close()
 
     asyncio.run(run())
