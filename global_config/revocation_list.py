@@ -25,10 +25,12 @@ KEPT_MS = 30 * 86_400_000
 
 
 class RevocationList:
-    """Over a linearizable store of the global configuration. Every call raises MetadataUnavailable, OutcomeUnknown."""
+    """Over a linearizable store of the global configuration. records_max: how many there may be, lifted ones included.
+    Every call raises MetadataUnavailable, OutcomeUnknown.
+    """
 
-    def __init__(self, store: MetadataStore, rng: Rng | None = None) -> None:
-        self._store, self._rng = store, rng
+    def __init__(self, store: MetadataStore, rng: Rng | None = None, *, records_max: int = RECORDS_MAX) -> None:
+        self._store, self._rng, self._records_max = store, rng, records_max
 
     async def _others(self, record: Revocation, region: str) -> tuple[str, ...]:
         """Those beside this one that have revoked it, and are there still."""
@@ -47,11 +49,11 @@ class RevocationList:
                 for found, version in rows
                 if found.over(record.since_ms, kept_ms=KEPT_MS) and found.key != record.key
             ]
-            if before is None and len(rows) - len(over) >= RECORDS_MAX:
+            if before is None and len(rows) - len(over) >= self._records_max:
                 raise NotAllowed(
-                    f"{len(rows)} revocations are kept, and there may be {RECORDS_MAX}: lift those that are needed no "
-                    "more with `heliograph revocations remove` (they go 30 days later), revoke tokens by their subject "
-                    "instead of one by one, or take the key that signed them out"
+                    f"{len(rows)} revocations are kept, and there may be {self._records_max}: lift those that are "
+                    "needed no more with `heliograph revocations remove` (they go 30 days later), revoke tokens by "
+                    "their subject instead of one by one, or take the key that signed them out"
                 )
             if before is not None:  # by a clock that is ahead
                 record = replace(record, since_ms=max(record.since_ms, before[0].since_ms + 1))

@@ -47,6 +47,7 @@ CALLS_MAX = 256
 _JUDGED_MAX = 64
 
 HANDSHAKE_MS = 10_000
+"""Within this time, a caller has proven who it is; else its connection is ended."""
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -95,6 +96,7 @@ class GrpcTransport:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ConfigTls | None = None,
+        handshake_ms: int = HANDSHAKE_MS,
     ) -> None:
         if tls is None and host not in ("127.0.0.1", "localhost", "::1"):
             raise ConfigError(
@@ -102,6 +104,7 @@ class GrpcTransport:
                 "127.0.0.1"
             )
         self.node_id, self.host, self.port, self._tls, self._rng = node_id, host, port, tls, rng
+        self._handshake_ms = handshake_ms
         self.addresses = Addresses(node_id, peers)
         self._peers: dict[str, _Peer] = {}
         self._server: Any = None
@@ -123,7 +126,7 @@ class GrpcTransport:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
-        options = [*_OPTIONS, ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS)]
+        options = [*_OPTIONS, ("grpc.server_handshake_timeout_ms", self._handshake_ms)]
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
         handlers = {
             "Raft": grpc.stream_unary_rpc_method_handler(self._on_raft),

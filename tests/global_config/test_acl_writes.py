@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from global_config import acl_writes, keys
+from global_config import keys
+from global_config.acl_writes import BYTES_MAX, RECORDS_MAX
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
@@ -67,20 +68,23 @@ def test_changes_at_once_lose_nothing() -> None:
     with_config(test)
 
 
-@pytest.mark.parametrize(("records_max", "bytes_max"), [(3, 1 << 20), (1000, 300)])
-def test_there_may_be_so_many_and_fewer_are_always_taken(
-    monkeypatch: pytest.MonkeyPatch, records_max: int, bytes_max: int
-) -> None:
+@pytest.mark.parametrize(("most", "padding"), [(RECORDS_MAX, 0), (BYTES_MAX // 2_048, 1_950)])
+def test_there_may_be_so_many_and_fewer_are_always_taken(most: int, padding: int) -> None:
     async def test(admin: ConfigAdmin, view: ConfigView, store: EmbeddedStore) -> None:
-        await put(admin, *(record(f"persistent://t/n/{n}") for n in range(3)))
-        monkeypatch.setattr(acl_writes, "RECORDS_MAX", records_max)
-        monkeypatch.setattr(acl_writes, "BYTES_MAX", bytes_max)
+        records = [record(f"persistent://t/n/{n:04}{'x' * padding}") for n in range(most + 10)]
+        await put(admin, *records[:most])
+        with pytest.raises(NotAllowed, match="prefix"):
+            await put(admin, *records[most:])
+        value, version = await store.get(keys.acls("t")) or (b"", 0)
+        assert TenantAcls.decode(value).records == tuple(records[:most])
+        more = TenantAcls(records=tuple(records)).encode()  # an earlier version may have taken more
+        assert len(records) > RECORDS_MAX or len(more) > BYTES_MAX >= len(value)
+        await store.put(keys.acls("t"), more, expected=version)
+        await admin.acls.change("t", lambda before: before[1:])
         with pytest.raises(NotAllowed, match="prefix"):
             await put(admin, record("persistent://t/n/more"))
-        monkeypatch.setattr(acl_writes, "RECORDS_MAX", 1)
-        await admin.acls.change("t", lambda before: before[1:])
         await asyncio.sleep(0)
-        assert len(view.acls("t")) == 2
+        assert view.acls("t") == tuple(records[1:])
 
     with_config(test)
 

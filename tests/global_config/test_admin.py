@@ -20,9 +20,8 @@ from global_config.view import ConfigView
 from global_config.write_retries import PATIENCE_S, PAUSE_MAX_S
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import OPS_MAX, Op, Put
-from heliograph.model.configuration import configuration_records as policies
-from heliograph.model.configuration import policy_table
 from heliograph.model.configuration.configuration_records import (
+    FORMAT,
     ClusterMigration,
     NamespacePolicies,
     PulsarCluster,
@@ -30,8 +29,9 @@ from heliograph.model.configuration.configuration_records import (
     ResourceGroup,
     TenantInfo,
     TenantQuota,
+    TopicPolicies,
 )
-from heliograph.model.configuration.policy_table import checked
+from heliograph.model.configuration.policy_table import POLICIES_BYTES_MAX, checked
 from heliograph.model.errors import (
     AlreadyExists,
     CorruptData,
@@ -42,6 +42,7 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.feature_levels import SEALED_TENANTS
+from local_meta import keys as region_keys
 from region_node.topics.policies.policy_book import PolicyBook
 from tests.region_node.topics.fake_storage import FakeView
 
@@ -267,11 +268,12 @@ def test_policies_change_by_compare_and_set() -> None:
     run(main)
 
 
-def test_policies_above_their_bound_can_be_taken_back_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_above_their_bound_can_be_taken_back_piece_by_piece() -> None:
     topic = "persistent://t/n/x"
+    one = checked({"dispatchRateOfSubscriptions": {"s": {}}})["dispatchRateOfSubscriptions"]["s"]
 
     def rates(count: int) -> dict[str, Any]:
-        return checked({"dispatchRateOfSubscriptions": {f"s{number}": {} for number in range(count)}})
+        return {"dispatchRateOfSubscriptions": {f"s{number}": one for number in range(count)}}
 
     async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
         await provision(admin)
@@ -287,13 +289,17 @@ def test_policies_above_their_bound_can_be_taken_back_piece_by_piece(monkeypatch
         async def in_region(wanted: dict[str, Any]) -> None:
             await book.change_topic(topic, lambda p: replace(p, policies=wanted))
 
-        bound, few, many = policy_table.POLICIES_BYTES_MAX, rates(8), rates(9)
-        for change in (at_topic, at_namespace, in_region):
-            await change(many)
-            monkeypatch.setattr(policy_table, "POLICIES_BYTES_MAX", 100)
+        count = POLICIES_BYTES_MAX // len(json.dumps(one)) + 1
+        few, many = rates(count), rates(count + 1)
+        for change, key, earlier in (
+            (at_topic, keys.topic_policies(topic), TopicPolicies(policies=many)),
+            (at_namespace, keys.namespace("t/n"), NamespacePolicies(regions=("us", "eu"), policies=many)),
+            (in_region, region_keys.topic_policies(topic), TopicPolicies(policies=many)),
+        ):
+            await refused(NotAllowed, "unset some", change(many))
+            await store.put(key, earlier.encode())
             await change(few)
             await refused(NotAllowed, "unset some", change(many))
-            monkeypatch.setattr(policy_table, "POLICIES_BYTES_MAX", bound)
 
     run(main)
 
@@ -422,7 +428,18 @@ def test_a_tenant_has_to_be_encrypted_where_every_region_of_it_obeys_and_whoever
     asyncio.run(main())
 
 
-def test_a_region_of_an_earlier_version_cannot_take_the_duty_off(monkeypatch: pytest.MonkeyPatch) -> None:
+class OfFormatOne(EmbeddedStore):
+    """The store as a version finds it that reads no format above 1: each value is of one as far above what is read."""
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        found = await super().get(key)
+        if found is None or not found[0]:
+            return found
+        fields = json.loads(found[0])
+        return json.dumps({**fields, "format": fields["format"] + FORMAT - 1}).encode(), found[1]
+
+
+def test_a_region_of_an_earlier_version_cannot_take_the_duty_off() -> None:
     """It is none of the tenant's regions, so that nobody asks for its level; it would write the tenant without the
     field that it does not know.
     """
@@ -437,24 +454,21 @@ def test_a_region_of_an_earlier_version_cannot_take_the_duty_off(monkeypatch: py
         earlier = TenantInfo(allowed_regions=("us", "eu"), encryption_at_rest=True)
         await store.put(keys.tenant("t"), json.dumps({**json.loads(earlier.encode()), "format": 1}).encode())
         assert await admin.require_encryption("t", on=True) == earlier, "it is written anew"
-        with monkeypatch.context() as older:
-            older.setattr(policies, "FORMAT", 1)
-            await refused(
-                CorruptData,
-                "TenantInfo: written by a newer version",
-                _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us", "eu")))),
-            )
-            await refused(
-                CorruptData,
-                "TenantInfo: written by a newer version",
-                admin.create_namespace("t/another", NamespacePolicies(regions=("us",))),
-            )
+        older = ConfigAdmin(OfFormatOne(store.machine))
+        await refused(
+            CorruptData,
+            "TenantInfo: written by a newer version",
+            _reworded(older.update_tenant("t", TenantInfo(allowed_regions=("us", "eu")))),
+        )
+        await refused(
+            CorruptData,
+            "TenantInfo: written by a newer version",
+            older.create_namespace("t/another", NamespacePolicies(regions=("us",))),
+        )
         await view.ready()
         assert view.tenant("t") == earlier
         await admin.require_encryption("t", on=False)
-        with monkeypatch.context() as older:
-            older.setattr(policies, "FORMAT", 1)
-            await admin.update_tenant("t", TenantInfo(admin_roles=("boss",), allowed_regions=("us", "eu")))
+        await older.update_tenant("t", TenantInfo(admin_roles=("boss",), allowed_regions=("us", "eu")))
 
     asyncio.run(main())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from global_config import keys, revocation_list
+from global_config import keys
 from global_config.revocation_list import KEPT_MS, RevocationList
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Delete, rows_under
@@ -41,11 +41,9 @@ def test_one_in_the_place_of_another_and_lifted_once() -> None:
     asyncio.run(run())
 
 
-def test_there_are_so_many_and_the_refusal_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocation_list, "RECORDS_MAX", 3)
-
+def test_there_are_so_many_and_the_refusal_says_what_to_do() -> None:
     async def run() -> None:
-        made = RevocationList(EmbeddedStore())
+        made = RevocationList(EmbeddedStore(), records_max=3)
         for name in "abc":
             await made.add(record(name))
         await made.add(record("c", 1001))
@@ -74,12 +72,10 @@ def test_one_is_revoked_although_what_is_over_may_not_go_yet() -> None:
     asyncio.run(run())
 
 
-def test_what_is_over_goes_when_another_one_comes_and_what_is_in_force_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocation_list, "RECORDS_MAX", 3)
-
+def test_what_is_over_goes_when_another_one_comes_and_what_is_in_force_never() -> None:
     async def run() -> None:
         store = EmbeddedStore()
-        made = RevocationList(store)
+        made = RevocationList(store, records_max=3)
         await made.add(record("runs out", until_ms=2000))
         await made.add(record("lifted"))
         await made.add(record("stays"))

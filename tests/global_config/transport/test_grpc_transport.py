@@ -18,7 +18,6 @@ from cryptography.x509.oid import NameOID
 
 from benchmarks.servers import free_port
 from global_config.node import ConfigNode, ConfigNodeSettings
-from global_config.transport import grpc_transport
 from global_config.transport.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.errors import (
@@ -468,12 +467,10 @@ def test_message_bytes() -> None:
 
 
 @pytest.mark.slow
-def test_a_handshake_that_does_not_finish_is_ended(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_transport, "HANDSHAKE_MS", 200)
-
+def test_a_handshake_that_does_not_finish_is_ended(certificates: Path) -> None:
     async def run() -> None:
-        peers = {"us": "127.0.0.1:1", "eu": "127.0.0.1:1"}
-        transport = GrpcTransport("us", peers, rng=random.Random(1), tls=tls_of(certificates, "config", "us"))
+        peers, tls = {"us": "127.0.0.1:1", "eu": "127.0.0.1:1"}, tls_of(certificates, "config", "us")
+        transport = GrpcTransport("us", peers, rng=random.Random(1), tls=tls, handshake_ms=200)
         port = await transport.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(60):
