@@ -42,12 +42,24 @@ _PARTLY_BYTES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSettings:
-    """Bounds what this region tells, and keeps of what others told. Whoever reads takes as many as RANGES_MAX."""
+    """Bounds what this region tells, and keeps of what others told, and what it reads for that in a round."""
 
     ranges_max: int = RANGES_MAX
+    """Whoever reads takes as many as RANGES_MAX."""
+    told_max: int = 1000
+    """A topic that has so many replicated subscriptions makes no more because another region tells of them: each is a
+    durable cursor, and each region's claims of it are kept. Those that are made here are not bounded by it.
+    """
+    round_reads: int = 64
+    """Of the log, for claiming, and as many for applying: fewer where they are large."""
+    round_lookups: int = 200
+    """Of batches acknowledged in part, for claiming, and as many for applying; of messages that were handed out again,
+    likewise.
+    """
 
     def __post_init__(self) -> None:
         assert 0 < self.ranges_max <= RANGES_MAX
+        assert self.round_reads > 0 and self.round_lookups > 0
 
 
 USUAL = ClaimSettings()

@@ -5,8 +5,8 @@ Is: positions here to coordinates and back, for the counts alone, within a budge
 counts), or a claim (`replicator.subscriptions.ack_claims` carries counts).
 Invariants: a count only rises, until its message is acknowledged; nothing is acknowledged, sent, or held back because
 of one.
-Bounds: COUNTS_MAX counts of each region, those of the oldest messages; READS_MAX entries looked up in a round, what is
-left in the next.
+Bounds: COUNTS_MAX counts of each region, those of the oldest messages; `ClaimSettings.round_lookups` entries looked up
+in a round, what is left in the next.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.subscriptions.subscription_cursor import SyncCursor
 
-READS_MAX = 200
 _KNOWN_MAX = 8 * COUNTS_MAX
 
 
 class Redeliveries:
     """Carries the counts of one subscription. counted: what its dispatcher was told last, of all other regions."""
 
-    __slots__ = ("_coordinates", "_log", "_positions", "counted", "seen")
+    __slots__ = ("_coordinates", "_log", "_lookups_max", "_positions", "counted", "seen")
 
-    def __init__(self, log: ReplicatedLog) -> None:
-        self._log = log
+    def __init__(self, log: ReplicatedLog, lookups_max: int) -> None:
+        """lookups_max: in a round."""
+        self._log, self._lookups_max = log, lookups_max
         self.counted: dict[Position, int] = {}
         self.seen = 0
         """Redeliveries here, all in all, when they were claimed last."""
@@ -43,7 +43,7 @@ class Redeliveries:
 
     async def claim(self, counts: Mapping[Position, int], claims: Claims) -> bool:
         """Adds what is counted here to `claims`. False: there is more. Raises what storage raises."""
-        reads = READS_MAX
+        reads = self._lookups_max
         if len(self._coordinates) > _KNOWN_MAX:
             self._coordinates.clear()
         for position, count in counts.items():
@@ -60,7 +60,7 @@ class Redeliveries:
         """(what others count, of messages that are here and not acknowledged; False: there is more). Raises what
         storage raises.
         """
-        reads, whole = READS_MAX, True
+        reads, whole = self._lookups_max, True
         counts: dict[Position, int] = {}
         if len(self._positions) > _KNOWN_MAX:
             self._positions.clear()

@@ -6,8 +6,8 @@ Is: noticing a reset, what the cursor says as claims, what others claim as posit
 Invariants: a reset by a client is noticed before anything that others claimed is applied; it is stored in one piece
 with the epoch that it makes.
 Bounds: `ROUND_BYTES` read for claiming, and as much for applying, in a round; a read counts as at least
-`ROUND_BYTES / ROUND_READS`. Of batches acknowledged in part, `READS_MAX` are looked up for claiming, and as many for
-applying; what is left comes in the next round.
+`ROUND_BYTES / ClaimSettings.round_reads`. Of batches acknowledged in part, `ClaimSettings.round_lookups` are looked up
+for claiming, and as many for applying; what is left comes in the next round.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -24,7 +24,7 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.log.coordinate_lookup import Found, LookupStatus, coordinate_of, entries_until, position_of, vector_at
 from replicator.log.replicated_entries import addressed_to
 from replicator.subscriptions.ack_claims import Base, Claims, Epoch, insert, subtract
-from replicator.subscriptions.redelivery_counts import READS_MAX, Redeliveries
+from replicator.subscriptions.redelivery_counts import Redeliveries
 from replicator.subscriptions.subscription_state import HERE, PROPERTY, SubscriptionState, Todo
 from storage.managed_ledger.cursors.cursor_expiry import GIVEN_UP, given_up_of
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 ROUND_BYTES = 16 << 20
-ROUND_READS = 64
 _LOOK_BYTES = 1024
 """What it counts to look at a run that was read before."""
 _READ_ENTRIES = 512
@@ -71,10 +70,10 @@ class RoundReads:
     for the next. left: bytes that the round may still read.
     """
 
-    __slots__ = ("_begin", "_end", "_log", "_runs", "left")
+    __slots__ = ("_begin", "_end", "_least", "_log", "_runs", "left")
 
-    def __init__(self, log: ReplicatedLog) -> None:
-        self._log, self.left = log, ROUND_BYTES
+    def __init__(self, log: ReplicatedLog, reads_max: int) -> None:
+        self._log, self.left, self._least = log, ROUND_BYTES, ROUND_BYTES // reads_max
         self._begin = self._end = BEFORE_ALL
         self._runs: list[tuple[int, int, Run]] = []
 
@@ -89,7 +88,7 @@ class RoundReads:
             else:
                 self._runs, self._begin = runs, at
             self._end = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-            self.left -= max(ROUND_BYTES // ROUND_READS, sum(run.size_bytes for *_, run in runs))
+            self.left -= max(self._least, sum(run.size_bytes for *_, run in runs))
         begin = max(0, bisect_right(self._runs, at, key=_start) - 1)
         ledger, first, run = self._runs[begin]
         begin += (ledger, first + run.count) <= at  # a ledger ends there
@@ -194,8 +193,11 @@ class SyncedCursor:
 
     def counting(self) -> Redeliveries:
         if self.redeliveries is None:
-            self.redeliveries = Redeliveries(self._log)
+            self.redeliveries = Redeliveries(self._log, self.state.settings.round_lookups)
         return self.redeliveries
+
+    def _round_reads(self) -> RoundReads:
+        return RoundReads(self._log, self.state.settings.round_reads)
 
     async def claim(self, cursor: SyncCursor, counts: Mapping[Position, int] | None = None) -> bool:
         """Puts what the cursor says into coordinates. counts: entries that are not acknowledged, and how often they
@@ -246,7 +248,7 @@ class SyncedCursor:
         """As many of these ranges, in order, as a round may read; notes how far in `translated`. Returns whether that
         was all.
         """
-        reads = RoundReads(self._log)
+        reads = self._round_reads()
         for after, through in fresh:
             at = (after[0], after[1] + 1)
             while at <= through:
@@ -264,7 +266,8 @@ class SyncedCursor:
 
     async def _claim_partly(self, cursor: SyncCursor, partly: Mapping[Position, int], claims: Claims) -> bool:
         """Returns whether that was all."""
-        known, reads, whole = {at: found for at, found in self._batches.items() if at in partly}, READS_MAX, True
+        known, whole = {at: found for at, found in self._batches.items() if at in partly}, True
+        reads = self.state.settings.round_lookups
         for position, left in partly.items():
             if cursor.is_acked(position):
                 continue
@@ -358,7 +361,7 @@ class SyncedCursor:
         state = self.state
         if not await self._apply(cursor, state.todo(self._log.vector.prefix)):
             return False
-        reads = READS_MAX
+        reads = self.state.settings.round_lookups
         for region, (origin, at), bits in state.todo_partly():
             if at > self._log.vector.prefix(origin):
                 continue  # it waits until the message has arrived
@@ -382,7 +385,7 @@ class SyncedCursor:
         """Acknowledges here what is claimed there, as much as a round may read, in one go: the cursor's holes are
         looked at once. Returns whether it was all.
         """
-        state, epoch, reads = self.state, self.state.epoch, RoundReads(self._log)
+        state, epoch, reads = self.state, self.state.epoch, self._round_reads()
         found: list[tuple[int, int, int]] = []
         done: list[Todo] = []
         for todo in todos:
@@ -445,7 +448,7 @@ class SyncedCursor:
         """
         state = self.state
         base, before = state.base or {}, state.before
-        named, claimed, reads = [], [], RoundReads(self._log)  # all of it, whatever it takes: once an earlier beginning
+        named, claimed, reads = [], [], self._round_reads()  # all of it, whatever it takes: once an earlier beginning
         for origin, through in before.items():
             after = base.get(origin, BEFORE_ALL)
             async for ranges, *_ in self._places(Todo(HERE, origin, after, through), start, reads):

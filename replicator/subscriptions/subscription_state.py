@@ -85,7 +85,7 @@ class SubscriptionState:
         settings: ClaimSettings = USUAL,
     ) -> None:
         self.number, self.epoch, self.base = number, epoch, base
-        self._settings = settings
+        self.settings = settings
         self.start = start
         """The local mark-delete position at which it began here: what the cursor has at or below, nobody here was ever
         given as part of it.
@@ -174,7 +174,7 @@ class SubscriptionState:
             self.others[region] = known = Claims(self.epoch, {})
         known.merge(claims)
         known.forget_whole()
-        known.bound(self._settings)
+        known.bound(self.settings)
         return True
 
     def claim(self, claims: Claims) -> bool:
@@ -185,7 +185,7 @@ class SubscriptionState:
         mine.merge(self.mine)
         mine.merge(claims)
         mine.forget_whole()
-        left_out = mine.bound(self._settings)
+        left_out = mine.bound(self.settings)
         for coordinate, left in claims.partly.items():
             if mine.partly.get(coordinate) == left:  # as the cursor has it, which said so
                 self._applied_partly[HERE, coordinate] = left

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 events = logging.getLogger("replicator")
 
-TOLD_MAX = 1000
-"""A topic that has so many replicated subscriptions makes no more because another region tells of them: each is a
-durable cursor, and each region's claims of it are kept. Those that are made here are not bounded by it.
-"""
 _NAME_BYTES_MAX = 1000
 """As of every subscription."""
 
@@ -248,7 +244,7 @@ class SubscriptionSync:
         found = self._subscriptions.get(name)
         if found is None:
             cursor = self._cursor(name)
-            if cursor is None and len(self._subscriptions) >= TOLD_MAX:
+            if cursor is None and len(self._subscriptions) >= self._settings.told_max:
                 self._say_full(region, name)
                 return
             if cursor is not None and cursor.properties.get(PROPERTY) == OFF:
@@ -272,7 +268,12 @@ class SubscriptionSync:
         if not self._full:
             events.warning(
                 "subscription.too_many",
-                extra={"topic": self._log.topic, "subscription": name[:100], "region": region, "most": TOLD_MAX},
+                extra={
+                    "topic": self._log.topic,
+                    "subscription": name[:100],
+                    "region": region,
+                    "most": self._settings.told_max,
+                },
             )
         self._full = True
 

@@ -221,7 +221,6 @@ def test_ten_thousand_holes_are_few_reads_and_a_round_makes_no_more_than_it_may(
         return of_a_round
 
     monkeypatch.setattr(FakeLedger, "read", counted)
-    monkeypatch.setattr(subscription_cursor, "ROUND_READS", most, raising=False)
     for name in ("claim", "apply_all"):
         monkeypatch.setattr(SyncedCursor, name, watched(getattr(SyncedCursor, name)))
 
@@ -240,7 +239,7 @@ def test_ten_thousand_holes_are_few_reads_and_a_round_makes_no_more_than_it_may(
         assert max(rounds) <= most + 2
         assert not us.sync.due() and not eu.sync.due(), "there is an end to it"
 
-    play(scenario)
+    play(scenario, settings=LinkSettings(claims=ClaimSettings(round_reads=most)))
 
 
 async def expiry_and_consumers(
@@ -598,9 +597,7 @@ def test_cursors_that_are_no_subscriptions_are_out_of_reach() -> None:
     play(scenario)
 
 
-def test_what_another_region_tells_of_is_bounded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_another_region_tells_of_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Names are durable cursors, and claims that come between two rounds are joined."""
 
     async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
@@ -626,8 +623,7 @@ def test_what_another_region_tells_of_is_bounded(
         kept = us.sync._subscriptions["a"].inbox["eu"].ranges[9, 1, 1]
         assert len(kept) == RANGES_MAX and kept[0] == ((7, 0), (7, 1))
 
-    monkeypatch.setattr(subscription_sync, "TOLD_MAX", 3)
-    play(scenario)
+    play(scenario, settings=LinkSettings(claims=ClaimSettings(told_max=3)))
     refused = [record.__dict__["subscription"] for record in caplog.records if record.msg == "subscription.too_many"]
     assert refused.count("b") == 1 and "c" not in refused, "once a topic"
 
@@ -840,7 +836,6 @@ def test_many_batches_acknowledged_in_part_are_looked_up_over_several_rounds(mon
 
         return counted
 
-    monkeypatch.setattr(subscription_cursor, "READS_MAX", 20, raising=False)
     for name, work in (("coordinate_of", "claim"), ("position_of", "apply_all")):
         monkeypatch.setattr(subscription_cursor, name, watched(name, getattr(subscription_cursor, name)))
         monkeypatch.setattr(SyncedCursor, work, of_a_round(name, getattr(SyncedCursor, work)))
@@ -863,7 +858,7 @@ def test_many_batches_acknowledged_in_part_are_looked_up_over_several_rounds(mon
         assert [name for name, _ in looked].count("coordinate_of") == 3, "each once in each region"
         assert most == {"coordinate_of": 20, "position_of": 20}
 
-    play(scenario)
+    play(scenario, settings=LinkSettings(claims=ClaimSettings(round_lookups=20)))
 
 
 def test_switched_off_or_deleted_here_it_stays_so() -> None:
