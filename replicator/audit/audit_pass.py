@@ -27,6 +27,7 @@ from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding, Report
 from replicator.audit.audit_scan import AuditStorage, Piece, Take, coordinates, hidden, walk
+from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits
 from replicator.health.link_causes import Cause
 from replicator.log.coordinate_lookup import LookupStatus, position_of
 from replicator.log.replicated_entries import is_passing, published_checksums
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
 _RANGE_ENTRIES = 1024
 _LEAF_ENTRIES = 32
 _HOLES_MAX = 10_000
-_LOST_MAX = 100_000
-"""One pass looks for so many lost entries, and as many more as there are places that cannot be read here: they stand in
-memory until it ends, and those left are found by the next. What lies in a hole is put there only once all of it is
-known.
-"""
 HIDDEN_BY_AUDIT = "audit"
 """Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other
 copy.
@@ -98,6 +94,7 @@ class AuditPass:
         take: Take,
         report: Report,
         ended: Callable[[Origin], str] = lambda _: "",
+        limits: AuditLimits = AUDIT_LIMITS,
     ) -> None:
         """region: this one's name. regions: name -> number, of those that can be asked now. names: number -> name, of
         all others.
@@ -119,13 +116,15 @@ class AuditPass:
         self.findings: list[Finding] = []
         self.holes: list[Hole] = []
         self.lost: dict[Origin, dict[Position, None]] = {}
-        """Coordinates of other regions' origins that must be somewhere here, and were not read: see `_LOST_MAX`."""
+        """Coordinates of other regions' origins that must be somewhere here, and were not read: see
+        `AuditLimits.lost_max`. What lies in a hole is put there only once all of it is known.
+        """
         self.headers: dict[Position, Header] = {}
         """Position -> of an entry that is damaged, different, twice, or extra."""
         self.wanted: dict[tuple[Origin, Position], int] = {}
         """Coordinate of an entry that is different here, or lost -> the checksum that its origin tells."""
         self._bad: dict[tuple[Origin, Position], Position] = {}
-        self._lost_left = _LOST_MAX
+        self._lost_max = self._lost_left = limits.lost_max
         self._late: dict[tuple[Origin, Position], Position] = {}
         self._late_passing: dict[tuple[Origin, Position], None] = {}
         self._rows: dict[Origin, list[_Entry]] = {}
@@ -420,7 +419,9 @@ class AuditPass:
         """Raises PeerError where there are too many for one pass."""
         self._lost_left -= 1
         if self._lost_left < 0:
-            raise PeerError(f"audit: more than {_LOST_MAX} entries are lost outside of holes: the next pass goes on")
+            raise PeerError(
+                f"audit: more than {self._lost_max} entries are lost outside of holes: the next pass goes on"
+            )
         self.lost.setdefault(origin, {})[at] = None
 
 

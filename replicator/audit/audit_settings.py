@@ -34,10 +34,14 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLimits:
-    """How much one broker remembers of its audits, and tells another region at once."""
+    """How much one broker remembers of its audits, looks for in a pass, and tells another region at once."""
 
     reports_max: int = 1000
     """How many reports are kept in memory; beyond it the oldest one with nothing to tell goes first."""
+    lost_max: int = 100_000
+    """One pass looks for so many lost entries, and as many more as there are places that cannot be read here: they
+    stand in memory until it ends, and those left are found by the next.
+    """
     told_bytes: int = 2 << 20
     """An answer ends behind the entry with which it is as large."""
     read_bytes: int = 16 << 20

@@ -197,6 +197,7 @@ class Auditor:
             self._take,
             report,
             channels.ended,
+            self._limits,
         )
         try:
             await found.run()

@@ -103,11 +103,11 @@ def test_an_answer_beyond_what_was_asked_ends_the_connection(what: What, at: Pos
         tell_of(Ask(what, AP, (0, 0), (0, 5)), content, payload)
 
 
-def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+FEW = AuditLimits(lost_max=50)
+
+
+def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_memory() -> None:
     """Each answer is a step nearer to the end of the range, and there are 2^62 of them."""
-    monkeypatch.setattr("replicator.audit.audit_pass._LOST_MAX", 50)
     asks: list[Ask] = []
 
     async def ask(region: str, asked: Ask) -> AuditAnswer:
@@ -123,7 +123,8 @@ def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_
     )
 
     async def main() -> None:
-        found = AuditPass(log, LOG, "us", ask, {"ap": 3, "eu": 2}, {3: "ap", 2: "eu"}, LOG, Report(began_ms=0))
+        names, numbers = {3: "ap", 2: "eu"}, {"ap": 3, "eu": 2}
+        found = AuditPass(log, LOG, "us", ask, numbers, names, LOG, Report(began_ms=0), limits=FEW)
         found._compared[AP], found._rows[AP] = (0, 0), []
         await found._compare_until(AP, (1 << 40, 0))
         assert found.report.unchecked == 1 and sum(map(len, found.lost.values())) == (50 if rows else 0)
@@ -135,10 +136,9 @@ def test_a_region_that_names_lost_entries_without_end_ends_no_pass_and_fills_no_
         assert {asked.what for asked in asks} == {What.ROWS} and len(asks) <= 102
 
 
-def test_all_that_may_lie_in_a_hole_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_may_lie_in_a_hole_is_looked_for() -> None:
     """A hole is filled only where as many entries are known to be lost as it has places."""
-    monkeypatch.setattr("replicator.audit.audit_pass._LOST_MAX", 50)
-    found = AuditPass(LOG, LOG, "us", LOG, {"ap": 3}, {3: "ap"}, LOG, Report(began_ms=0))
+    found = AuditPass(LOG, LOG, "us", LOG, {"ap": 3}, {3: "ap"}, LOG, Report(began_ms=0), limits=FEW)
     for at in range(100):
         found._note_hole(Piece(7, at, at, None))
     for at in range(150):
