@@ -42,11 +42,6 @@ events = logging.getLogger("replicator")
 _Behind = tuple[int, Position, Run] | tuple[int, SkipRecord]
 _SKIP_BYTES = 256
 """About what a SKIP takes in memory."""
-_UNPACKED_BYTES = 4 << 20
-"""So many bytes of compressed runs are unpacked at once: a read of 256 KiB can hold 2 GiB of them."""
-
-_ADOPTERS = 32
-"""So many topics' schemas are stored at once: each takes round trips to the metadata, and all may come together."""
 
 
 class _Adopting:
@@ -70,6 +65,10 @@ class ReceiverSettings:
     receipt_after_s: float = 0.01
     """A receipt goes out so long after something became durable: at most 50 ms."""
     streams_max: int = 100_000
+    unpacked_bytes: int = 4 << 20
+    """So many bytes of compressed runs are unpacked at once: a read of 256 KiB can hold 2 GiB of them."""
+    adopters: int = 32
+    """So many topics' schemas are stored at once: each takes round trips to the metadata, and all may come together."""
     held_beat_s: float = 1.0
     """While reading is held, the sender hears so often that this side lives."""
     feature_level: int = wire.FEATURE_LEVEL
@@ -188,7 +187,9 @@ class LinkReceiver:
             stream, packed_bytes = wire.run_stream(fields)
             if (open_stream := self._streams.get(stream)) is None:
                 return True
-            if packed_bytes and (self._held or (self._unpacked and self._unpacked + packed_bytes > _UNPACKED_BYTES)):
+            if packed_bytes and (
+                self._held or (self._unpacked and self._unpacked + packed_bytes > self.settings.unpacked_bytes)
+            ):
                 return False
             self._unpacked += packed_bytes
             _, attempt, previous, run = wire.read_run(fields, payload)
@@ -324,7 +325,7 @@ class LinkReceiver:
         if (waiting := self._adoptions.get(topic)) is None:
             waiting = self._adoptions[topic] = deque()
             self._due.append(topic)
-            if len(self._adopters) < _ADOPTERS:
+            if len(self._adopters) < self.settings.adopters:
                 task = asyncio.get_running_loop().create_task(self._adopt_all(host))
                 self._adopters[task] = None
         waiting.append((kind, stream, adopting, rows))

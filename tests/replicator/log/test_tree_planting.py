@@ -8,9 +8,8 @@ import pytest
 
 from heliograph.model.positions import BEFORE_ALL
 from replicator.dedup.producer_dedup import DedupSettings
-from replicator.log import tree_planting
 from replicator.log.replicated_log import ReplicatedLog
-from replicator.log.routing_trees import ORIGIN_BYTES_MAX, RECORDS_MAX, Tree, TreeBook
+from replicator.log.routing_trees import ORIGIN_BYTES_MAX, RECORDS_MAX, REGION_BYTES_MAX, Tree, TreeBook
 from replicator.log.topic_state import TopicState
 from replicator.log.tree_planting import CHANGES_MAX, plant
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -56,12 +55,10 @@ def test_what_a_region_would_refuse_is_not_written_down(caplog: pytest.LogCaptur
     assert newest is not None and newest.parents == {"ap": "eu"}
 
 
-def test_what_the_epochs_of_a_region_take_together_is_not_exceeded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(tree_planting, "REGION_BYTES_MAX", 10_000)
-    source = Source()
-    source.log.state.trees.note((1, 0, 1), (0, 0), Tree("us", wide(1, 60)))
+def test_what_the_epochs_of_a_region_take_together_is_not_exceeded(caplog: pytest.LogCaptureFixture) -> None:
+    source, tree = Source(), Tree("us", wide(1, 60))
+    for incarnation in range(REGION_BYTES_MAX // tree.size_bytes):
+        source.log.state.trees.note((1, 0, incarnation), (0, 0), tree)
     with caplog.at_level("ERROR"):
         assert source.plant(wide(2, 60))
     assert [record.message for record in caplog.records] == ["link.tree_refused"]

@@ -25,8 +25,7 @@ from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
-from replicator.receiving import link_receiver
-from replicator.receiving.link_receiver import LinkReceiver, inflight_budget
+from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings, inflight_budget
 from replicator.receiving.receiver_stream import ReceiverStream
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import Believed, entry
@@ -146,10 +145,18 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
     sim.run(body())
 
 
+def one(at: int) -> tuple[Run, bytes]:
+    """An entry under coordinate (0, at), and its block."""
+    part = entry(at, "p", at)
+    checksum = int.from_bytes(part[2:6], "big")
+    run = Run([part], [len(part)], origin=(2, 1, 7), spans=((0, at, 1),), checksums=[checksum])
+    return run, b"".join(bytes(b) for b in encode_block(run, 0, at))
+
+
 class OneTopic:
     """A receiver with stream 1 open, over a ledger that stores what it is given when it is told to."""
 
-    def __init__(self, budget_bytes: int = 1 << 20, schemas: Any = None) -> None:
+    def __init__(self, budget_bytes: int = 1 << 20, schemas: Any = None, **settings: Any) -> None:
         self.held: list[bool] = []
         self.refused: list[str] = []
         self.budget = inflight_budget(budget_bytes)
@@ -169,6 +176,7 @@ class OneTopic:
             relays=Believed(("us", "eu")),
             budget=self.budget,
             schemas=schemas,
+            settings=ReceiverSettings(**settings),
         )
         self.receiver.hold, self.receiver.refuse = self.held.append, self.refused.append
         self.feed(wire.open_frame(1, "persistent://a/b/c", "eu", 2))
@@ -180,11 +188,8 @@ class OneTopic:
 
     def send(self, at: int, *, packed: bool, stream: int = 1) -> int:
         """One entry, under coordinate (0, at). Returns the bytes of its block."""
-        part = entry(at, "p", at)
-        checksum = int.from_bytes(part[2:6], "big")
-        run = Run([part], [len(part)], origin=(2, 1, 7), spans=((0, at, 1),), checksums=[checksum])
+        run, block = one(at)
         before = (0, at - 1) if at else BEFORE_ALL
-        block = b"".join(bytes(b) for b in encode_block(run, 0, at))
         if packed:
             self.feed(wire.block_frame(stream, 1, before, [pack(LZ4, block)], LZ4, len(block)))
         else:
@@ -196,12 +201,12 @@ class OneTopic:
         return len(self.ledger.pending)
 
 
-def test_compressed_runs_of_one_read_are_unpacked_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_runs_of_one_read_are_unpacked_by_and_by() -> None:
     async def body() -> None:
-        of = OneTopic()
+        size = len(one(0)[1])
+        of = OneTopic(unpacked_bytes=4 * size)
         await asyncio.sleep(0.001)
-        size = of.send(0, packed=True)
-        monkeypatch.setattr(link_receiver, "_UNPACKED_BYTES", 4 * size)
+        assert of.send(0, packed=True) == size
         for at in range(1, 12):
             of.send(at, packed=at != 9)
         assert of.appended == 4 and of.held == [True], "and what comes behind them waits, too"
@@ -275,7 +280,7 @@ def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
     asyncio.run(body())
 
 
-def test_schemas_that_come_as_the_last_adopter_ends_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_that_come_as_the_last_adopter_ends_are_stored() -> None:
     """Between its end and what is told of it, which takes a pass of the loop."""
     stored: list[int] = []
 
@@ -286,7 +291,7 @@ def test_schemas_that_come_as_the_last_adopter_ends_are_stored(monkeypatch: pyte
                 if rows[0][0] == 1:
                     asyncio.get_running_loop().call_soon(of.feed, schemas_frame(1, [(2, b"x")]))
 
-        of = OneTopic(schemas=Registry())
+        of = OneTopic(schemas=Registry(), adopters=1)
         await asyncio.sleep(0.001)
         of.feed(schemas_frame(1, [(1, b"x")]))
         for _ in range(6):
@@ -294,11 +299,10 @@ def test_schemas_that_come_as_the_last_adopter_ends_are_stored(monkeypatch: pyte
         assert stored == [1, 2] and not (of.receiver._adopting or of.receiver._adopters or of.budget.used)
         of.receiver.connection_lost()
 
-    monkeypatch.setattr(link_receiver, "_ADOPTERS", 1)
     asyncio.run(body())
 
 
-def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order() -> None:
     """All partitions of a topic have one schema."""
     topics = [f"persistent://a/b/{name}" for name in ("1", "p-partition-0", "p-partition-1", "2", "3", "4")]
     stored: list[tuple[str, int]] = []
@@ -321,7 +325,7 @@ def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order(mon
         return ReplicatedLog(FakeLedger(Store(topic), state), state)  # type: ignore[arg-type]
 
     async def body() -> None:
-        of = OneTopic(schemas=Registry())
+        of = OneTopic(schemas=Registry(), adopters=3)
         of.receiver._open_log = open_log
         for stream, topic in enumerate(topics, 2):
             of.feed(wire.open_frame(stream, topic, "eu", 2))
@@ -343,7 +347,6 @@ def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order(mon
         assert not (of.receiver._adopting or of.receiver._adoptions or of.receiver._adopters or of.budget.used)
         of.receiver.connection_lost()
 
-    monkeypatch.setattr(link_receiver, "_ADOPTERS", 3)
     asyncio.run(body())
 
 
@@ -361,7 +364,7 @@ def test_what_nobody_expected_of_a_frame_that_waited_holds_nothing_for_ever(
 
     async def body() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
-        of = OneTopic(schemas=Registry())
+        of = OneTopic(schemas=Registry(), unpacked_bytes=1)
         await asyncio.sleep(0.001)
         if behind == "schemas":
             of.feed(wire.open_frame(2, "persistent://a/b/d", "eu", 2))
@@ -370,7 +373,7 @@ def test_what_nobody_expected_of_a_frame_that_waited_holds_nothing_for_ever(
                 of.feed(schemas_frame(stream, [(1, b"x")]))
             of.send(0, packed=False)
         else:
-            monkeypatch.setattr(link_receiver, "_UNPACKED_BYTES", of.send(0, packed=True))
+            of.send(0, packed=True)
             of.send(1, packed=True)
             assert of.held == [True]
         monkeypatch.setattr(ReceiverStream, "on_run", on_run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +22,8 @@ from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, tree_checksum
 from replicator.log.topic_state import STATE_BYTES_MAX, TopicState
-from replicator.receiving import receiver_stream
 from replicator.receiving.link_receiver import LinkReceiver, _Adopting
+from replicator.receiving.receiver_stream import ORIGINS_IN_ALL_MAX, ORIGINS_MAX
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry, parsed
 
@@ -83,6 +83,12 @@ class Peer:
             peer="eu",
             incoming=self.incoming,
         )
+
+    def hold(self, epoch: int, incarnations: Iterable[int]) -> None:
+        """The log has the first entry of each of these origins of eu, skipped."""
+        for incarnation in incarnations:
+            skip = SkipRecord((2, epoch, incarnation), BEFORE_ALL, (0, 0), SkipReason.FILTERED, "us")
+            self.log.state.confirm_skip(skip)
 
     async def open(self) -> None:
         self.stream += 1
@@ -298,52 +304,56 @@ def test_a_leadership_that_is_registered_a_second_later_loses_nothing() -> None:
     play(scenario)
 
 
-def test_a_region_makes_no_more_origins_than_the_state_of_a_topic_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_makes_no_more_origins_than_the_state_of_a_topic_can_hold() -> None:
     """What a state that no metadata takes would stop is the topic, for everybody."""
-    monkeypatch.setattr(receiver_stream, "ORIGINS_MAX", 5)
 
     async def scenario(peer: Peer) -> None:
+        peer.hold(1, range(6, ORIGINS_MAX + 1))
         for incarnation in range(1, 6):
             peer.run((2, 1, incarnation), (0, 0))
             await asyncio.sleep(0.1)
-        peer.run((2, 1, 6), (0, 0))
-        assert "us has 5 origins of that region in this topic, 5 of them not over, and takes no more" in peer.refused()
+        peer.run((2, 1, ORIGINS_MAX + 1), (0, 0))
+        text = f"us has {ORIGINS_MAX} origins of that region in this topic, {ORIGINS_MAX} of them not over, and takes"
+        assert text in peer.refused()
         await peer.open()
         peer.skip((2, 2, 1), BEFORE_ALL, (0, 5))
         peer.refused()
         await peer.open()
         peer.run((2, 1, 5), (0, 1), (0, 0))
         await asyncio.sleep(0.1)
-        assert len(peer.log.vector) == 5 and peer.log.vector.prefix((2, 1, 5)) == (0, 1)
+        assert len(peer.log.vector) == ORIGINS_MAX and peer.log.vector.prefix((2, 1, 5)) == (0, 1)
 
     play(scenario)
 
 
-def test_origins_that_are_over_take_no_new_ones_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origins_that_are_over_take_no_new_ones_room() -> None:
     """Deleted in their region, or of an epoch before the present one; what is here of them stays, and so do they, up to
     a bound of their own.
     """
-    monkeypatch.setattr(receiver_stream, "ORIGINS_MAX", 3)
-    monkeypatch.setattr(receiver_stream, "ORIGINS_IN_ALL_MAX", 9)
 
     async def scenario(peer: Peer) -> None:
+        peer.hold(1, range(7, ORIGINS_MAX + 4))
         for incarnation in range(1, 7):  # one after another, each is deleted before the next one comes
             peer.run((2, 1, incarnation), (0, 0))
             if incarnation < 4:
                 peer.skip((2, 1, incarnation), (0, 0), (0, 5), SkipReason.DELETED)
             await asyncio.sleep(0.1)
+        assert len(peer.log.vector) == ORIGINS_MAX + 3
         peer.run((2, 2, 1), (0, 0))
-        assert "6 origins of that region in this topic, 3 of them not over" in peer.refused()
+        refused = f"{ORIGINS_MAX + 3} origins of that region in this topic, {ORIGINS_MAX} of them not over"
+        assert refused in peer.refused()
         peer.configured.epochs[2] = 2  # the region was built anew
         await peer.open()
+        peer.hold(1, range(ORIGINS_MAX + 4, ORIGINS_IN_ALL_MAX - 2))
         for incarnation in range(1, 4):
             peer.run((2, 2, incarnation), (0, 0))
             await asyncio.sleep(0.1)
-        assert len(peer.log.vector) == 9
+        assert len(peer.log.vector) == ORIGINS_IN_ALL_MAX
         peer.configured.epochs[2] = 3
         peer.run((2, 3, 1), (0, 0))
         text = peer.refused()
-        assert "9 origins of that region in this topic, 0 of them not over" in text and "delete it there" in text
+        refused = f"{ORIGINS_IN_ALL_MAX} origins of that region in this topic, 0 of them not over"
+        assert refused in text and "delete it there" in text
         await peer.open()
         before = len(peer.log.ledger.store.blocks)  # type: ignore[attr-defined]
         for incarnation in (1, 2, 3, 4):  # nothing of what is over is taken twice, and nothing of it is refused
@@ -358,10 +368,10 @@ def test_origins_that_are_over_take_no_new_ones_room(monkeypatch: pytest.MonkeyP
 def test_the_state_of_a_topic_has_room_for_the_origins_that_are_over() -> None:
     state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=True, settings=DedupSettings())
     state.restore(b"")
-    for incarnation in range(receiver_stream.ORIGINS_IN_ALL_MAX):
+    for incarnation in range(ORIGINS_IN_ALL_MAX):
         origin = (2, 1, 1 + (incarnation << 40))
         state.confirm_skip(SkipRecord(origin, BEFORE_ALL, (1 << 40, 1 << 20), SkipReason.DELETED, "us"))
-    assert sum(map(state.is_over, state.vector)) == receiver_stream.ORIGINS_IN_ALL_MAX
+    assert sum(map(state.is_over, state.vector)) == ORIGINS_IN_ALL_MAX
     assert len(state.snapshot()) < STATE_BYTES_MAX // 2
 
 
