@@ -29,6 +29,8 @@ class BookieSettings:
     """The bound of one answer to a read, unless a single block is larger."""
     reads_max: int = 64
     """Reads from disk under way; beyond it connections are not read."""
+    unsent_bytes: int = 8 << 20
+    """Answers of one connection that are not taken yet; beyond it that connection is not read."""
     open_logs_max: int = 512
     """Entry logs that are kept open to be read, of all ledger directories together: one descriptor each, or two."""
     index_bytes_max: int = 256 << 20
@@ -65,6 +67,7 @@ class BookieSettings:
             self.journal_pending_bytes,
             self.read_bytes_max,
             self.reads_max,
+            self.unsent_bytes,
             self.open_logs_max,
             self.index_bytes_max,
             self.spare_segments,

@@ -26,7 +26,6 @@ from storage.bookie.serving.bookie_calls import CALLS
 log = logging.getLogger("storage.bookie")
 
 _TICK_S = 1.0
-_WRITE_HIGH_BYTES = 8 << 20
 _ALONE_BYTES = 1 << 16
 """A read that is smaller is the only one of its pass."""
 
@@ -107,7 +106,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.refused: dict[int, int] = {}
         self._acks: dict[tuple[int, int], int] = {}  # (ledger, writer) -> through
         self._out: list[Buffer] = []
-        self._out_bytes = 0
+        self._out_bytes, self._out_bytes_max = 0, server.bookie.settings.unsent_bytes
         self._rest: list[tuple[memoryview, list[int]]] = []
         """Frames that came, and wait until what they ask for can go out."""
         self._flushing = False
@@ -119,7 +118,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        self.transport.set_write_buffer_limits(self._out_bytes_max)
         certificate = transport.get_extra_info("peercert")
         self._calls = CALLS.of(certificate, tls=transport.get_extra_info("ssl_object") is not None)
         self._server.joined(self)
@@ -148,7 +147,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._rest.insert(0, (view[done:], [end - done for end in ends if end > done]))
 
     def _behind(self) -> bool:
-        return self._out_bytes > _WRITE_HIGH_BYTES or self._slow or self._bookie.reads_enough
+        return self._out_bytes > self._out_bytes_max or self._slow or self._bookie.reads_enough
 
     def _go_on(self) -> None:
         """Frames that wait are handled, as many as there is room for."""

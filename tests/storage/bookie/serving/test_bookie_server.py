@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,7 +346,6 @@ def test_what_one_read_of_a_connection_asks_for_is_answered_by_and_by(monkeypatc
         writer = Writer(cluster.client(), 1)
         writer.add(3)
         await asyncio.sleep(0.2)
-        monkeypatch.setattr(bookie_server, "_WRITE_HIGH_BYTES", 1000)
         transport = Transport()
         connection = BookieConnection(cluster.server)
         connection.connection_made(transport)  # type: ignore[arg-type]
@@ -386,4 +386,4 @@ def test_what_one_read_of_a_connection_asks_for_is_answered_by_and_by(monkeypatc
         assert transport.aborted and not connection._rest and len(told) == 1, "nobody waits for ever"
         connection.connection_lost(None)
 
-    scenario(body)
+    scenario(body, replace(SMALL, unsent_bytes=1000))
