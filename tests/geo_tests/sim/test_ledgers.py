@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import collect
-from heliograph.model.errors import HeliographError, VersionConflict
+from heliograph.model.errors import BookieUnavailable, HeliographError, VersionConflict
 from heliograph.model.ledger_metadata import LedgerMetadata
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.ledger.bookies.bookie_port import END
@@ -88,8 +89,16 @@ def recovery_does_not_fence(patch: BrokenRules) -> None:
 
 def one_fence_is_enough(patch: BrokenRules) -> None:
     """With three bookies and an ack quorum of two, the writer can still confirm on the other two."""
+
+    async def fence(context: Any, core: recovery_rules.LedgerRecovery, ledger: int) -> None:
+        for bookie in core.unfenced():
+            with suppress(HeliographError):
+                core.on_fenced(bookie, *await context.pool.client(bookie).fence(ledger))
+                return
+        raise BookieUnavailable("none answered the fence")
+
     patch.setattr(recovery_rules.LedgerRecovery, "fenced", property(lambda self: len(self._fenced) >= 1))
-    patch.setattr(ledger_recovery, "FENCE_GRACE_S", 0.0)
+    patch.setattr(ledger_recovery, "_fence", fence)
 
 
 def a_time_out_is_absence(patch: BrokenRules) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -413,11 +414,23 @@ def another_regions_sequences_answer_a_producer(patch: BrokenRules) -> None:
 
 
 def a_full_disk_is_final(patch: BrokenRules) -> None:
-    patch.setattr(journal, "_PASSING", (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+    _are_final(patch, errno.ENOSPC, errno.EDQUOT)
 
 
 def too_many_open_files_are_final(patch: BrokenRules) -> None:
-    patch.setattr(journal, "_PASSING", (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
+    _are_final(patch, errno.EMFILE, errno.ENFILE)
+
+
+def _are_final(patch: BrokenRules, *numbers: int) -> None:
+    """In each module of a bookie that judges an error."""
+
+    def judge(error: BaseException) -> bool:
+        return judged(error) and not (isinstance(error, OSError) and error.errno in numbers)
+
+    judged = journal.is_transient
+    for name, module in list(sys.modules.items()):
+        if name.startswith("storage.bookie.") and hasattr(module, "is_transient"):
+            patch.setattr(module, "is_transient", judge)
 
 
 def what_is_in_memory_is_synced_and_not_written(patch: BrokenRules) -> None:
