@@ -16,15 +16,15 @@ _BYTES_MAX = 256 << 10
 _TIMEOUT_S = 10.0
 
 
-def ask(url: str, form: Mapping[str, str] | None) -> tuple[int, dict[str, Any]]:
-    """GET, or POST of a form. Raises OSError where no JSON object comes back."""
-    return asyncio.run(_ask(url, form))
+def ask(url: str, form: Mapping[str, str] | None, *, timeout_s: float = _TIMEOUT_S) -> tuple[int, dict[str, Any]]:
+    """GET, or POST of a form. Raises OSError where no JSON object comes back in time."""
+    return asyncio.run(_ask(url, form, timeout_s))
 
 
-async def _ask(url: str, form: Mapping[str, str] | None) -> tuple[int, dict[str, Any]]:
+async def _ask(url: str, form: Mapping[str, str] | None, timeout_s: float) -> tuple[int, dict[str, Any]]:
     from aiohttp import ClientError, ClientSession, ClientTimeout  # it takes a while, and most commands ask no issuer
 
-    timeout, headers = ClientTimeout(total=_TIMEOUT_S), {"Accept": "application/json"}
+    timeout, headers = ClientTimeout(total=timeout_s), {"Accept": "application/json"}
     method, proxies = "GET" if form is None else "POST", url.startswith("https://")
     try:
         async with (
@@ -38,7 +38,7 @@ async def _ask(url: str, form: Mapping[str, str] | None) -> tuple[int, dict[str,
                     raise OSError(f"its answer has more than {_BYTES_MAX >> 10} KiB")
             status = answer.status
     except TimeoutError as error:
-        raise OSError(f"it took longer than {_TIMEOUT_S:.0f} s") from error
+        raise OSError(f"it took longer than {timeout_s:.0f} s") from error
     except (ClientError, ValueError) as error:
         raise OSError(str(error)) from error
     if 300 <= status < 400:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from heliograph.client import block_reader
 from heliograph.client.admin_http import admin_urls
 from heliograph.client.block_reader import BlockReader
 from heliograph.client.object_reader import ObjectRange, ObjectUnread, read_object
@@ -253,18 +252,15 @@ def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(
     assert read(BlockReader(region.url(0)), ranges, tuple(range(len(ranges)))) == expected
 
 
-def test_the_places_of_very_many_ranges_are_asked_for_in_several_requests(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(block_reader, "_PLACES_A_REQUEST", 3)
+def test_the_places_of_very_many_ranges_are_asked_for_in_several_requests(make: Any) -> None:
     region = make(2)
     region.owner = dict.fromkeys(TOPICS, 0)
     topic, other = TOPICS[:2]
-    ranges = [(topic, LEDGERS[topic], number, number) for number in range(7)] + [(other, LEDGERS[other], 0, 0)]
+    ranges = [(topic, LEDGERS[topic], number, number) for number in range(2_500)] + [(other, LEDGERS[other], 0, 0)]
     places = BlockReader(region.url(0))._places(dict(enumerate(ranges)))
-    assert places == {} and region.placed == [3, 3, 2]
+    assert places == {} and region.placed == [1_000, 1_000, 501]
     region.objects[topic] = {"url": "file:///x", "first": 0, "start": 0, "stop": 1}
-    assert list(BlockReader(region.url(0))._places(dict(enumerate(ranges)))) == list(range(7))
+    assert list(BlockReader(region.url(0))._places(dict(enumerate(ranges)))) == list(range(2_500))
 
 
 def test_what_a_transaction_published_is_asked_of_a_broker(make: Any, tmp_path: Path) -> None:
