@@ -27,9 +27,9 @@ def copy_dependencies(pom: Path, into: Path) -> None:
     check(into)
 
 
-def check(folder: Path) -> None:
-    """Raises ValueError naming a jar of `folder` that stands in no line of SUMS, or has another sum."""
-    known = {line.split()[1]: line.split()[0] for line in SUMS.read_text().splitlines()}
+def check(folder: Path, lines: Path = SUMS) -> None:
+    """Raises ValueError naming a jar of `folder` that stands in none of the lines, or has another sum."""
+    known = {line.split()[1]: line.split()[0] for line in lines.read_text().splitlines()}
     for name, found in sums(folder):
         if known.get(name) != found:
             raise ValueError(
