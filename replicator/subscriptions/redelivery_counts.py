@@ -33,7 +33,7 @@ class Redeliveries:
     __slots__ = ("_coordinates", "_log", "_lookups_max", "_positions", "counted", "seen")
 
     def __init__(self, log: ReplicatedLog, lookups_max: int) -> None:
-        """lookups_max: in a round."""
+        """lookups_max: entries that a round looks up, each way."""
         self._log, self._lookups_max = log, lookups_max
         self.counted: dict[Position, int] = {}
         self.seen = 0

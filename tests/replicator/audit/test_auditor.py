@@ -15,10 +15,9 @@ from heliograph.model.coordinates import Vector
 from heliograph.model.errors import LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands
-from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, digest, read_tell, tell_frame
+from heliograph.wire.links.audit_commands import ROWS_MAX, Ask, AuditAnswer, What, digest, read_tell, tell_frame
 from heliograph.wire.links.audit_commands import told as tell_of
 from heliograph.wire.run import Run
-from replicator.audit import audit_scan
 from replicator.audit import auditor as auditors
 from replicator.audit.audit_findings import Report
 from replicator.audit.audit_pass import AuditPass
@@ -325,34 +324,34 @@ def test_a_digest_of_any_range_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A range may be the whole topic: its rows are kept until the answer is made."""
 
     async def parts(teller: Teller, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        for at in range(100):
-            await teller._take(1, 1000)
-            yield SimpleNamespace(holes=0, rows=[((0, at), at)])
+        for first in range(0, 100 * 128, 128):
+            await teller._take(128, 1000)
+            yield SimpleNamespace(holes=0, rows=[((0, at), at) for at in range(first, first + 128)])
 
     async def nothing(*_: Any) -> Any:
         return {}, 0
 
     monkeypatch.setattr(Teller, "_parts", parts)
     monkeypatch.setattr(Teller, "_late", nothing)
-    monkeypatch.setitem(audit_scan._ROWS_MAX, What.DIGEST, 10)
+    last = (0, 100 * 128 - 1)
     vector = Vector()
-    vector.advance(AP, (0, 99))
+    vector.advance(AP, last)
     log: Any = SimpleNamespace(
         vector=vector,
         state=SimpleNamespace(
             is_own=lambda _: True, late=SimpleNamespace(only=lambda _: None), transactions=None, trees=None
         ),
-        ledger=SimpleNamespace(last_confirmed=(0, 99), first_position=lambda: (0, 0)),
+        ledger=SimpleNamespace(last_confirmed=last, first_position=lambda: (0, 0)),
     )
 
     async def rate(*_: int) -> None: ...
 
-    told = run_alone(Teller(LOG, rate).tell(log, Ask(What.DIGEST, AP, BEFORE_ALL, (0, 99)), "us"))
-    assert (told.count, told.upto) == (10, (0, 9))
+    told = run_alone(Teller(LOG, rate).tell(log, Ask(What.DIGEST, AP, BEFORE_ALL, last), "us"))
+    assert (told.count, told.upto) == (2 * ROWS_MAX, (0, 2 * ROWS_MAX - 1))
     limits = AuditLimits(read_bytes=5000)
     for what in (What.DIGEST, What.ROWS):
-        told = run_alone(Teller(LOG, rate, limits).tell(log, Ask(what, AP, BEFORE_ALL, (0, 99)), "us"))
-        assert told.upto == (0, 4), "large entries take long to be read"
+        told = run_alone(Teller(LOG, rate, limits).tell(log, Ask(what, AP, BEFORE_ALL, last), "us"))
+        assert told.upto == (0, 5 * 128 - 1), "large entries take long to be read"
 
 
 def test_a_range_is_compared_on_from_where_an_answer_ended() -> None:
