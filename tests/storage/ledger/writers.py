@@ -37,6 +37,7 @@ def scenario(
     bookies: int = 3,
     settings: LedgerSettings | None = None,
     seed: int = 1,
+    racks_min: int = 1,
 ) -> None:
     with Simulation(seed=seed) as sim:
 
@@ -44,7 +45,12 @@ def scenario(
             region = Region(sim, bookies)
             await region.start()
             meta = EmbeddedStore(region.machine)
-            pool = BookiePool(meta, lambda name, host, port: FakeClient(region.bookies[name]), sim.rng("pool"))
+            pool = BookiePool(
+                meta,
+                lambda name, host, port: FakeClient(region.bookies[name]),
+                sim.rng("pool"),
+                racks_min=racks_min,
+            )
             await pool.ready()
             await work(
                 region,

@@ -75,10 +75,11 @@ def test_it_is_slow_on_purpose_and_can_be_suspended() -> None:
 def test_logs_that_compaction_takes_away_meanwhile_are_no_finding() -> None:
     async def body(box: Box) -> None:
         await fill(box)
+        await box.ask(Kind.DELETE, 2)
         await box.ask(Kind.DELETE, 3)
         box.bookie.dirs[0].scrubber.run()
         await ticks(box, 1)
-        box.bookie.dirs[0].compactor._live_max = 1.0
+        box.bookie.dirs[0].compactor.run(major=True)
         await rounds(box, 3)
         assert box.bookie.dirs[0].compactor.compacted_logs == 3
         assert not box.bookie.dirs[0].scrubber.bad and not box.bookie.dirs[0].scrubber.bad_blocks

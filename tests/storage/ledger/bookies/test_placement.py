@@ -125,7 +125,6 @@ def test_what_an_operator_says_of_a_bookie_counts_above_its_own_word() -> None:
     async def work(region: Region, writer: Writer) -> None:
         pool, meta, changes = writer.context.pool, writer.context.meta, list[None]()
         await relabelled(region, writer, "xxxy", ("", "slow", "", ""))
-        pool.racks_min = 2
         stop = pool.on_change(lambda: changes.append(None))
         await meta.put(keys.bookie_labels("b3"), Labels(rack="x").encode())
         await asyncio.sleep(0.01)
@@ -151,13 +150,12 @@ def test_what_an_operator_says_of_a_bookie_counts_above_its_own_word() -> None:
         assert (pool.rack("b1"), pool.group("b1")) == ("x", "slow")
         stop()
 
-    scenario(work, bookies=4)
+    scenario(work, bookies=4, racks_min=2)
 
 
 def test_in_hard_mode_no_ledger_is_made_and_no_spare_taken_on_too_few_racks() -> None:
     async def work(region: Region, writer: Writer) -> None:
-        pool, racks = writer.context.pool, await relabelled(region, writer, "xxxy")
-        pool.racks_min = 2
+        racks = await relabelled(region, writer, "xxxy")
         handle = await writer.open()
         ensemble = handle.metadata.fragments[0][1]
         assert {racks[b] for b in ensemble} == {"x", "y"}
@@ -178,7 +176,7 @@ def test_in_hard_mode_no_ledger_is_made_and_no_spare_taken_on_too_few_racks() ->
         await region.bookies[only].register(writer.context.meta, rack="y")
         await writer.reach(1)
 
-    scenario(work, bookies=4)
+    scenario(work, bookies=4, racks_min=2)
 
 
 def test_a_ledger_is_kept_to_its_groups_also_by_spares_and_recovery() -> None:
