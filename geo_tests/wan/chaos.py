@@ -35,7 +35,7 @@ from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.lost_disks import LostDisks
 from geo_tests.wan.risk import Link, Risk
 from geo_tests.wan.silence import Silence
-from geo_tests.wan.streams import Stream, missing
+from geo_tests.wan.streams import Arrivals, Stream, missing
 from region_node.process.shifted_clock import VARIABLE as TEST_CLOCKS
 from region_node.process.shifted_clock import set_ahead
 
@@ -75,6 +75,7 @@ class Chaos:
             {"retentionTimeInMinutes": RETENTION_MINUTES, "retentionSizeInMB": -1},
         )
         self.streams = [Stream(instance, region, TOPIC) for region in self.regions]
+        self.arrivals = Arrivals(instance, TOPIC)
 
     # -- where ---------------------------------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ class Chaos:
     def _held(self, kind: str, fault: Fault, risk: Risk) -> None:
         """Loads while the fault holds, and compares what is said meanwhile with the truth."""
         streams = {stream.region: stream for stream in self.streams}
-        silence = Silence(self.instance, TOPIC, streams, fault.silent)
+        silence = Silence(self.instance, TOPIC, streams, fault.silent, self.arrivals)
         risk.begin(fault.cut, fault.still)
 
         def look() -> None:
@@ -258,7 +259,7 @@ class Chaos:
                 self.compared[name] += compared
 
     def one(self, kind: str) -> None:
-        risk = Risk(self.instance, TOPIC, {stream.region: stream for stream in self.streams})
+        risk = Risk(self.instance, TOPIC, {stream.region: stream for stream in self.streams}, self.arrivals)
         fault = KINDS[kind](self)
         try:
             self._held(kind, fault, risk)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -188,12 +188,14 @@ class Instance:
             return False
 
     def read_all(self, region: str, topic: str) -> list[str]:
-        reader = self.client(region).create_reader(topic, pulsar.MessageId.earliest)
-        bodies = []
+        return [message.data().decode() for message in self.read_on(region, topic, pulsar.MessageId.earliest)]
+
+    def read_on(self, region: str, topic: str, after: pulsar.MessageId) -> Iterator[pulsar.Message]:
+        """Yields what lies behind `after`, up to the end of the topic."""
+        reader = self.client(region).create_reader(topic, after)
         while reader.has_message_available():
-            bodies.append(reader.read_next(timeout_millis=60_000).data().decode())
+            yield reader.read_next(timeout_millis=60_000)
         reader.close()
-        return bodies
 
     def links(self, topic: str) -> dict[tuple[str, str], dict[str, Any]]:
         return {(row["source"], row["target"]): row for row in self.status()["links"] if row["topic"] == topic}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from geo_tests.wan.instance import Instance, rest
-from geo_tests.wan.streams import Stream
+from geo_tests.wan.streams import Arrivals, Stream
 from heliograph.model.errors import ConfigError
 
 Link = tuple[str, str]
@@ -38,8 +38,8 @@ class Sample:
 class Risk:
     """One cut. Made before it, when everything has arrived everywhere."""
 
-    def __init__(self, instance: Instance, topic: str, streams: Mapping[str, Stream]) -> None:
-        self.instance, self.topic, self.streams = instance, topic, streams
+    def __init__(self, instance: Instance, topic: str, streams: Mapping[str, Stream], arrivals: Arrivals) -> None:
+        self.instance, self.topic, self.streams, self.arrivals = instance, topic, streams, arrivals
         self.before = {region: stream.sent for region, stream in streams.items()}
         self.links: list[Link] = []
         self.still = ""
@@ -79,18 +79,11 @@ class Risk:
         for source in {source for source, _ in self.links}:
             self.streams[source].finish()
         self.sample()
-        arrived = {
-            target: self.instance.read_all(target, self.topic)
-            for target in {target for _, target in self.links} - {self.still}
-        }
+        arrived = {target: self.arrivals.of(target) for target in {target for _, target in self.links} - {self.still}}
         wrong = []
         for one in self.samples:
             source, target = one.link
-            there = (
-                self.before[source]
-                if target == self.still
-                else sum(body.startswith(f"{source}-") for body in arrived[target])
-            )
+            there = self.before[source] if target == self.still else arrived[target][source]
             least, most = max(0, one.acked - there), one.sent - self.before[source]
             if not least <= one.messages <= most:
                 wrong.append(f"{source}-{target}: {one.messages} messages at risk are reported, {least} to {most} are")

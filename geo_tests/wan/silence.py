@@ -17,7 +17,7 @@ from typing import Any
 
 from geo_tests.wan.instance import Instance, rest
 from geo_tests.wan.risk import Link
-from geo_tests.wan.streams import Stream
+from geo_tests.wan.streams import Arrivals, Stream
 from heliograph.model.errors import ConfigError
 from replicator.health.incoming_stats import LOST_S
 
@@ -38,8 +38,15 @@ class Said:
 class Silence:
     """One silence, from when this object is made."""
 
-    def __init__(self, instance: Instance, topic: str, streams: Mapping[str, Stream], links: Iterable[Link]) -> None:
-        self.instance, self.streams, self.links = instance, streams, list(links)
+    def __init__(
+        self,
+        instance: Instance,
+        topic: str,
+        streams: Mapping[str, Stream],
+        links: Iterable[Link],
+        arrivals: Arrivals,
+    ) -> None:
+        self.instance, self.streams, self.links, self.arrivals = instance, streams, list(links), arrivals
         self.topic = topic
         self.began = time.monotonic()
         self.said: list[Said] = []
@@ -66,11 +73,7 @@ class Silence:
 
     def verdict(self, still: str = "") -> tuple[list[str], int]:
         """(what was said and was not so, how many numbers were compared). The silence must still hold."""
-        arrived = {
-            link: sum(body.startswith(f"{link[0]}-") for body in self.instance.read_all(link[1], self.topic))
-            for link in self.links
-            if link[1] != still
-        }
+        arrived = {link: self.arrivals.of(link[1])[link[0]] for link in self.links if link[1] != still}
         wrong, compared = [], 0
         for one in self.said:
             name = f"{one.link[0]}-{one.link[1]}: {one.link[1] if one.here else one.link[0]} says that"

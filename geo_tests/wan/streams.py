@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
+
+import pulsar
 
 from geo_tests.wan.instance import PATIENCE_S, Instance, eventually
 
@@ -46,6 +49,25 @@ class Stream:
     def finish(self, patience_s: float = PATIENCE_S) -> None:
         self._producer.flush()
         eventually(lambda: self.acked == self.sent, f"{self.region}: all acknowledged", patience_s)
+
+
+class Arrivals:
+    """How many messages of each source the regions' copies of a topic have. What was read once is not read again: a run
+    of an hour has a million of them.
+    """
+
+    def __init__(self, instance: Instance, topic: str) -> None:
+        self._instance, self._topic = instance, topic
+        self._seen: dict[str, tuple[Any, Counter[str]]] = {}
+
+    def of(self, region: str) -> Mapping[str, int]:
+        """Source -> how many of its messages can be read in `region` now."""
+        last, counts = self._seen.get(region, (pulsar.MessageId.earliest, Counter()))
+        for message in self._instance.read_on(region, self._topic, last):
+            counts[message.data().decode().rpartition("-")[0]] += 1
+            last = message.message_id()
+        self._seen[region] = (last, counts)
+        return counts
 
 
 def missing(stream: Stream, copy: list[str]) -> str:

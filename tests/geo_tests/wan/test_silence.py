@@ -30,8 +30,9 @@ class Regions:
     def admin(self, region: str) -> str:
         return region
 
-    def read_all(self, region: str, topic: str) -> list[str]:
-        return [f"us-{n}" for n in range(self.arrived)]
+    def of(self, region: str) -> dict[str, int]:
+        """As `Arrivals`."""
+        return {"us": self.arrived}
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def probe(regions: Regions, now: list[float], monkeypatch: pytest.MonkeyPatch, acked: int) -> list[str]:
     """What it finds 10 s after the beginning; one message more was stored 1 s after it where `acked` is 6."""
     publisher = Publisher(5)
-    found = Silence(regions, "persistent://t/n/x", {"us": publisher}, [("us", "eu")])  # type: ignore[arg-type,dict-item]
+    found = Silence(regions, "persistent://t/n/x", {"us": publisher}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
 
     def rest(method: str, url: str) -> dict[str, Any]:
         assert "/t/n/x/risk" in url
@@ -91,5 +92,6 @@ def test_a_source_that_says_connected_is_seen(now: list[float], monkeypatch: pyt
 
 
 def test_a_probe_that_was_told_nothing_says_so(now: list[float]) -> None:
-    found = Silence(Regions(), "t", {"us": Publisher()}, [("us", "eu")])  # type: ignore[arg-type,dict-item]
+    regions = Regions()
+    found = Silence(regions, "t", {"us": Publisher()}, [("us", "eu")], regions)  # type: ignore[arg-type,dict-item]
     assert found.verdict() == (["no region said anything of a silence"], 0)
