@@ -27,7 +27,7 @@ from local_meta import keys
 PATTERN_CHARS_MAX = 50
 PATTERN_STATES_MAX = 256
 """What one character of a name costs at most. `.` and each bound of a `{n,m}` count by the bytes of UTF-8."""
-_SLICE = 256
+NAMES_AT_ONCE = 256
 """Names that are matched between two looks at what else the broker has to do."""
 _JAVA_CLASS = re.compile(r"&&|\[\^?[^\]]*\[(?!:)")
 """What Java takes for an intersection, or a union, of classes, and RE2 for plain characters."""
@@ -71,10 +71,10 @@ def topic_pattern(text: str) -> Callable[[str], bool]:
 
 async def matching(matches: Callable[[str], bool], names: Sequence[str]) -> list[str]:
     """Those of `names` that match, in their order; whatever else waits goes on between slices."""
-    found = [name for name in names[:_SLICE] if matches(name)]
-    for at in range(_SLICE, len(names), _SLICE):
+    found = [name for name in names[:NAMES_AT_ONCE] if matches(name)]
+    for at in range(NAMES_AT_ONCE, len(names), NAMES_AT_ONCE):
         await asyncio.sleep(0)
-        found += [name for name in names[at : at + _SLICE] if matches(name)]
+        found += [name for name in names[at : at + NAMES_AT_ONCE] if matches(name)]
     return found
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from region_node.faces import flow_control
-from region_node.faces.flow_control import PacedStarts
+from region_node.faces.flow_control import BEGUN_AT_ONCE, PacedStarts
 
 
-def test_requests_are_begun_in_their_order_some_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_control, "BEGUN_AT_ONCE", 2)
+def test_requests_are_begun_in_their_order_some_in_one_pass() -> None:
+    most = BEGUN_AT_ONCE
+    count = 2 * most + 1
 
     async def run() -> None:
         begun: list[int] = []
@@ -23,19 +21,19 @@ def test_requests_are_begun_in_their_order_some_in_one_pass(monkeypatch: pytest.
         loop = asyncio.get_running_loop()
         held: list[bool] = []
         starts = PacedStarts(lambda work: tasks.append(loop.create_task(work)), loop.call_soon, held.append)
-        for number in range(5):
+        for number in range(count):
             starts.begin(request(number))
         assert held == [True], "nothing is read while something waits"
         counts = []
         for _ in range(3):
             await asyncio.sleep(0)
             counts.append(len(begun))
-        assert counts == [2, 4, 5] and begun == [0, 1, 2, 3, 4] and held == [True, False]
+        assert counts == [most, 2 * most, count] and begun == list(range(count)) and held == [True, False]
         await asyncio.sleep(0)
-        for number in (5, 6):
+        for number in range(count, count + most):
             starts.begin(request(number))
         await asyncio.sleep(0)
-        assert begun[5:] == [5, 6] and held == [True, False] and all(task.done() for task in tasks), (
+        assert len(begun) == count + most and held == [True, False] and all(task.done() for task in tasks), (
             "a new pass begins as many again"
         )
 

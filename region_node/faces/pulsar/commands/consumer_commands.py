@@ -60,10 +60,6 @@ UNKNOWN_ACKS_MAX = 1000
 """So many acknowledgements whose transaction is asked for may wait on a connection; then nothing is read from it."""
 UNKNOWN_BYTES_MAX = 4 << 20
 """The same of the bytes of those."""
-UNANSWERED_ACKS_MAX = 100_000
-"""So many acknowledgements that are not durable yet, and are to be answered, may wait on a connection; others are
-refused meanwhile.
-"""
 
 
 class ConsumerHandle:
@@ -115,7 +111,7 @@ class Consuming:
         self.unknown: deque[tuple[pb.BaseCommand, ConsumerHandle]] = deque()
         """Acknowledgements whose transaction is asked for, one at a time: the first is."""
         self.unknown_bytes = 0
-        self.unanswered = 0
+        self.unanswered, self.unanswered_max = 0, connection.limits.unanswered_acks_max
         """Acknowledgements that are not durable yet, and are to be answered."""
 
     def is_part(self, subscription: Subscription, txn: TxnId) -> bool:
@@ -312,7 +308,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         connection.identity.check_subscribe(wanted, command.subscription)  # the grant may have gone while we waited
         check_consumers(topic, command.subscription)
         subscription.check_room(kind, consumer)
-        check_metadata(metadata, connection.consuming.metadata_bytes)
+        check_metadata(metadata, connection.consuming.metadata_bytes, connection.limits.metadata_bytes_max)
     except BaseException:
         topic.drop_reader(subscription)
         raise
@@ -389,12 +385,13 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: Cons
             )
         return
     subscription, consumer = handle.subscription, handle.consumer
-    if ack.HasField("request_id") and connection.consuming.unanswered >= UNANSWERED_ACKS_MAX:
-        text = f"{UNANSWERED_ACKS_MAX} acknowledgements of this connection wait to be stored: try again later"
+    consuming = connection.consuming
+    if ack.HasField("request_id") and consuming.unanswered >= consuming.unanswered_max:
+        text = f"{consuming.unanswered_max} acknowledgements of this connection wait to be stored: try again later"
         _send_ack_response(connection, _response_to(ack), pb.ServiceNotReady, text)
         return
     in_transaction, many = ack.HasField("txnid_least_bits"), len(ack.message_id) > ACK_IDS_MAX
-    if known is None and in_transaction and not many and not connection.consuming.is_part(subscription, _txn(ack)):
+    if known is None and in_transaction and not many and not consuming.is_part(subscription, _txn(ack)):
         _ack_when_known(connection, command, handle)
         return
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
@@ -424,7 +421,7 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand, *, known: Cons
         handle.ack_waiting.append(_response_to(ack))
         if len(handle.ack_waiting) == 1:
             connection.listener.tasks.spawn(_answer_acks(connection, handle, subscription))
-        connection.consuming.unanswered += 1
+        consuming.unanswered += 1
 
 
 def _txn(ack: pb.CommandAck) -> TxnId:

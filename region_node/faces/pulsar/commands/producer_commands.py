@@ -110,7 +110,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     identity.check(Action.PRODUCE, wanted)  # the grant may have gone while we waited
     check_region(topic)
     check_producer(topic, handle.name, encrypted=command.encrypted)  # others may have come while we waited
-    check_metadata(metadata, connection.producing.metadata_bytes)
+    check_metadata(metadata, connection.producing.metadata_bytes, connection.limits.metadata_bytes_max)
     ready, closing = topic.producers.add(producer)
     topic.touch()
     for old in closing:

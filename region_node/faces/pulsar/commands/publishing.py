@@ -37,10 +37,6 @@ HELD_BYTES_MAX = 1 << 20
 """Of one connection: SENDs of producers that are still being made. Clients send none before PRODUCER_SUCCESS."""
 _HELD_RUN_BYTES = 1 << 10
 """What a run takes that is held, beside its entries."""
-CONNECTION_CLIENTS_MAX = 50_000
-"""Producers and consumers of one connection."""
-CONNECTION_METADATA_BYTES_MAX = 16 << 20
-"""Of the producers of one connection, and of its consumers: what they say of themselves."""
 NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator_enabled and start the brokers again"
 
 
@@ -97,25 +93,25 @@ def has_room(connection: PulsarConnection, request_id: int) -> bool:
     """Whether the connection may have one producer or consumer more; else the client is told."""
     if not connection.takes(request_id):
         return False
-    if len(connection.producing.handles) + len(connection.consuming.handles) < CONNECTION_CLIENTS_MAX:
+    most = connection.limits.clients_max
+    if len(connection.producing.handles) + len(connection.consuming.handles) < most:
         return True
     connection.send_error(
         request_id,
         pb.TooManyRequests,
-        f"{CONNECTION_CLIENTS_MAX} producers and consumers are on this connection, which is all that it may have: use "
-        "another one",
+        f"{most} producers and consumers are on this connection, which is all that it may have: use another one",
     )
     return False
 
 
-def check_metadata(metadata: Mapping[str, str], others_bytes: int) -> None:
-    """Raises NotAllowed where a connection's producers, or consumers, say too much of themselves. others_bytes: what
-    those say that are there.
+def check_metadata(metadata: Mapping[str, str], others_bytes: int, bytes_max: int) -> None:
+    """Raises NotAllowed where a connection's producers, or consumers, say more of themselves than `bytes_max`.
+    others_bytes: what those say that are there.
     """
-    if others_bytes + metadata_bytes(metadata) > CONNECTION_METADATA_BYTES_MAX:
+    if others_bytes + metadata_bytes(metadata) > bytes_max:
         raise NotAllowed(
             "what producers, or consumers, of this connection say of themselves takes more than "
-            f"{CONNECTION_METADATA_BYTES_MAX} bytes: say less, or use another connection"
+            f"{bytes_max} bytes: say less, or use another connection"
         )
 
 

@@ -37,8 +37,6 @@ log = logging.getLogger("region_node.pulsar")
 
 ROOM = 512 << 10, 2048
 """Bytes, unpacked, and records with their headers."""
-AGAIN_S = 1.0
-"""After so long it is tried again where too many wait for the thread."""
 
 
 class HandlePort(Protocol):
@@ -97,11 +95,12 @@ class Delivery(NamedTuple):
 
 
 class Deliveries:
-    """`waiting`: consumer -> what of its entries is still to be sent, and who makes it ready."""
+    """`again_s`: after so long it is tried again where too many wait for the thread."""
 
-    def __init__(self, connection: ConnectionPort, listener: ListenerPort) -> None:
-        self._connection, self._listener = connection, listener
+    def __init__(self, connection: ConnectionPort, listener: ListenerPort, again_s: float) -> None:
+        self._connection, self._listener, self._again_s = connection, listener, again_s
         self._waiting: dict[HandlePort, tuple[Delivery, asyncio.Task[None]]] = {}
+        """Consumer -> what of its entries is still to be sent, and who makes it ready."""
 
     def send(self, handle: HandlePort, given: Delivery) -> None:
         """Sends it, as far as it can be made ready at once."""
@@ -134,7 +133,7 @@ class Deliveries:
                 work = partial(for_pulsar, rest.run, ReadRoom(*ROOM), whole_first=True)
                 sent = self._converted(handle, rest, *await self._listener.converting.run(work, who=tenant))
             except Overloaded:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(self._again_s)
                 continue
             except Exception as error:  # it stays unacknowledged, and the consumer gets what lies behind it
                 report_error(error, "entries of Kafka's clients could not be made ready")

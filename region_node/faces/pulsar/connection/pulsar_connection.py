@@ -50,11 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.pulsar")
 
 PROTOCOL_VERSION = 21
-REQUESTS_MAX = 4096
-"""Requests that wait for their answer on one connection, producers and consumers included."""
-REQUEST_BYTES_MAX = 16 << 20
-"""Of those of more than LARGE_BYTES that wait: from there on nothing is read from the connection until half of it."""
 LARGE_BYTES = 16 << 10
+"""A request of more counts with its bytes while it waits."""
 _LARGE = "large requests"
 _BEGINNING = "requests that are not begun yet"
 _FRAME_ROOM = 10 << 10
@@ -81,11 +78,12 @@ class PulsarConnection(asyncio.Protocol):
 
     def __init__(self, listener: PulsarListener, *, link: bool, balanced: bool = False) -> None:
         self.listener, self.link = listener, link
+        self.limits = listener.settings.limits
         self.admission = Admission(self, balanced=balanced)
         self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
         self.producing = ConnectionProducers(self)
         self.consuming = Consuming(self)
-        self.deliveries = Deliveries(self, listener)
+        self.deliveries = Deliveries(self, listener, self.limits.conversion_again_s)
         self.watchers = TopicWatchers(self)
         self.identity = Identity(self)
         self.certificate: dict[str, Any] | None = None
@@ -443,11 +441,10 @@ class PulsarConnection(asyncio.Protocol):
 
     def takes(self, request_id: int) -> bool:
         """Whether one request more may wait; else the client is told."""
-        if self._requests < REQUESTS_MAX:
+        most = self.limits.requests_max
+        if self._requests < most:
             return True
-        self.send_error(
-            request_id, pb.TooManyRequests, f"more than {REQUESTS_MAX} requests are waiting on this connection"
-        )
+        self.send_error(request_id, pb.TooManyRequests, f"more than {most} requests are waiting on this connection")
         return False
 
     def answer(self, request: AnsweredCommand, work: Coroutine[Any, Any, None]) -> None:
@@ -459,7 +456,7 @@ class PulsarConnection(asyncio.Protocol):
             return
         large = size if (size := request.ByteSize()) > LARGE_BYTES else 0
         self._request_bytes += large
-        if self._request_bytes > REQUEST_BYTES_MAX:
+        if large and self._request_bytes > self.limits.request_bytes_max:
             self.hold_reading(True, _LARGE)
         self._starts.begin(self._answer(request.request_id, work, large))
 
@@ -477,7 +474,7 @@ class PulsarConnection(asyncio.Protocol):
             work.close()  # where it never began
             self._requests -= 1
             self._request_bytes -= large
-            if large and self._request_bytes <= REQUEST_BYTES_MAX // 2:
+            if large and self._request_bytes <= self.limits.request_bytes_max // 2:
                 self.hold_reading(False, _LARGE)
 
     # -- the sink of producers and consumers

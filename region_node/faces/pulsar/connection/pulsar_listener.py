@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl as tls
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from heliograph.model.errors import ConfigError
@@ -76,6 +76,28 @@ LinkFactory = Callable[[Callable[[Sequence[Buffer]], None], str], LinkFrames]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one connection may have at once. They are no operator's settings: no sane client comes near them."""
+
+    requests_max: int = 4096
+    """Requests that wait for their answer, producers and consumers included."""
+    request_bytes_max: int = 16 << 20
+    """Of those of more than LARGE_BYTES that wait: from there on nothing is read from the connection until half of
+    it.
+    """
+    clients_max: int = 50_000
+    """Producers and consumers."""
+    metadata_bytes_max: int = 16 << 20
+    """Of the producers, and of the consumers: what they say of themselves."""
+    unanswered_acks_max: int = 100_000
+    """So many acknowledgements that are not durable yet, and are to be answered, may wait; others are refused
+    meanwhile.
+    """
+    conversion_again_s: float = 1.0
+    """After so long it is tried again to convert entries of Kafka's clients where too many wait for the thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
     handshake_timeout_s: float = 10.0
     keep_alive_s: float = 30.0
@@ -97,6 +119,7 @@ class ListenerSettings:
     broker_entry_metadata: bool = False
     """Messages carry the broker's time and their index, for clients that understand it."""
     server_version: str = "Heliograph"
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     def __post_init__(self) -> None:
         if min(self.handshake_timeout_s, self.keep_alive_s) <= 0:

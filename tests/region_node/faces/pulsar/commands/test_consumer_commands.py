@@ -14,13 +14,13 @@ from heliograph.wire.kafka.entry_conversion import entry_of
 from heliograph.wire.kafka.record_batches import build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, FLAG_MARKER, Run
-from region_node.faces.pulsar.commands import consumer_commands, publishing
 from region_node.faces.pulsar.commands.consumer_commands import (
     ACK_IDS_MAX,
     ACK_SET_WORDS_MAX,
     ACK_WORDS_MAX,
     position_of,
 )
+from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
 from region_node.subscriptions.sticky_keys import key_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, settle, with_broker
@@ -172,11 +172,7 @@ def test_the_ack_sets_of_an_acknowledgement_are_bounded_together(caplog: pytest.
     with_broker(test)
 
 
-def test_where_too_many_acknowledgements_wait_others_are_refused_all_else_is_read_and_no_ids_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(consumer_commands, "UNANSWERED_ACKS_MAX", 20)
-
+def test_where_too_many_acknowledgements_wait_others_are_refused_all_else_is_read_and_no_ids_are_kept() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         await client.producer(1)
@@ -202,7 +198,7 @@ def test_where_too_many_acknowledgements_wait_others_are_refused_all_else_is_rea
         ((answer, _),) = await client.do(another)
         assert not answer.ackResponse.HasField("error")
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(unanswered_acks_max=20))
 
 
 def test_key_shared_over_frames() -> None:
@@ -533,9 +529,7 @@ def test_an_entry_that_no_client_can_be_given_stops_nobody(kind: int) -> None:
     with_broker(test)
 
 
-def test_what_consumers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "CONNECTION_METADATA_BYTES_MAX", 100_000)
-
+def test_what_consumers_say_of_themselves_is_bounded() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
 
@@ -559,4 +553,4 @@ def test_what_consumers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyP
         await settle()
         assert client.protocol.consuming.metadata_bytes == 0
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(metadata_bytes_max=100_000))

@@ -6,13 +6,11 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
-from region_node.faces.pulsar.commands import publishing
+from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
 from region_node.topics.producer_epochs import topic_epoch_key
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, settle, with_broker
@@ -450,9 +448,7 @@ def test_a_dead_connection_gives_its_producer_name_up() -> None:
     with_broker(test)
 
 
-def test_what_producers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "CONNECTION_METADATA_BYTES_MAX", 200_000)
-
+def test_what_producers_say_of_themselves_is_bounded() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
 
@@ -475,12 +471,10 @@ def test_what_producers_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyP
         await settle()
         assert client.protocol.producing.metadata_bytes == 0
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(metadata_bytes_max=200_000))
 
 
-def test_the_producers_and_consumers_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "CONNECTION_CLIENTS_MAX", 2)
-
+def test_the_producers_and_consumers_of_a_connection_are_bounded() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         await client.producer(1)
@@ -495,4 +489,4 @@ def test_the_producers_and_consumers_of_a_connection_are_bounded(monkeypatch: py
         await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=8))
         await client.producer(2)
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(clients_max=2))

@@ -14,7 +14,7 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from region_node.faces.pulsar.commands import topic_list_commands
 from region_node.faces.pulsar.commands.topic_list_commands import WATCHERS_MAX
-from region_node.topics.serving.topic_listing import topic_pattern, topics_hash
+from region_node.topics.serving.topic_listing import NAMES_AT_ONCE, topic_pattern, topics_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages, settle, with_broker
 
@@ -107,27 +107,28 @@ def test_a_watcher_gets_the_list_and_then_what_changes() -> None:
     with_broker(test)
 
 
-def test_what_changes_while_a_list_is_matched_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("region_node.topics.serving.topic_listing._SLICE", 1)
+def test_what_changes_while_a_list_is_matched_is_in_it() -> None:
+    count = 16 * NAMES_AT_ONCE
 
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        for n in range(20):
+        for n in range(count):
             await put(broker, f"a{n}")
         client.raw(watch(1) + watch(2) + frame(K.WATCH_TOPIC_LIST_CLOSE, request_id=7, watcher_id=2))
         for _ in range(100):
             await asyncio.sleep(0)
             if (namespace := broker.topics.lists._namespaces.get("public/default")) and namespace.names:
                 break
-        await put(broker, "a99")
+        await put(broker, "a-late")
         await broker.meta.delete(keys.managed_ledger(PREFIX + "a0"))
+        assert len(client.transport.written) == 1, "the list is still being matched"
         came = await client.news()
         assert [command.type for command, _ in came] == [K.SUCCESS, K.WATCH_TOPIC_LIST_SUCCESS]
-        left = [PREFIX + f"a{n}" for n in (*range(1, 20), 99)]
+        left = [*(PREFIX + f"a{n}" for n in range(1, count)), PREFIX + "a-late"]
         listed = came[1][0].watchTopicListSuccess
         assert set(listed.topic) == set(left) and listed.topics_hash == topics_hash(left)
-        await put(broker, "a100")
-        assert updates(await client.news()) == [(1, ["a100"], [])]
+        await put(broker, "a-later")
+        assert updates(await client.news()) == [(1, ["a-later"], [])]
 
     with_broker(test)
 

@@ -19,6 +19,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, Run
 from region_node.faces.pulsar.connection import deliveries
 from region_node.faces.pulsar.connection.deliveries import ROOM
+from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
 from tests.region_node.faces.pulsar.codec import frame
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, ids, kinds, messages, settle, with_broker
 
@@ -253,11 +254,10 @@ def test_of_a_batch_that_is_acknowledged_in_parts_the_rest_is_owed(thread: Threa
     with_broker(test)
 
 
-def test_where_too_many_wait_it_is_tried_again(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_too_many_wait_it_is_tried_again(thread: Thread) -> None:
     async def test(broker: Broker) -> None:
         client, has_room = await broker.client(), broker.listener.converting
         broker.listener.converting = Offload(waiting_max=0)
-        monkeypatch.setattr(deliveries, "AGAIN_S", 0)
         thread.go_on.set()
         await published(broker, LARGE)
         await client.subscribe(1, initialPosition=1)
@@ -265,4 +265,4 @@ def test_where_too_many_wait_it_is_tried_again(thread: Thread, monkeypatch: pyte
         broker.listener.converting = has_room
         assert len(await come(client, 1)) == 1
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(conversion_again_s=0))

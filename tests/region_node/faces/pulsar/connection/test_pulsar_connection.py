@@ -11,11 +11,11 @@ import pytest
 
 from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.faces import flow_control
+from region_node.faces.flow_control import BEGUN_AT_ONCE, CLOSED_AT_ONCE
 from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.commands.publishing import NO_REQUEST
 from region_node.faces.pulsar.connection import pulsar_connection
-from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
+from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits, TopicAddress
 from tests.region_node.faces.pulsar.codec import FIELDS, entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
 
@@ -57,8 +57,6 @@ def test_a_bad_frame_closes_this_connection_and_no_other(data: bytes) -> None:
 
 
 def test_large_requests_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulsar_connection, "REQUEST_BYTES_MAX", 100_000)
-
     async def test(broker: Broker) -> None:
         client, go = await broker.client(), asyncio.Event()
         get = broker.topics.get_for_client
@@ -85,7 +83,7 @@ def test_large_requests_that_wait_are_bounded_in_bytes(monkeypatch: pytest.Monke
         assert kinds(await client.news()) == [K.PRODUCER_SUCCESS] * 24
         assert client.transport.reading and client.protocol._request_bytes == 0
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(request_bytes_max=100_000))
 
 
 def test_http_learns_where_the_admin_port_is() -> None:
@@ -221,12 +219,12 @@ def test_a_broker_that_stood_still_does_not_blame_its_peers() -> None:
     with_broker(test)
 
 
-def test_those_that_come_late_together_are_closed_some_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_control, "CLOSED_AT_ONCE", 2)
+def test_those_that_come_late_together_are_closed_some_in_one_pass() -> None:
+    most = CLOSED_AT_ONCE
 
     async def test(broker: Broker) -> None:
         listener, client = broker.listener, await broker.client()
-        late = [Client(listener) for _ in range(5)]
+        late = [Client(listener) for _ in range(2 * most + 1)]
         listener._next_tick(broker.clock.now)
         for _ in range(2):
             broker.clock.now += listener._tick_s
@@ -235,14 +233,13 @@ def test_those_that_come_late_together_are_closed_some_in_one_pass(monkeypatch: 
         for _ in range(3):
             closed.append(sum(each.transport.closing for each in late))
             await asyncio.sleep(0)
-        assert closed == [2, 4, 5] and not client.transport.closing
+        assert closed == [most, 2 * most, 2 * most + 1] and not client.transport.closing
 
     with_broker(test)
 
 
 def test_requests_of_one_read_are_begun_some_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_control, "BEGUN_AT_ONCE", 2)
-    begun: list[int] = []
+    most, begun = BEGUN_AT_ONCE, list[int]()
 
     async def noted(self: Any, request_id: int, work: Any, large: int) -> None:
         begun.append(request_id)
@@ -251,49 +248,56 @@ def test_requests_of_one_read_are_begun_some_in_one_pass(monkeypatch: pytest.Mon
     async def test(broker: Broker) -> None:
         client = await broker.client()
         monkeypatch.setattr(pulsar_connection.PulsarConnection, "_answer", noted)
-        client.protocol.data_received(b"".join(frame(K.LOOKUP, topic="t", request_id=each) for each in range(5)))
+        count = 2 * most + 1
+        client.protocol.data_received(b"".join(frame(K.LOOKUP, topic="t", request_id=each) for each in range(count)))
         passes = []
         for _ in range(3):
             await asyncio.sleep(0)
-            passes.append(begun.copy())
-        assert passes == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+            passes.append(len(begun))
+        assert passes == [most, 2 * most, count] and begun == list(range(count))
 
     with_broker(test)
 
 
-def test_many_look_ups_of_one_read_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_look_ups_of_one_read_are_all_answered() -> None:
     """Clients have some thousand on their way: what is not begun yet does not count as what waits."""
-    monkeypatch.setattr(flow_control, "BEGUN_AT_ONCE", 2)
-    monkeypatch.setattr(pulsar_connection, "REQUESTS_MAX", 4)
+    count = 10 * BEGUN_AT_ONCE
 
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        answers = await client.do(b"".join(frame(K.LOOKUP, topic="t", request_id=each) for each in range(20)))
+        answers = await client.do(b"".join(frame(K.LOOKUP, topic="t", request_id=each) for each in range(count)))
         found = [answer.lookupTopicResponse for answer, _ in answers]
-        assert [(each.request_id, each.response) for each in found] == [(each, 1) for each in range(20)]
+        assert [(each.request_id, each.response) for each in found] == [(each, 1) for each in range(count)]
         assert not client.protocol._reading_held
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(requests_max=2 * BEGUN_AT_ONCE))
 
 
 def test_who_is_refused_for_too_many_requests_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept of what was refused: its id is free."""
 
     async def test(broker: Broker) -> None:
-        client = await broker.client()
+        client, go, lookup = await broker.client(), asyncio.Event(), broker.lookup.lookup
+
+        async def stuck(*about: Any) -> TopicAddress:
+            await go.wait()
+            return await lookup(*about)
+
+        monkeypatch.setattr(broker.lookup, "lookup", stuck)
+        assert not await client.do(frame(K.LOOKUP, topic="t", request_id=9))
         asked = (
             frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1),
             frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=2),
             frame(K.WATCH_TOPIC_LIST, namespace="public/default", topics_pattern=".*", watcher_id=1, request_id=3),
         )
-        monkeypatch.setattr(pulsar_connection, "REQUESTS_MAX", 0)
         refused = [(await client.do(each))[0][0].error for each in asked]
         assert [each.error for each in refused] == [pb.TooManyRequests] * 3
-        monkeypatch.setattr(pulsar_connection, "REQUESTS_MAX", 4096)
-        kinds = [(await client.do(each))[0][0].type for each in asked]
-        assert kinds == [K.PRODUCER_SUCCESS, K.SUCCESS, K.WATCH_TOPIC_LIST_SUCCESS]
+        go.set()
+        assert kinds(await client.news()) == [K.LOOKUP_RESPONSE]
+        answered = [(await client.do(each))[0][0].type for each in asked]
+        assert answered == [K.PRODUCER_SUCCESS, K.SUCCESS, K.WATCH_TOPIC_LIST_SUCCESS]
 
-    with_broker(test)
+    with_broker(test, limits=ConnectionLimits(requests_max=1))
 
 
 def test_lookup_partitions_topics() -> None:
