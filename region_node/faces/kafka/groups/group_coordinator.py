@@ -38,9 +38,9 @@ log = logging.getLogger("region_node.kafka")
 
 GROUPS = "/kafka/groups/"
 _GROUP_BYTES_MAX = 1 << 10
-_LOOKS = 2000
+LOOKS_A_TICK = 2000
 """Groups without members that one tick looks at."""
-_ENDS_AT_ONCE = 32
+ENDS_AT_ONCE = 32
 """Groups whose offsets, or which themselves, are deleted at once because nobody has used them: each is read for it."""
 
 
@@ -49,8 +49,10 @@ def group_key(group: str) -> str:
 
 
 class GroupCoordinator:
-    def __init__(self, broker: KafkaBroker) -> None:
-        self._broker = broker
+    """`looks_a_tick`: so many groups without members one tick looks at."""
+
+    def __init__(self, broker: KafkaBroker, *, looks_a_tick: int = LOOKS_A_TICK) -> None:
+        self._broker, self._looks_a_tick = broker, looks_a_tick
         self._held: dict[str, CoordinatedGroup] = {}
         self._unused = WeakValueDictionary[str, CoordinatedGroup]()
         self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
@@ -255,8 +257,8 @@ class GroupCoordinator:
         settings, now_ms = self._broker.settings, self._broker.expiry.wall_ms()
         if not self._round:
             self._round = list(self._held)
-        empty = [name for name in self._round[:_LOOKS] if name not in self._joined]
-        self._round = self._round[_LOOKS:]
+        empty = [name for name in self._round[: self._looks_a_tick] if name not in self._joined]
+        self._round = self._round[self._looks_a_tick :]
         for name in (*self._joined, *empty):
             held = self._held.get(name)
             if held is None:
@@ -269,7 +271,7 @@ class GroupCoordinator:
                 self._unused[name] = self._held.pop(name)
             elif self._broker.group_leadership.tick(held, self.now):
                 self._broker.tasks.spawn(self.settle(held))
-            elif name in self._ending or len(self._ending) >= _ENDS_AT_ONCE:
+            elif name in self._ending or len(self._ending) >= ENDS_AT_ONCE:
                 continue
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
                 before = now_ms - int(settings.offsets_retention_s * 1000)

@@ -67,9 +67,11 @@ async def made_ahead(
     *,
     who: Hashable = None,
     wanted: Callable[[], bool] | None = None,
+    within_s: float = CONVERTING_S,
 ) -> Ahead:
     """The batches of the large entries that hold `offset` or come behind it, as far as they fit. late: asked before
     each, whether what is ready shall go out. who: takes turns with others. wanted: whether somebody still waits.
+    within_s: what has waited so long for its turn is not made.
     """
     found: dict[int, bytes | CorruptData] = {}
     left, any_sent = max_bytes, False
@@ -98,9 +100,7 @@ async def made_ahead(
                 if late():
                     return Ahead(found, first)
                 try:
-                    made = await thread.run(
-                        partial(as_batch, part, count), who=who, within_s=CONVERTING_S, wanted=wanted
-                    )
+                    made = await thread.run(partial(as_batch, part, count), who=who, within_s=within_s, wanted=wanted)
                 except CorruptData as error:
                     found[first] = error
                     continue

@@ -41,7 +41,8 @@ log = logging.getLogger("region_node.kafka")
 PREFIX = "/kafka/sequences/"
 FORMAT = 1
 SNAPSHOT_BYTES = 64 << 20
-_SAVE_ABOVE = 8 << 20
+SAVE_ABOVE_BYTES = 8 << 20
+"""Where a partition has to read so much to open, it stores what it found."""
 _READ_BYTES = 4 << 20
 
 
@@ -59,7 +60,7 @@ class SequenceStore:
         self._since_bytes = 0
         self._saving = False
 
-    async def load(self) -> tuple[Sequences, Times]:
+    async def load(self, save_above_bytes: int = SAVE_ABOVE_BYTES) -> tuple[Sequences, Times]:
         """Raises what a read and the metadata raise."""
         found = Sequences()
         offset = await self._stored(found)
@@ -91,7 +92,7 @@ class SequenceStore:
             at = (pieces[-1][0], pieces[-1][1] + pieces[-1][2].count)
         times = times or Times(self._log.high_watermark)
         self._since_bytes = read_bytes
-        if read_bytes >= _SAVE_ABOVE:
+        if read_bytes >= save_above_bytes:
             await self._try_to_save(found, times)
         return found, times
 

@@ -56,18 +56,26 @@ class FetchSession:
 
 
 class FetchSessions:
-    """Holds one broker's incremental sessions; beyond `count_max`, or PARTITIONS_MAX in all, the longest unused goes
-    first. A session that is another role's is not known.
+    """Holds one broker's incremental sessions; beyond `count_max`, or `partitions_max` in all, the longest unused goes
+    first. A session that is another role's is not known. session_partitions_max: of one.
     """
 
-    def __init__(self, count_max: int, rng: Rng) -> None:
+    def __init__(
+        self,
+        count_max: int,
+        rng: Rng,
+        *,
+        partitions_max: int = PARTITIONS_MAX,
+        session_partitions_max: int = PARTITIONS_A_SESSION,
+    ) -> None:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._max, self._rng = count_max, rng
+        self._partitions_max, self._session_partitions_max = partitions_max, session_partitions_max
         self._partitions = 0
 
     def begin(self, owner: tuple[str, ...], by_id: bool, wanted: Wanted) -> FetchSession | None:
         """None: it wants so many partitions that its client is to name them each time."""
-        if len(wanted) > PARTITIONS_A_SESSION:
+        if len(wanted) > self._session_partitions_max:
             return None
         number = 0
         while number == 0 or number in self._sessions:
@@ -99,10 +107,10 @@ class FetchSessions:
             session.sent.pop(key, None)
         session.wanted.update(wanted)
         self._partitions += len(session.wanted) - before
-        if len(session.wanted) > PARTITIONS_A_SESSION:
+        if len(session.wanted) > self._session_partitions_max:
             self._drop(session.number)
             raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
-        while len(self._sessions) > self._max or self._partitions > PARTITIONS_MAX:
+        while len(self._sessions) > self._max or self._partitions > self._partitions_max:
             self._drop(next(iter(self._sessions)))
 
     def end(self, number: int, owner: tuple[str, ...]) -> None:

@@ -69,15 +69,15 @@ class Renewed(NamedTuple):
     batch: bytes
 
 
-def renewed(view: memoryview) -> Renewed | None:
-    """None: it has format 2. Raises CorruptData, Refused."""
+def renewed(view: memoryview, records_max: int = RECORDS_MAX) -> Renewed | None:
+    """None: it has format 2. Raises CorruptData, Refused: it has none, or more than `records_max`, records."""
     if format_of(view) == 2:
         return None
     records: list[Record] = []
     for record in old_records(view):
         records.append(record)
-        if len(records) > RECORDS_MAX:
-            raise Refused(Code.MESSAGE_TOO_LARGE, f"more than {RECORDS_MAX} records for a partition")
+        if len(records) > records_max:
+            raise Refused(Code.MESSAGE_TOO_LARGE, f"more than {records_max} records for a partition")
     if not records:
         raise Refused(Code.INVALID_RECORD, "no records for a partition")
     keyed = all(key is not None for _, key, _, _ in records)

@@ -10,11 +10,10 @@ import pytest
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups import group_coordinator
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
 from region_node.faces.kafka.groups.coordinated_group import owner_key
-from region_node.faces.kafka.groups.group_coordinator import group_key
+from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GroupCoordinator, group_key
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -191,6 +190,7 @@ def test_a_group_that_is_empty_for_long_goes_and_a_tick_looks_at_some(monkeypatc
 
     async def run(face: Face) -> None:
         coordinator, kept_s = face.broker.coordinator, face.broker.settings.offsets_retention_s
+        slow = GroupCoordinator(face.broker, looks_a_tick=2)
 
         async def left(name: str, since_s: float) -> None:
             held = await coordinator.held(name)
@@ -208,40 +208,44 @@ def test_a_group_that_is_empty_for_long_goes_and_a_tick_looks_at_some(monkeypatc
         assert sorted(coordinator._held) == ["other", "used", "young"]
         assert await face.meta.get(group_key("old")) is None and await face.meta.get(owner_key("old")) is None
         assert await face.meta.get(group_key("young")) is not None
-        monkeypatch.setattr(group_coordinator, "_LOOKS", 2)
+        for name in ("young", "used", "other"):
+            await slow.held(name)
         looked: list[str] = []
-        monkeypatch.setattr(coordinator, "place", lambda name: looked.append(name) or TopicName.parse("t"))
+        monkeypatch.setattr(slow, "place", lambda name: looked.append(name) or TopicName.parse("t"))
         for _ in range(4):
-            coordinator.tick()
+            slow.tick()
         assert sorted(looked) == sorted(["other", "used", "young"] * 2)
+        slow.close()
 
     with_face(run)
 
 
-def test_of_groups_that_nobody_uses_some_at_once_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_groups_that_nobody_uses_some_at_once_are_deleted() -> None:
+    most, first_ones = ENDS_AT_ONCE, {f"g{number:03}" for number in range(ENDS_AT_ONCE)}
+    others = {f"g{number:03}" for number in range(most, 2 * most + 1)}
+
     async def run(face: Face) -> None:
         coordinator, kept_s = face.broker.coordinator, face.broker.settings.offsets_retention_s
-        for number in range(5):
-            held = await coordinator.held(f"g{number}")
+        for name in sorted(first_ones | others):
+            held = await coordinator.held(name)
             held.group.changed = True
             await coordinator.settle(held)
             held.group.empty_since_ms = face.broker.expiry.wall_ms() - int(1000 * (kept_s + 1.0))
-        first = await coordinator.held("g0")
+        first = await coordinator.held("g000")
         first.version += 1  # another broker has coordinated it meanwhile
-        monkeypatch.setattr(group_coordinator, "_ENDS_AT_ONCE", 2)
         let = held_up(face.meta, "txn")
         for _ in range(3):
             coordinator.tick()
             await settle(10)
-        assert coordinator._ending == {"g0", "g1"}
+        assert coordinator._ending == first_ones
         let.set()
         await settle(10)
-        assert sorted(coordinator._held) == ["g2", "g3", "g4"] and await coordinator.held("g0") is not first
-        assert await face.meta.get(group_key("g0")) is not None
+        assert set(coordinator._held) == others and await coordinator.held("g000") is not first
+        assert await face.meta.get(group_key("g000")) is not None
         for _ in range(2):
             coordinator.tick()
             await settle(20)
-        assert not {"g2", "g3", "g4"} & set(coordinator._held)
+        assert not others & set(coordinator._held)
 
     with_face(run)
 
@@ -250,7 +254,7 @@ def test_a_tick_looks_at_each_group_that_has_members(monkeypatch: pytest.MonkeyP
     """Their leadership may have gone elsewhere, which they hear of within two ticks."""
 
     async def run(face: Face) -> None:
-        coordinator, looked = face.broker.coordinator, list[str]()
+        coordinator, looked = GroupCoordinator(face.broker, looks_a_tick=1), list[str]()
         for name in ("a", "b", "c", "d"):
             held = await coordinator.held(name)
             if name != "b":
@@ -259,7 +263,6 @@ def test_a_tick_looks_at_each_group_that_has_members(monkeypatch: pytest.MonkeyP
                 held.group.members["m"] = member
             held.group.changed = True
             await coordinator.settle(held)
-        monkeypatch.setattr(group_coordinator, "_LOOKS", 1)
         monkeypatch.setattr(coordinator, "place", lambda name: looked.append(name) or TopicName.parse("t"))
         for _ in range(4):
             coordinator.tick()
@@ -269,6 +272,7 @@ def test_a_tick_looks_at_each_group_that_has_members(monkeypatch: pytest.MonkeyP
         for _ in range(5):
             coordinator.tick()
         assert looked.count("a") == 2 and looked.count("b") == 1, "once more, so that nothing is kept of its leadership"
+        coordinator.close()
 
     with_face(run)
 

@@ -53,15 +53,15 @@ def test_what_has_waited_too_long_for_its_turn_or_whose_client_has_gone_is_not_m
 ) -> None:
     made = []
     monkeypatch.setattr(large_conversions, "as_batch", lambda part, count: made.append(part))
-    monkeypatch.setattr(large_conversions, "CONVERTING_S", 0)
 
     async def main() -> None:
         thread, go_on = Offload(), threading.Event()
         busy = asyncio.ensure_future(thread.run(lambda: go_on.wait(60)))
         await asyncio.sleep(0)
-        assert await made_ahead([run_of((BOMB, 2, 0))], 0, 1 << 30, thread, never) == Ahead({}, 0, full=True)
-        monkeypatch.setattr(large_conversions, "CONVERTING_S", 60)
-        gone = asyncio.ensure_future(made_ahead([run_of((BOMB, 2, 0))], 0, 1 << 30, thread, never, wanted=never))
+        late = await made_ahead([run_of((BOMB, 2, 0))], 0, 1 << 30, thread, never, within_s=0)
+        assert late == Ahead({}, 0, full=True)
+        ahead = made_ahead([run_of((BOMB, 2, 0))], 0, 1 << 30, thread, never, wanted=never, within_s=60)
+        gone = asyncio.ensure_future(ahead)
         await asyncio.sleep(0)
         go_on.set()
         assert await busy and await gone == Ahead({}, 0, full=True) and not made

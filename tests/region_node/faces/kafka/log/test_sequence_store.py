@@ -36,11 +36,10 @@ def test_a_partition_opens_however_many_producers_it_has(monkeypatch: pytest.Mon
         await create(Client(face.listener), "orders")
         log = await face.broker.log("orders", 0)
         with monkeypatch.context() as patched:
-            patched.setattr(sequence_store, "_SAVE_ABOVE", 0)
             patched.setattr(sequence_store, "Sequences", full)
             if away:
                 patched.setattr(face.meta, "txn", _gone)
-            found, _ = await log.store.load()
+            found, _ = await log.store.load(save_above_bytes=0)
         assert len(found) == PRODUCERS
         assert (await face.meta.get(key_of(log.topic.text)) is None) is away
         if not away:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,11 +19,12 @@ from heliograph.wire.kafka.entry_conversion import as_batch
 from heliograph.wire.kafka.message_codec import decode_fields
 from heliograph.wire.kafka.record_batches import build_batch, peek_batch
 from heliograph.wire.run import Run
-from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.log import large_conversions, partition_log
 from region_node.faces.kafka.log.large_conversions import LARGE_COUNT
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.produce_fetch import fetch
+from region_node.faces.kafka.produce_fetch.fetch import PARTITIONS_A_SESSION, FetchSessions
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
@@ -375,41 +377,49 @@ def test_a_session_is_known_to_the_role_alone_that_began_it() -> None:
     with_face(main)
 
 
-def test_a_session_has_a_bound_of_partitions_above_which_its_client_does_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fetch, "PARTITIONS_A_SESSION", 3)
-
+def test_a_session_has_a_bound_of_partitions_above_which_its_client_does_without() -> None:
     async def main(face: Face) -> None:
-        client = Client(face.listener)
-        answer = await client.ask("fetch", 11, in_session(0, 0, 0, 1, 2, 3))
+        client, most = Client(face.listener), PARTITIONS_A_SESSION
+        answer = await client.ask("fetch", 11, in_session(0, 0, *range(most + 1)))
         assert (answer["error_code"], answer["session_id"], len(face.broker.sessions)) == (0, 0, 0)
-        assert len(answer["responses"][0]["partitions"]) == 4
-        number = (await client.ask("fetch", 11, in_session(0, 0, 0, 1, 2)))["session_id"]
-        changed = await client.ask("fetch", 11, in_session(number, 1, 3, forgotten=(0,)))
-        assert (changed["error_code"], changed["session_id"]) == (0, number)
-        more = await client.ask("fetch", 11, in_session(number, 2, 4))
-        assert more["error_code"] == Code.FETCH_SESSION_ID_NOT_FOUND and not len(face.broker.sessions)
+        assert len(answer["responses"][0]["partitions"]) == most + 1
 
     with_face(main)
 
 
-def test_sessions_have_a_bound_of_partitions_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PARTITIONS_MAX", 5)
+def parts(*numbers: int) -> dict[Any, dict[str, Any]]:
+    return {("t", number): {} for number in numbers}
 
-    async def main(face: Face) -> None:
-        client = Client(face.listener)
-        first = (await client.ask("fetch", 11, in_session(0, 0, 0, 1)))["session_id"]
-        second = (await client.ask("fetch", 11, in_session(0, 0, 0, 1)))["session_id"]
-        assert (await client.ask("fetch", 11, in_session(first, 1)))["error_code"] == 0
-        await client.ask("fetch", 11, in_session(0, 0, 0, 1, 2))
-        answers = [await client.ask("fetch", 11, in_session(*each)) for each in ((first, 2), (second, 1))]
-        assert [answer["error_code"] for answer in answers] == [0, Code.FETCH_SESSION_ID_NOT_FOUND]
-        await client.ask("fetch", 11, in_session(first, -1))
-        await client.ask("fetch", 11, in_session(0, 0, 0, 1))
-        assert len(face.broker.sessions) == 2, "what an ended one had counts no more"
 
-    with_face(main)
+def test_a_session_ends_where_it_grows_beyond_the_bound() -> None:
+    sessions, ann = FetchSessions(1000, random.Random(1), session_partitions_max=3), ("ann",)
+    assert sessions.begin(ann, False, parts(0, 1, 2, 3)) is None and not len(sessions)
+    session = sessions.begin(ann, False, parts(0, 1, 2))
+    assert session is not None
+    sessions.change(session, parts(3), forgotten=[("t", 0)])
+    with pytest.raises(Refused) as refused:
+        sessions.change(session, parts(4))
+    assert refused.value.code == Code.FETCH_SESSION_ID_NOT_FOUND and not len(sessions)
+
+
+def test_sessions_have_a_bound_of_partitions_together() -> None:
+    sessions, ann = FetchSessions(1000, random.Random(1), partitions_max=5), ("ann",)
+
+    def begin(count: int) -> int:
+        made = sessions.begin(ann, False, parts(*range(count)))
+        assert made is not None
+        return made.number
+
+    first, second = begin(2), begin(2)
+    sessions.go_on(first, ann, 1, False)
+    begin(3)
+    sessions.go_on(first, ann, 2, False)
+    with pytest.raises(Refused) as refused:
+        sessions.go_on(second, ann, 1, False)
+    assert refused.value.code == Code.FETCH_SESSION_ID_NOT_FOUND
+    sessions.end(first, ann)
+    begin(2)
+    assert len(sessions) == 2, "what an ended one had counts no more"
 
 
 def test_partitions_that_are_refused_are_looked_at_with_pauses() -> None:

@@ -16,6 +16,7 @@ from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.runtime.compute_thread import Overloaded
 from heliograph.wire.kafka import record_batches
 from heliograph.wire.kafka.record_batches import (
+    EXPANDED_BYTES_MAX,
     HEADER,
     ReadRoom,
     Record,
@@ -25,8 +26,13 @@ from heliograph.wire.kafka.record_batches import (
     records_of,
 )
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.produce_fetch import opened_batches
-from region_node.faces.kafka.produce_fetch.opened_batches import check_keys, keys_known, open_batches, renewed
+from region_node.faces.kafka.produce_fetch.opened_batches import (
+    KEYS_AT_ONCE,
+    check_keys,
+    keys_known,
+    open_batches,
+    renewed,
+)
 
 
 class Thread:
@@ -87,13 +93,21 @@ def test_no_more_is_unpacked_than_a_set_may_hold(monkeypatch: pytest.MonkeyPatch
         return real(codec, data, limit)
 
     monkeypatch.setattr(record_batches, "decompress", noted)
-    monkeypatch.setattr(record_batches, "EXPANDED_BYTES_MAX", 1000)
-    size = len(old_message_set([(0, (0, None, bytes(300), ()))], 0, 0))
-    with pytest.raises(CorruptData, match="1000"):
-        renewed(memoryview(old_set([(0, None, bytes(300), ())], 4)))
-    assert most == [1000 - size * index for index in range(4)]
+    value = bytes(3 * EXPANDED_BYTES_MAX // 10)
+    size = len(old_message_set([(0, (0, None, value, ()))], 0, 0))
+    with pytest.raises(CorruptData, match=str(EXPANDED_BYTES_MAX)):
+        renewed(memoryview(old_set([(0, None, value, ())], 4)))
+    assert most == [EXPANDED_BYTES_MAX - size * index for index in range(4)]
     with pytest.raises(CorruptData, match="none"):
         renewed(memoryview(old_set([])))
+
+
+def test_a_set_has_a_bound_of_records() -> None:
+    records = [KEYLESS] * 1000
+    assert renewed(memoryview(old_set(records)), 1000) is not None
+    with pytest.raises(Refused) as refused:
+        renewed(memoryview(old_set(records)), 999)
+    assert refused.value.code == Code.MESSAGE_TOO_LARGE
 
 
 def test_what_no_log_takes_is_not_opened_and_the_rest_off_the_loop() -> None:
@@ -107,14 +121,15 @@ def test_what_no_log_takes_is_not_opened_and_the_rest_off_the_loop() -> None:
     assert parts[1]["renewed"].code == Code.REQUEST_TIMED_OUT, "clients send it again"
 
 
-def test_keys_are_looked_for_at_once_as_far_as_there_is_room_in_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_looked_for_at_once_as_far_as_there_is_room_in_a_request() -> None:
     thread: Any = Thread()
-    monkeypatch.setattr(opened_batches, "KEYS_AT_ONCE", (100_000, 300))
-    small, many = build_batch([KEYED] * 3), build_batch([KEYED] * 301)
-    bomb = build_batch([(1, b"k", bytes(1 << 17), ())], codec=1)
+    most_bytes, most = KEYS_AT_ONCE
+    small, many = build_batch([KEYED] * 3), build_batch([KEYED] * (most + 1))
+    bomb = build_batch([(1, b"k", bytes(most_bytes), ())], codec=1)
     assert len(bomb) < 10_000
-    request, parts = asked([small, build_batch([KEYED, KEYLESS]), build_batch([KEYED] * 290), small, small, bomb, many])
-    of, room = log(), ReadRoom(100_000, 300)
+    nearly = build_batch([KEYED] * (most - 10))
+    request, parts = asked([small, build_batch([KEYED, KEYLESS]), nearly, small, small, bomb, many])
+    of, room = log(), ReadRoom(*KEYS_AT_ONCE)
     assert [keys_known(of, request, part, room) for part in parts] == [True] * 4 + [False] * 3
     assert [part.get("keyed") for part in parts] == [True, False, True, True, None, None, None] and not thread.ran
     assert all(keys_known(log(False), request, part, room) for part in parts)
@@ -134,18 +149,17 @@ def test_a_head_that_says_few_offsets_of_many_records_is_not_believed() -> None:
     fields[6] = 0
     HEADER.pack_into(batch, 0, *fields)
     request, (part,) = asked([bytes(batch)])
-    assert not keys_known(log(), request, part, ReadRoom(*opened_batches.KEYS_AT_ONCE))
+    assert not keys_known(log(), request, part, ReadRoom(*KEYS_AT_ONCE))
     fields[12] = -5000
     HEADER.pack_into(batch, 0, *fields)
     request, (part,) = asked([bytes(batch)])
-    room = ReadRoom(*opened_batches.KEYS_AT_ONCE)
+    room = ReadRoom(*KEYS_AT_ONCE)
     assert keys_known(log(), request, part, room) and isinstance(part["keyed"], CorruptData)
-    assert room.items_left == opened_batches.KEYS_AT_ONCE[1]
+    assert room.items_left == KEYS_AT_ONCE[1]
 
 
-def test_many_batches_of_a_request_are_looked_into_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened_batches, "KEYS_AT_ONCE", (100_000, 300))
-    request, parts = asked([build_batch([KEYED] * 150)] * 10)
+def test_many_batches_of_a_request_are_looked_into_with_pauses() -> None:
+    request, parts = asked([build_batch([KEYED] * (KEYS_AT_ONCE[1] // 2))] * 10)
 
     async def body() -> int:
         turns = 0

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from heliograph.wire.kafka.record_batches import build_batch, old_message_set, sealed
+from heliograph.wire.kafka.record_batches import EXPANDED_BYTES_MAX, build_batch, old_message_set, sealed
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.produce_fetch import produce as produced_by
+from region_node.faces.kafka.produce_fetch.produce import PARTS_AT_ONCE
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -98,9 +99,9 @@ def test_a_batch_that_cannot_be_stored_closes_the_connection() -> None:
     with_face(run)
 
 
-def old_set(records: int) -> bytes:
+def old_set(records: int, each: bytes = b"v") -> bytes:
     """A compressed message set of format v0."""
-    inner = old_message_set([(n, (0, None, b"v", ())) for n in range(records)], 0, 0)
+    inner = old_message_set([(n, (0, None, each, ())) for n in range(records)], 0, 0)
     value = gzip.compress(inner, 9)
     body = struct.pack(">bb", 0, 1) + b"\xff" * 4 + struct.pack(">i", len(value)) + value
     return struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
@@ -119,16 +120,12 @@ def test_a_small_old_set_that_is_very_large_inside_is_refused(monkeypatch: pytes
         client = Client(face.listener)
         monkeypatch.setattr(face.broker.converting, "run", at_once)
         await create(client, "t")
-        for name, size, code in (
-            ("record_batches.EXPANDED_BYTES_MAX", 10_000, Code.CORRUPT_MESSAGE),
-            ("record_batches.EXPANDED_BYTES_MAX", 1 << 20, Code.NONE),
+        for sent, code in (
+            (old_set(4, bytes(EXPANDED_BYTES_MAX // 4)), Code.CORRUPT_MESSAGE),
+            (old_set(1000), Code.NONE),
         ):
-            monkeypatch.setattr(f"heliograph.wire.kafka.{name}", size)
-            answer = await client.ask("produce", 2, produced("t", old_set(1000)))
+            answer = await client.ask("produce", 2, produced("t", sent))
             assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
-        monkeypatch.setattr("region_node.faces.kafka.produce_fetch.opened_batches.RECORDS_MAX", 999)
-        answer = await client.ask("produce", 2, produced("t", old_set(1000)))
-        assert answer["responses"][0]["partition_responses"][0]["error_code"] == Code.MESSAGE_TOO_LARGE
         assert await stored(face, "t") == 1000
 
     with_face(run)
@@ -173,13 +170,12 @@ def test_very_many_partitions_are_refused_with_pauses(monkeypatch: pytest.Monkey
     async def run(face: Face) -> None:
         client = Client(face.listener)
         await create(client, "t")
-        parts = [{"index": index, "records": None} for index in range(25)]
-        fields = produced("t", b"") | {"topic_data": [{"name": "t", "partition_data": parts}]}
-        for most, wanted in ((10, 2), (25, 1), (26, 0)):
-            monkeypatch.setattr(produced_by, "PARTS_AT_ONCE", most)
+        for count, wanted in ((5 * PARTS_AT_ONCE // 2, 2), (PARTS_AT_ONCE, 1), (PARTS_AT_ONCE - 1, 0)):
+            parts = [{"index": index, "records": None} for index in range(count)]
+            fields = produced("t", b"") | {"topic_data": [{"name": "t", "partition_data": parts}]}
             answer = await client.ask("produce", 7, fields)
             codes = [row["error_code"] for row in answer["responses"][0]["partition_responses"]]
-            assert len(codes) == 25 and codes[0] == Code.INVALID_RECORD
+            assert len(codes) == count and codes[0] == Code.INVALID_RECORD
             assert pauses.pop() == wanted and not face.listener.budget.used
 
     monkeypatch.setattr(produced_by.ProduceRequest, "publish", counted)
