@@ -93,13 +93,13 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
         ) from error
 
 
-async def parsed(raw: Buffer, level: int = 0) -> Any:
+async def parsed(raw: Buffer, level: int = 0, *, piece_bytes: int = PIECE_BYTES, values_max: int = VALUES_MAX) -> Any:
     """What the JSON says, piece by piece where it is long: the parser lets nobody else go on. Raises ValueError,
     RecursionError.
     """
-    if len(raw) <= PIECE_BYTES:
+    if len(raw) <= piece_bytes:
         return json.loads(bytes(raw))
-    if level > _LEVELS_MAX or (not level and sum(map(bytes(raw).count, (b",", b"[", b"{"))) > VALUES_MAX):
+    if level > _LEVELS_MAX or (not level and sum(map(bytes(raw).count, (b",", b"[", b"{"))) > values_max):
         raise ValueError("it has too many values, or long ones too deep in it")
     parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str)
     if isinstance(parts, str):
@@ -108,7 +108,7 @@ async def parsed(raw: Buffer, level: int = 0) -> Any:
     found = []
     for part in parts.values() if isinstance(parts, dict) else parts:
         await pace.row()
-        found.append(await parsed(memoryview(part), level + 1))
+        found.append(await parsed(memoryview(part), level + 1, piece_bytes=piece_bytes, values_max=values_max))
     return dict(zip(parts, found, strict=True)) if isinstance(parts, dict) else found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -74,9 +74,13 @@ from region_node.runtime import request_ids
 log = logging.getLogger("region_node.admin.server")
 
 
+_SERVED: web.AppKey[Sequence[Route]] = web.AppKey("served", Sequence)
+"""The rows that a server answers by."""
+
+
 async def describe(admin: Admin, request: web.Request) -> Any:
     """This interface as an OpenAPI document."""
-    return openapi.document(ROUTES, admin.version)
+    return openapi.document(request.app[_SERVED], admin.version)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -153,9 +157,9 @@ NAME = "request_id"
 
 
 class AdminServer:
-    """One or more listeners over one application."""
+    """One or more listeners over one application. `routes`: the rows of its calls."""
 
-    def __init__(self, admin: Admin, limits: HttpLimits | None = None) -> None:
+    def __init__(self, admin: Admin, limits: HttpLimits | None = None, *, routes: Sequence[Route] = ROUTES) -> None:
         self._admin, self._limits = admin, limits or HttpLimits()
         self._rights = RouteRights()
         check = guard(
@@ -167,7 +171,8 @@ class AdminServer:
             is_own_name=admin.goes_by,
         )
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
-        self._rights.add(self._app.router, ROUTES, self._wrapped)
+        self._app[_SERVED] = routes
+        self._rights.add(self._app.router, routes, self._wrapped)
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(
             self._app,

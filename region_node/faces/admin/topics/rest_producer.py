@@ -19,6 +19,7 @@ import json
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, TypedDict, cast
 from urllib.parse import quote
 
@@ -46,18 +47,29 @@ from region_node.topics.admission import check_producer
 from region_node.topics.topic import Topic
 
 MESSAGES_MAX = COUNT_MAX
-RATE_WAIT_S = 5.0
-"""So long what is published waits for the rates of its topic."""
-MESSAGE_STEPS_MAX = 100_000
-"""So often a value of one message is held against a part of its AVRO schemas, some 0.2 s: by 15,000 nullable values."""
-REQUEST_STEPS_MAX = 1_000_000
-"""As MESSAGE_STEPS_MAX, of all messages of a request, some 2 s with pauses."""
 _STEPS_A_ROW = 32
 """So many steps take as long as a plain message (`RowPace`)."""
 _NAME = "rest"
 _INTEGERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q"}
 _FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
 Encode = Callable[[Any], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishLimits:
+    """What one request may take. They are no operator's settings: who needs more publishes with a client."""
+
+    rate_wait_s: float = 5.0
+    """So long what is published waits for the rates of its topic."""
+    message_steps_max: int = 100_000
+    """So often a value of one message is held against a part of its AVRO schemas, some 0.2 s: by 15,000 nullable
+    values.
+    """
+    request_steps_max: int = 1_000_000
+    """As message_steps_max, of all messages of a request, some 2 s with pauses."""
+
+
+_LIMITS = PublishLimits()
 
 
 class ProducerMessages(TypedDict):
@@ -67,8 +79,8 @@ class ProducerMessages(TypedDict):
     valueSchema: NotRequired[Any]
 
 
-async def produce(admin: Admin, request: web.Request, given: ProducerMessages) -> Any:
-    name, steps = admin.topic(request), _Steps()
+async def produce(admin: Admin, request: web.Request, given: ProducerMessages, limits: PublishLimits = _LIMITS) -> Any:
+    name, steps = admin.topic(request), _Steps(limits)
     count = admin.view.partitions(str(name))
     if "partition" in request.match_info:
         index = number(request.match_info["partition"], "partition")
@@ -142,7 +154,7 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps
     )
     results: list[dict[str, Any]] = []
     try:
-        for count, ledger, first in await _published(topic, run):
+        for count, ledger, first in await _published(topic, run, steps.limits.rate_wait_s):
             ids = [f"{ledger}:{first + i if ledger >= 0 else -1}:{name.partition}" for i in range(count)]
             results += [
                 {"messageId": one, "errorCode": 0, "errorMsg": "", "schemaVersion": version or 0} for one in ids
@@ -181,11 +193,11 @@ class _Waiting:
             self.let_go.set()
 
 
-async def _let_in(topic: Topic) -> None:
-    """Returns once the rates let something in. Raises RateExceeded where that takes longer than RATE_WAIT_S."""
+async def _let_in(topic: Topic, within_s: float) -> None:
+    """Returns once the rates let something in. Raises RateExceeded where that takes longer than `within_s`."""
     wait_s, waiting = 0.0, _Waiting()
     try:
-        async with asyncio.timeout(RATE_WAIT_S):
+        async with asyncio.timeout(within_s):
             while (gate := topic.publish_gate) is not None and (wait_s := gate.hold(waiting)) > 0:
                 await waiting.let_go.wait()
                 waiting.let_go.clear()
@@ -199,9 +211,9 @@ async def _let_in(topic: Topic) -> None:
             gate.leave(waiting)
 
 
-async def _published(topic: Topic, run: Run) -> Segments:
+async def _published(topic: Topic, run: Run, within_s: float) -> Segments:
     """Once it is durable. Raises RateExceeded, ProducerBusy, and what the append failed with."""
-    await _let_in(topic)
+    await _let_in(topic, within_s)
     topic.producers.check_shared()  # one may have taken it meanwhile
     done: asyncio.Future[Segments] = asyncio.get_running_loop().create_future()
 
@@ -275,13 +287,14 @@ class _Steps:
     are.
     """
 
-    def __init__(self) -> None:
-        self._of_message, self._left = 0, REQUEST_STEPS_MAX
+    def __init__(self, limits: PublishLimits) -> None:
+        self.limits = limits
+        self._of_message, self._left = 0, limits.request_steps_max
 
     def spend(self, steps: int) -> None:
         """Raises NotAllowed where there are too many of the message, or of the request."""
         self._of_message += steps
-        if self._of_message > min(MESSAGE_STEPS_MAX, self._left):
+        if self._of_message > min(self.limits.message_steps_max, self._left):
             raise NotAllowed(
                 "the AVRO payloads have too many values for a schema of so many branches and fields: publish fewer in "
                 "a request, or with a client"

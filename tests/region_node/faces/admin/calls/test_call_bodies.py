@@ -18,7 +18,6 @@ from region_node.faces.admin.calls.admin_context import MalformedRequest, text_b
 from region_node.faces.admin.calls.call_bodies import NOTHING, Given, MessageId, OnlyGiven, body_type, decoded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.dr import disaster_recovery
-from region_node.faces.admin.server import admin_server
 from region_node.faces.admin.server.admin_server import ROUTES, AdminServer
 from region_node.faces.admin.server.openapi import document
 from region_node.faces.admin.topics import bulk_reads
@@ -155,10 +154,9 @@ def test_the_description_shows_every_body() -> None:
     assert set(retention["responses"]) == {"204", "default"}, "it says nothing"
 
 
-def test_a_row_whose_body_has_no_type_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_whose_body_has_no_type_ends_the_start() -> None:
     async def handler(admin: Any, request: web.Request, given: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821
         """A slip."""
 
-    monkeypatch.setattr(admin_server, "ROUTES", (*ROUTES, Route("POST", "/a", CallAccess.SUPER, handler)))
     with pytest.raises(NameError, match="Unknown"):
-        AdminServer(ADMIN)
+        AdminServer(ADMIN, routes=(*ROUTES, Route("POST", "/a", CallAccess.SUPER, handler)))

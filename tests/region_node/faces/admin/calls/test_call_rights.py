@@ -14,8 +14,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.configuration.policy_table import POLICIES
 from region_node.faces.admin.calls.call_rights import PARAMETER, CallAccess, Handler, Route, RouteRights, Served
-from region_node.faces.admin.server import admin_server
-from region_node.faces.admin.server.admin_server import ROUTES, AdminServer
+from region_node.faces.admin.server.admin_server import ROUTES, AdminServer, describe
 from region_node.faces.admin.server.openapi import document
 from region_node.faces.admin.topics import bulk_reads
 from region_node.security.authorization.security_service import open_security
@@ -24,7 +23,11 @@ NS = "/admin/v2/namespaces/{tenant}/{namespace}"
 ADMIN = cast(
     Any,
     SimpleNamespace(
-        security=open_security(), authenticate_metrics=False, view=SimpleNamespace(tenant=None), goes_by=str.islower
+        security=open_security(),
+        authenticate_metrics=False,
+        view=SimpleNamespace(tenant=None),
+        goes_by=str.islower,
+        version="1",
     ),
 )
 
@@ -86,13 +89,10 @@ def test_the_right_is_that_of_the_row_that_answers() -> None:
         (Route("GET", "/openapi.json", CallAccess.SUPER, handler), ValueError),
     ],
 )
-def test_a_row_by_which_nobody_could_be_checked_ends_the_start(
-    row: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_by_which_nobody_could_be_checked_ends_the_start(row: Any, error: type[Exception]) -> None:
     AdminServer(ADMIN)
-    monkeypatch.setattr(admin_server, "ROUTES", (*ROUTES, row))
     with pytest.raises(error, match=r"says no right|wants|two rows"):
-        AdminServer(ADMIN)
+        AdminServer(ADMIN, routes=(*ROUTES, row))
 
 
 def test_a_route_without_a_row_ends_the_start_and_is_closed() -> None:
@@ -120,6 +120,12 @@ def test_the_description_says_whose_right_each_call_is() -> None:
         found = described[PARAMETER.sub(r"{\1}", row.path)]
         assert found["get" if row.method == "*" else row.method.lower()]["x-right"] == row.access.value
     assert sum(map(len, described.values())) == sum(4 if row.method == "*" else 1 for row in ROUTES)
+
+
+def test_a_server_describes_the_rows_that_it_was_given() -> None:
+    rows = (*(row for row in ROUTES if row.path == "/openapi.json"), Route("GET", "/a", CallAccess.SUPER, handler))
+    request = make_mocked_request("GET", "/openapi.json", app=AdminServer(ADMIN, routes=rows)._app)
+    assert set(asyncio.run(describe(ADMIN, request))["paths"]) == {"/openapi.json", "/a"}
 
 
 # -- what rows may say -------------------------------------------------------------------------------------------------

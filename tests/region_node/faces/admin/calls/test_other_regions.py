@@ -14,7 +14,6 @@ from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
-from region_node.faces.admin.calls import other_regions
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.other_regions import elsewhere, parsed
 from region_node.faces.admin.server import console_server
@@ -129,8 +128,7 @@ def test_a_proxy_says_there_too_for_whom_it_speaks() -> None:
     assert heard[ORIGINAL] == "alice" and "X-Other" not in heard
 
 
-def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_regions, "ANSWER_BYTES_MAX", 1 << 20)
+def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound() -> None:
     sent = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -150,7 +148,7 @@ def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound(monkeyp
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        with pytest.raises(MetadataUnavailable, match="more than 1 MiB: ask it there for /heliograph/v1/status"):
+        with pytest.raises(MetadataUnavailable, match="more than 16 MiB: ask it there for /heliograph/v1/status"):
             await by_handler(admin_of(f"http://127.0.0.1:{port}"), {})
         await runner.cleanup()
 
@@ -159,13 +157,13 @@ def test_an_answer_that_does_not_end_takes_no_more_memory_than_its_bound(monkeyp
 
 
 @pytest.mark.parametrize("long", [False, True])
-def test_a_long_answer_is_parsed_piece_by_piece(long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_regions, "PIECE_BYTES", 200 if long else 1 << 30)
+def test_a_long_answer_is_parsed_piece_by_piece(long: bool) -> None:
+    piece_bytes = 200 if long else 1 << 30
     topics = {f"t{number}": {"entries": number, "regions": ["eu", None, 1.5], "é": "x"} for number in range(1000)}
     given = {"topics": topics, "missing": [f"m{number}" for number in range(1000)], "text": "y" * 300, "empty": {}}
 
     async def main() -> None:
-        parsing, turns = asyncio.ensure_future(parsed(json.dumps(given).encode())), 0
+        parsing, turns = asyncio.ensure_future(parsed(json.dumps(given).encode(), piece_bytes=piece_bytes)), 0
         while not parsing.done():
             await asyncio.sleep(0)
             turns += 1
@@ -176,8 +174,6 @@ def test_a_long_answer_is_parsed_piece_by_piece(long: bool, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("text", ["[" + "[]," * 1000 + "[]]", "[" * 20 + '"' + "x" * 500 + '"' + "]" * 20, "[1," * 300])
-def test_an_answer_of_too_many_values_or_none_at_all_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_regions, "PIECE_BYTES", 200)
-    monkeypatch.setattr(other_regions, "VALUES_MAX", 1000)
+def test_an_answer_of_too_many_values_or_none_at_all_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        asyncio.run(parsed(text.encode()))
+        asyncio.run(parsed(text.encode(), piece_bytes=200, values_max=1000))

@@ -20,7 +20,7 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.faces.admin.calls.admin_context import MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.call_bodies import decoded
 from region_node.faces.admin.topics import rest_producer
-from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, produce
+from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, PublishLimits, produce
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.schemas.schema_checks import AT_ONCE_BYTES
 from region_node.subscriptions.sticky_keys import key_hash
@@ -64,9 +64,12 @@ class Request(dict[str, Any]):
         return json.dumps(self.given).encode()
 
 
-async def post(admin: Admin, messages: Any, partition: str | None = None, **more: Any) -> Any:
+async def post(
+    admin: Admin, messages: Any, partition: str | None = None, limits: PublishLimits | None = None, **more: Any
+) -> Any:
     request = cast(web.Request, Request({"messages": messages, **more}, partition))
-    return await produce(admin, request, await decoded(request, ProducerMessages))
+    given = await decoded(request, ProducerMessages)
+    return await produce(cast(Any, admin), request, given, limits or PublishLimits())
 
 
 def texts(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -115,7 +118,7 @@ def test_a_topic_that_clients_may_not_make_is_not_made() -> None:
     with_broker(test)
 
 
-def test_what_is_published_waits_for_the_rates_of_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_published_waits_for_the_rates_of_its_topic() -> None:
     async def test(broker: Broker) -> None:
         rate = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
         broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"publishRate": rate}))
@@ -131,8 +134,7 @@ def test_what_is_published_waits_for_the_rates_of_its_topic(monkeypatch: pytest.
             await settle()
             assert len(entries(broker)) == count, "the next one waits for what this one has used up"
         assert all(one.done() for one in posting)
-        monkeypatch.setattr(rest_producer, "RATE_WAIT_S", 0)
-        answer = await post(admin, texts(2))
+        answer = await post(admin, texts(2), limits=PublishLimits(rate_wait_s=0))
         assert [row["errorCode"] for row in answer["messagePublishResults"]] == [2, 2]
         assert "publish rate" in answer["messagePublishResults"][0]["errorMsg"] and len(entries(broker)) == 90
         assert admin.usage.of("public").messages_in == 90 and not gate._held
@@ -376,28 +378,29 @@ def test_avro_payloads_are_written_as_by_avro_itself() -> None:
     value = {"u": "S3", "m": {"a": "b"}, "n": {"u": 7, "m": {}, "n": None}}
     out = io.BytesIO()
     avro.io.DatumWriter(avro.schema.parse(definition)).write(value, avro.io.BinaryEncoder(out))
-    encode = rest_producer._avro(definition, rest_producer._Steps())
+    encode = rest_producer._avro(definition, rest_producer._Steps(PublishLimits()))
     assert encode(value) == encode(json.dumps(value)) == out.getvalue()
     for wrong in ({}, {**value, "u": "S9"}, {**value, "x": 1}, {**value, "n": {**value, "m": 7}}):
         with pytest.raises(MalformedRequest, match="does not fit"):
             encode(wrong)
 
 
-def test_all_partitions_of_a_request_have_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_partitions_of_a_request_have_one_bound() -> None:
+    limits = PublishLimits(request_steps_max=3000)
+
     async def test(broker: Broker) -> None:
-        monkeypatch.setattr(rest_producer, "REQUEST_STEPS_MAX", 3000)
         broker.view.counts[TOPIC] = 4
         schema = {"type": "AVRO", "schema": json.dumps({"type": "array", "items": avro_kinds()})}
-        await post(Admin(broker), [{"payload": [1] * 30}] * 4, valueSchema=schema)
+        await post(Admin(broker), [{"payload": [1] * 30}] * 4, limits=limits, valueSchema=schema)
         before = sum(len(entries(broker, f"{TOPIC}-partition-{index}")) for index in range(4))
-        answer = await post(Admin(broker), [{"payload": [1] * 40}] * 4, valueSchema=schema)
+        answer = await post(Admin(broker), [{"payload": [1] * 40}] * 4, limits=limits, valueSchema=schema)
         results = answer["messagePublishResults"]
         published = sum(row["errorCode"] == 0 for row in results)
         assert 0 < published < 4, "what went to one partition is told, though another one takes no more"
         assert sum(len(entries(broker, f"{TOPIC}-partition-{index}")) for index in range(4)) == before + published
         assert all("publish fewer in a request" in row["errorMsg"] for row in results[published:])
         with pytest.raises(NotAllowed, match="publish fewer in a request"):
-            await post(Admin(broker), [{"payload": [1] * 400}] * 4, valueSchema=schema)
+            await post(Admin(broker), [{"payload": [1] * 400}] * 4, limits=limits, valueSchema=schema)
         assert sum(len(entries(broker, f"{TOPIC}-partition-{index}")) for index in range(4)) == before + published
 
     with_broker(test)
@@ -431,19 +434,19 @@ FIELDS = [{"name": f"f{n}", "type": ["null", "int"]} for n in range(5)]
 def test_items_times_branches_of_avro_payloads_are_bounded(
     kinds: Any, item: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limits = PublishLimits(message_steps_max=4000, request_steps_max=20_000)
+
     async def test(broker: Broker) -> None:
-        monkeypatch.setattr(rest_producer, "MESSAGE_STEPS_MAX", 4000)
-        monkeypatch.setattr(rest_producer, "REQUEST_STEPS_MAX", 20_000)
         held = list[int]()
         for one in (avro.schema.EnumSchema, avro.schema.PrimitiveSchema):
             validate = one.validate
             monkeypatch.setattr(one, "validate", lambda *given, v=validate: held.append(1) or v(*given))
         schema = {"type": "AVRO", "schema": json.dumps({"type": "array", "items": kinds})}
-        await post(Admin(broker), [{"payload": [item] * 50}] * 5, valueSchema=schema)
+        await post(Admin(broker), [{"payload": [item] * 50}] * 5, limits=limits, valueSchema=schema)
         for messages, bound in (([{"payload": [item] * 2000}], 4000), ([{"payload": [item] * 50}] * 50, 20_000)):
             held.clear()
             with pytest.raises(NotAllowed, match="publish fewer in a request, or with a client"):
-                await post(Admin(broker), messages, valueSchema=schema)
+                await post(Admin(broker), messages, limits=limits, valueSchema=schema)
             assert len(held) <= bound
 
     with_broker(test)
