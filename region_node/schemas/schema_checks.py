@@ -3,8 +3,8 @@
 Is: small schemas at once; larger ones in a process beside this one, which is made when it is first needed, one for the
 broker. Isn't: a rule (`schema_definition`, `compatibility`).
 Invariants: no schema takes the event loop more than some tens of milliseconds; one that takes the process longer than
-TIMEOUT_S is refused for UNANSWERED_KEPT_S, and the process is killed, and made anew for the next one;
-the same question is asked there once; tenants take turns.
+`timeout_s` is refused for `unanswered_kept_s`, and the process is killed, and made anew for the next one; the same
+question is asked there once; tenants take turns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import accumulate
 
 import msgpack
@@ -38,16 +39,6 @@ from region_node.schemas.schema_worker import CHECKS, FINE, INCOMPATIBLE, READY,
 
 log = logging.getLogger("region_node.schemas")
 
-TIMEOUT_S = 10.0
-"""Of one question."""
-UNANSWERED_KEPT_S = 60.0
-"""So long a question that the process did not answer, as it took too long or died, is refused without being asked
-again. It may be that the machine stood still: then nothing is wrong with the schema.
-"""
-WAITING_MAX = 8
-"""So many different questions of one tenant wait for the process."""
-WAITING_BYTES_MAX = 64 << 20
-"""Of all that wait of one tenant, those with the same question too: each holds up to 8 MiB."""
 AT_ONCE_BYTES = 16 << 10
 """A definition that is not larger, nor nested deeper than NESTING_AT_ONCE, is parsed at once: up to some 20 ms."""
 NESTING_AT_ONCE = 100
@@ -70,11 +61,27 @@ _PARSED = AVRO_DEFINED | {KEY_VALUE, PROTOBUF_NATIVE}
 _BRACKETS, _STEPS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[][{}]', re.S), {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaCheckLimits:
+    """What the process may take for one question, and tenants of it. They are no operator's settings."""
+
+    timeout_s: float = 10.0
+    """Of one question."""
+    unanswered_kept_s: float = 60.0
+    """So long a question that the process did not answer, as it took too long or died, is refused without being asked
+    again. It may be that the machine stood still: then nothing is wrong with the schema.
+    """
+    waiting_max: int = 8
+    """So many different questions of one tenant wait for the process."""
+    waiting_bytes_max: int = 64 << 20
+    """Of all that wait of one tenant, those with the same question too: each holds up to 8 MiB."""
+
+
 class SchemaChecks:
     """`close` ends the process; it ends with this one, too."""
 
-    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
-        self._command = command
+    def __init__(self, command: Sequence[str] = _COMMAND, limits: SchemaCheckLimits | None = None) -> None:
+        self._command, self._limits = command, limits or SchemaCheckLimits()
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self._waiting: dict[str, _Waiting] = {}
@@ -111,7 +118,7 @@ class SchemaChecks:
             async with self._beside_others(tenant, key, size):
                 found = self._answers.pop(key, None) or await self._answer(question(check, schema, compared, strategy))
                 if found[0] == _UNANSWERED:
-                    asyncio.get_running_loop().call_later(UNANSWERED_KEPT_S, self._answers.pop, key, None)
+                    asyncio.get_running_loop().call_later(self._limits.unanswered_kept_s, self._answers.pop, key, None)
         self._answers[key] = found
         if len(self._answers) > _ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -124,9 +131,10 @@ class SchemaChecks:
         """One question of each tenant at a time waits with those of the others, and of those that are the same one;
         who has waited for that looks for its answer. Raises MetadataUnavailable.
         """
-        own = self._waiting.setdefault(tenant, _Waiting())
+        own, limits = self._waiting.setdefault(tenant, _Waiting()), self._limits
         same, count = own.questions.get(key, (asyncio.Lock(), 0))
-        if len(own.questions) + (not count) > WAITING_MAX or (own.size and own.size + size > WAITING_BYTES_MAX):
+        too_large = own.size and own.size + size > limits.waiting_bytes_max
+        if len(own.questions) + (not count) > limits.waiting_max or too_large:
             waiting = sum(each for _, each in own.questions.values())
             raise MetadataUnavailable(
                 f"{waiting} large schemas of {tenant} wait to be checked at this broker: try again"
@@ -156,7 +164,7 @@ class SchemaChecks:
         whole = False
         try:
             process = await self._started()
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(self._limits.timeout_s):
                 assert process.stdin is not None and process.stdout is not None
                 process.stdin.write(asked)
                 await process.stdin.drain()
@@ -168,7 +176,7 @@ class SchemaChecks:
             log.warning("schema.too_costly", extra={"bytes": len(asked)})
             return (
                 _UNANSWERED,
-                f"the schema took longer than {TIMEOUT_S:g} s to be checked: make it smaller, or split it",
+                f"the schema took longer than {self._limits.timeout_s:g} s to be checked: make it smaller, or split it",
             )
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             if self._process is not process:

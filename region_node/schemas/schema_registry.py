@@ -49,10 +49,12 @@ class Version:
 
 
 class SchemaRegistry:
-    """`region`: this region's number, 1 or more."""
+    """`region`: this region's number, 1 or more. `bytes_max`: of all versions of a topic's schema."""
 
-    def __init__(self, meta: MetadataStore, region: Callable[[], int], clock: Clock) -> None:
-        self._meta, self._region, self._clock = meta, region, clock
+    def __init__(
+        self, meta: MetadataStore, region: Callable[[], int], clock: Clock, *, bytes_max: int = BYTES_MAX
+    ) -> None:
+        self._meta, self._region, self._clock, self._bytes_max = meta, region, clock, bytes_max
         self.counts, self.checks = SchemaCounts(clock), SchemaChecks()
         self.on_new: Callable[[TopicName], None] | None = None
         """Called with each version that is stored by way of this object."""
@@ -92,10 +94,10 @@ class SchemaRegistry:
                     "often"
                 )
             size = schema.size_bytes + sum(each.size_bytes for _, each in alive)
-            if size > BYTES_MAX:
+            if size > self._bytes_max:
                 raise NotAllowed(
-                    f"{topic} would have {size:,} bytes of schemas, and may have {BYTES_MAX:,}; delete them, or find "
-                    "out who changes it so often"
+                    f"{topic} would have {size:,} bytes of schemas, and may have {self._bytes_max:,}; delete them, or "
+                    "find out who changes it so often"
                 )
             number = self._next(every)
             try:

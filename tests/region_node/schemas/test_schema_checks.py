@@ -17,7 +17,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import SystemClock
 from region_node.schemas import schema_checks, schema_worker
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.schema_checks import AT_ONCE_BYTES, NESTING_AT_ONCE, SchemaChecks
+from region_node.schemas.schema_checks import AT_ONCE_BYTES, NESTING_AT_ONCE, SchemaCheckLimits, SchemaChecks
 from region_node.schemas.schema_definition import InvalidSchema, Schema
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.schemas.schema_worker import READY
@@ -38,9 +38,13 @@ NEVER = ("/nowhere/to/be/found",)
 TOPIC = TopicName.parse("persistent://public/default/t")
 
 
-def with_checks(command: Sequence[str], test: Callable[[SchemaChecks], Coroutine[Any, Any, None]]) -> None:
+def with_checks(
+    command: Sequence[str],
+    test: Callable[[SchemaChecks], Coroutine[Any, Any, None]],
+    limits: SchemaCheckLimits | None = None,
+) -> None:
     async def main() -> None:
-        checks = SchemaChecks(command)
+        checks = SchemaChecks(command, limits)
         try:
             await test(checks)
         finally:
@@ -130,8 +134,7 @@ def test_large_ones_are_checked_in_one_process_and_each_question_once() -> None:
     with_checks(schema_checks._COMMAND, test)
 
 
-def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_checks, "TIMEOUT_S", 0.05)
+def test_who_takes_too_long_is_refused_and_the_process_is_made_anew() -> None:
     made: list[int] = []
 
     async def test(checks: SchemaChecks) -> None:
@@ -148,11 +151,12 @@ def test_who_takes_too_long_is_refused_and_the_process_is_made_anew(monkeypatch:
                 await checks.definition("t", schema)
             assert checks._process is None
 
-    with_checks(SLEEPS, test)
+    with_checks(SLEEPS, test, SchemaCheckLimits(timeout_s=0.05))
     assert len(set(made)) == len(made) == 2, "the same one again is not tried again"
 
 
-def test_what_took_too_long_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kept_s", "count"), ((60.0, 1), (0.0, 2)))
+def test_what_took_too_long_is_asked_again_after_a_while(kept_s: float, count: int) -> None:
     async def test(checks: SchemaChecks) -> None:
         asked = list[int]()
 
@@ -161,14 +165,13 @@ def test_what_took_too_long_is_asked_again_after_a_while(monkeypatch: pytest.Mon
             raise TimeoutError
 
         checks._started = stands_still  # type: ignore[method-assign]
-        for schema, kept_s, count in ((LARGE, 60.0, 1), (LARGE, 60.0, 1), (WIDER, 0.0, 2), (WIDER, 0.0, 3)):
-            monkeypatch.setattr(schema_checks, "UNANSWERED_KEPT_S", kept_s)
+        for _ in range(2):
             with pytest.raises(InvalidSchema, match="took longer than"):
-                await checks.definition("t", schema)
+                await checks.definition("t", LARGE)
             await settle()
-            assert len(asked) == count
+        assert len(asked) == count
 
-    with_checks(NEVER, test)
+    with_checks(NEVER, test, SchemaCheckLimits(unanswered_kept_s=kept_s))
 
 
 @pytest.mark.parametrize("text", (SAYS_READY + "os.read(0, 9)", SAYS_READY + "os.abort()"))
@@ -202,9 +205,7 @@ def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert msgpack.unpackb(found)[0] == schema_worker.INVALID
 
 
-def test_who_gives_up_leaves_no_process_behind_and_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_checks, "WAITING_MAX", 2)
-
+def test_who_gives_up_leaves_no_process_behind_and_only_so_many_wait() -> None:
     async def test(checks: SchemaChecks) -> None:
         began, started = asyncio.Event(), checks._started
 
@@ -224,7 +225,7 @@ def test_who_gives_up_leaves_no_process_behind_and_only_so_many_wait(monkeypatch
         await asyncio.gather(*asking, return_exceptions=True)
         assert process.returncode is not None and checks._process is None and not checks._waiting
 
-    with_checks(SLEEPS, test)
+    with_checks(SLEEPS, test, SchemaCheckLimits(waiting_max=2))
 
 
 def test_what_a_topic_has_already_is_not_checked_again() -> None:
@@ -243,9 +244,7 @@ def test_what_a_topic_has_already_is_not_checked_again() -> None:
     asyncio.run(main())
 
 
-def test_only_different_questions_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_checks, "WAITING_BYTES_MAX", 50 * LARGE.size_bytes)
-
+def test_only_different_questions_count() -> None:
     async def test(checks: SchemaChecks) -> None:
         asked, go_on = list[bytes](), asyncio.Event()
 
@@ -266,7 +265,7 @@ def test_only_different_questions_count(monkeypatch: pytest.MonkeyPatch) -> None
         await asyncio.gather(*asking[1:])
         assert len(asked) == 2 and not checks._waiting
 
-    with_checks(NEVER, test)
+    with_checks(NEVER, test, SchemaCheckLimits(waiting_bytes_max=50 * LARGE.size_bytes))
 
 
 def test_tenants_take_turns() -> None:

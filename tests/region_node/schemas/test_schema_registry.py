@@ -108,11 +108,11 @@ def test_a_deletion_hides_what_was_and_no_number_comes_again() -> None:
     run(test())
 
 
-def test_the_versions_of_a_topic_have_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_versions_of_a_topic_have_a_bound_of_bytes() -> None:
     async def test() -> None:
-        schemas = registry(KvMachine())
         first, second = avro(INT), avro(INT, name="S")
-        monkeypatch.setattr(schema_registry, "BYTES_MAX", first.size_bytes + second.size_bytes - 1)
+        most = first.size_bytes + second.size_bytes - 1
+        schemas = SchemaRegistry(EmbeddedStore(KvMachine()), lambda: 1, SystemClock(), bytes_max=most)
         await schemas.get_or_create(BASE, first, "ALWAYS_COMPATIBLE")
         with pytest.raises(NotAllowed, match=r"would have .* bytes of schemas"):
             await schemas.get_or_create(BASE, second, "ALWAYS_COMPATIBLE")

@@ -8,8 +8,7 @@ import pytest
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
 from heliograph.model.topic_names import TopicName
-from region_node.topics.policies import auto_creation
-from region_node.topics.policies.auto_creation import TooManyTopics
+from region_node.topics.policies.auto_creation import PARTITIONS_OF_NAMESPACE_MAX, TooManyTopics
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, with_broker
 
 NAME = TopicName.parse(TOPIC)
@@ -77,12 +76,10 @@ def test_a_client_declares_no_more_partitions_than_there_is_room_for() -> None:
     with_broker(test)
 
 
-def test_a_namespace_has_a_bound_of_partitions_without_any_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto_creation, "PARTITIONS_OF_NAMESPACE_MAX", 10)
-
+def test_a_namespace_has_a_bound_of_partitions_without_any_quota() -> None:
     async def test(broker: Broker) -> None:
         for domain in ("persistent", "non-persistent"):
-            broker.view.counts[f"{domain}://public/default/parted"] = 4
+            broker.view.counts[f"{domain}://public/default/parted"] = PARTITIONS_OF_NAMESPACE_MAX // 2 - 1
         await broker.topics.creation.check_room(NAME, 2)
         with pytest.raises(TooManyTopics, match="delete partitioned topics"):
             await broker.topics.creation.check_room(NAME, 3)
@@ -91,16 +88,14 @@ def test_a_namespace_has_a_bound_of_partitions_without_any_quota(monkeypatch: py
 
 
 @pytest.mark.parametrize("of", ["tenant", "namespace", "nobody"])
-def test_who_declares_partitions_at_once_finds_the_room_that_others_have_taken(
-    of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_declares_partitions_at_once_finds_the_room_that_others_have_taken(of: str) -> None:
     async def test(broker: Broker) -> None:
         if of == "tenant":
             broker.view.quotas["public"] = TenantQuota(max_topics=10)
         elif of == "namespace":
             broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"maxTopics": 10}))
         else:
-            monkeypatch.setattr(auto_creation, "PARTITIONS_OF_NAMESPACE_MAX", 10)
+            broker.view.counts["persistent://public/default/many"] = PARTITIONS_OF_NAMESPACE_MAX - 10
         creation, stored = broker.topics.creation, asyncio.Event()
         broker.view.counts[TOPIC] = 2
 

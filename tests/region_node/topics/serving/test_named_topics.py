@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.tenancy import bundle_quotas, namespace_backlogs, namespaces
 from region_node.faces.admin.topics import topics
-from region_node.schemas import schema_registry
+from region_node.schemas.schema_registry import AHEAD_MAX
 from region_node.topics.serving.named_topics import joined
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
 from tests.region_node.schemas.definitions import INT, OPTIONAL, avro
@@ -41,13 +42,15 @@ def test_a_topic_that_nobody_could_make_gets_no_schema() -> None:
     with_broker(test)
 
 
-def test_schemas_ahead_of_their_topics_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_registry, "AHEAD_MAX", 2)
-
+def test_schemas_ahead_of_their_topics_have_a_bound() -> None:
     async def test(broker: Broker) -> None:
         topics = broker.topics
-        for number in range(2):
-            await topics.new_schema(TopicName.parse(f"{TOPIC}{number}"), avro(INT))
+        await topics.new_schema(TopicName.parse(f"{TOPIC}0"), avro(INT))
+        ((prefix, _),) = [key.rsplit("/", 1) for key, *_ in await broker.meta.range("/schemas/", "/schemas0")]
+        for start in range(2, AHEAD_MAX, 1000):  # as many of other topics, but one
+            numbers = range(start, min(start + 1000, AHEAD_MAX))
+            await broker.meta.txn([Put(f"{prefix}{number}/{0:016x}", b"") for number in numbers])
+        await topics.new_schema(TopicName.parse(f"{TOPIC}1"), avro(INT))
         with pytest.raises(NotAllowed, match="create the topic first"):
             await topics.new_schema(NAME, avro(INT))
         await topics.get(TOPIC, create=True)
