@@ -26,13 +26,16 @@ log = logging.getLogger("region_node.audit")
 KEPT = 1000
 _VALUE_CHARS = 2000
 """Of each value: a line of the log has room for all of them."""
-_KEPT_CHARS = 8 << 20
+KEPT_CHARS = 8 << 20
+"""Of all records that stay here, as JSON."""
 _UNREADABLE = "unreadable"
 
 
 class AuditLog:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    """`kept_chars`: so many of the newest records stay here at most, as JSON."""
+
+    def __init__(self, clock: Clock, *, kept_chars: int = KEPT_CHARS) -> None:
+        self._clock, self._kept_chars = clock, kept_chars
         self._newest: deque[str] = deque()
         """As JSON: so their size is known."""
         self._chars = 0
@@ -73,7 +76,7 @@ class AuditLog:
         kept = json.dumps(entry, default=str)
         self._newest.append(kept)
         self._chars += len(kept)
-        while len(self._newest) > KEPT or (self._chars > _KEPT_CHARS and len(self._newest) > 1):
+        while len(self._newest) > KEPT or (self._chars > self._kept_chars and len(self._newest) > 1):
             self._chars -= len(self._newest.popleft())
         return kept
 

@@ -28,16 +28,16 @@ log = logging.getLogger("region_node.security.revocations")
 
 COPIES = keys.REVOKED
 RETRY_S = 5.0
-
+"""After so long it is tried again where a store is away, or another broker was faster."""
 Known = dict[str, tuple[Revocation, bytes, int]]
 """Kind and name, as keys end -> the record, as it is stored, its version."""
 
 
 class RevocationCopies:
-    """One broker's part in it, from `start` until `stop`."""
+    """One broker's part in it, from `start` until `stop`. `retry_s`: after so long it tries again."""
 
-    def __init__(self, config: MetadataStore, meta: MetadataStore, clock: Clock) -> None:
-        self._config, self._meta, self._clock = config, meta, clock
+    def __init__(self, config: MetadataStore, meta: MetadataStore, clock: Clock, *, retry_s: float = RETRY_S) -> None:
+        self._config, self._meta, self._clock, self._retry_s = config, meta, clock, retry_s
         self._there: Known = {}
         self._here: Known = {}
         self._changed = asyncio.Event()
@@ -75,7 +75,7 @@ class RevocationCopies:
                 await self._agree()
             except HeliographError as error:  # a store is away, or another broker was faster
                 log.info("revocations.not_copied", extra={"error": str(error)})
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
                 self._changed.set()
 
     async def _agree(self) -> None:

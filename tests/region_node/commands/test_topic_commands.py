@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +20,17 @@ LOST = {"fetched_entries": 0, "copied_entries": 0, "missing": [[0, 9]]}
 REPAIRED = {"topic": TOPIC, "ledgers": {"7": LOST}, "missing_entries": 10, "asked_other_regions": True, "do": "wait"}
 
 
-def run(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]], *options: str) -> tuple[int, str]:
-    """answers: by the last part of the path, in turn."""
+def run(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]], *options: str, times: Iterable[float] = repeat(0.0)
+) -> tuple[int, str]:
+    """answers: by the last part of the path, in turn. times: what a clock says that is never waited for."""
 
     def ask(_rest: Any, _topic: str, path: str, *_: Any, **__: Any) -> Any:
         return answers[path].pop(0)
 
     monkeypatch.setattr(topic_commands, "_ask", ask)
-    monkeypatch.setattr(copy_audit, "_POLL_S", 0.0)
+    said = iter(times)
+    monkeypatch.setattr(copy_audit, "time", SimpleNamespace(monotonic=lambda: next(said), sleep=lambda _: None))
     app = typer.Typer()
     topic_commands.register(app)
     done = CliRunner().invoke(app, ["topics", "repair", TOPIC, *options])
@@ -64,9 +70,7 @@ def test_an_audit_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -
         "audit": [{"running": True}] * 2,
         "damage": [looked([0, 9])],
     }
-    times = iter((0.0, 0.0, 100.0))
-    monkeypatch.setattr("heliograph.cli.regions.copy_audit.time.monotonic", lambda: next(times))
-    code, said = run(monkeypatch, answers, "--wait", "10")
+    code, said = run(monkeypatch, answers, "--wait", "10", times=(0.0, 0.0, 100.0))
     assert code == 1 and "are still being asked" in said
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from heliograph.runtime.clock import Clock
-from region_node.security import audit_log
 from region_node.security.audit_log import KEPT, AuditLog
 
 SECRET = "do-not-tell"
@@ -84,9 +83,8 @@ def test_what_cannot_be_read_is_recorded_as_unreadable() -> None:
     assert changed(AuditLog(Still()), given={1: b"\xff", "lone": "\ud800", "set": {1}})["given"]["set"] == [1]
 
 
-def test_what_is_kept_is_bounded_in_size(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(audit_log, "_KEPT_CHARS", 10_000)
-    audit = AuditLog(Still())
+def test_what_is_kept_is_bounded_in_size(caplog: pytest.LogCaptureFixture) -> None:
+    audit = AuditLog(Still(), kept_chars=10_000)
     with caplog.at_level(logging.INFO):
         for number in range(50):
             changed(audit, given={"number": number, "long": "x" * 1500})

@@ -12,7 +12,6 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
 from heliograph.model.errors import NotAllowed
-from region_node.security import revocation_copies
 from region_node.security.revocation_copies import COPIES, RevocationCopies
 from tests.region_node.topics.fake_storage import FakeClock
 
@@ -23,7 +22,7 @@ class World:
     def __init__(self) -> None:
         self.config, self.meta, self.clock = EmbeddedStore(), EmbeddedStore(), FakeClock()
         self.list = RevocationList(self.config)
-        self.brokers = [RevocationCopies(self.config, self.meta, self.clock) for _ in range(2)]
+        self.brokers = [RevocationCopies(self.config, self.meta, self.clock, retry_s=0.0) for _ in range(2)]
 
     async def settle(self) -> None:
         for _ in range(400):
@@ -44,9 +43,7 @@ def record(name: str, since_ms: int = 1000, **fields: int) -> Revocation:
     return Revocation(kind="token", name=name, since_ms=since_ms, **fields)
 
 
-def with_world(monkeypatch: pytest.MonkeyPatch, test: Callable[[World], Awaitable[None]]) -> None:
-    monkeypatch.setattr(revocation_copies, "RETRY_S", 0.0)
-
+def with_world(test: Callable[[World], Awaitable[None]]) -> None:
     async def run() -> None:
         world = World()
         for broker in world.brokers:
@@ -60,7 +57,7 @@ def with_world(monkeypatch: pytest.MonkeyPatch, test: Callable[[World], Awaitabl
     asyncio.run(run())
 
 
-def test_what_is_added_and_lifted_there_is_so_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_added_and_lifted_there_is_so_here() -> None:
     async def test(world: World) -> None:
         for name in ("a", "b"):
             await world.list.add(record(name))
@@ -73,10 +70,10 @@ def test_what_is_added_and_lifted_there_is_so_here(monkeypatch: pytest.MonkeyPat
         await world.settle()
         assert set(await world.here()) == set(await world.there()) == {"token/b"}
 
-    with_world(monkeypatch, test)
+    with_world(test)
 
 
-def test_what_an_older_configuration_lacks_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_older_configuration_lacks_is_put_back() -> None:
     async def test(world: World) -> None:
         await world.list.add(record("kept"))
         await world.list.add(record("later"))
@@ -88,10 +85,10 @@ def test_what_an_older_configuration_lacks_is_put_back(monkeypatch: pytest.Monke
         await world.settle()
         assert await world.there() == await world.here() == was
 
-    with_world(monkeypatch, test)
+    with_world(test)
 
 
-def test_what_has_run_out_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_run_out_is_not_put_back() -> None:
     async def test(world: World) -> None:
         now_ms = world.clock.wall_ms()
         for name, until_ms in (("over", now_ms), ("good", now_ms + 1)):
@@ -102,10 +99,10 @@ def test_what_has_run_out_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> No
         await world.settle()
         assert set(await world.there()) == set(await world.here()) == {"token/good"}
 
-    with_world(monkeypatch, test)
+    with_world(test)
 
 
-def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_asked_again() -> None:
     async def test(world: World) -> None:
         world.meta.unavailable = "it is away"
         await world.list.add(record("a"))
@@ -114,17 +111,17 @@ def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) ->
         await world.settle()
         assert await world.here() == {"token/a": record("a")}
 
-    with_world(monkeypatch, test)
+    with_world(test)
 
 
-def test_what_a_newer_version_wrote_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_newer_version_wrote_stays_as_it_is() -> None:
     async def test(world: World) -> None:
         newer = record("a").encode().replace(b'"format": 1', b'"format": 99')
         await world.meta.put(f"{COPIES}token/a", newer)
         await world.settle()
         assert await world.there() == {} and await world.meta.get(f"{COPIES}token/a") is not None
 
-    with_world(monkeypatch, test)
+    with_world(test)
 
 
 def test_what_another_region_has_to_put_back_holds_nothing_else_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,4 +143,4 @@ def test_what_another_region_has_to_put_back_holds_nothing_else_up(monkeypatch: 
         await world.settle()
         assert (await world.there())["token/b"] == record("b")
 
-    with_world(monkeypatch, test)
+    with_world(test)
