@@ -150,7 +150,7 @@ class Face:
         self.meta, self.config = EmbeddedStore(), EmbeddedStore()
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
         self.ids = TopicIds(self.meta, rng, self.view.incarnation)
-        own = KafkaSettings(port=0, rebalance_delay_ms=0, **settings)
+        own = KafkaSettings(**{"port": 0, "rebalance_delay_ms": 0, **settings})
         self.topics = TopicService(
             region=FakeRegion(RegionInfo(name="us", number=1)),
             factory=self.factory,

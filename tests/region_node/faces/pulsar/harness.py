@@ -16,7 +16,7 @@ from heliograph.model.configuration.configuration_records import (
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener, TopicAddress
-from region_node.topics.serving.topic_service import TopicService
+from region_node.topics.serving.topic_service import TopicService, TopicSettings
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, FakeView, NotedLinks
 
@@ -168,7 +168,9 @@ def ids(came: Sequence[tuple[pb.CommandMessage, bytes]]) -> list[tuple[int, int]
 
 
 class Broker:
-    def __init__(self, **settings: Any) -> None:
+    """settings: of its listener."""
+
+    def __init__(self, topic_settings: TopicSettings | None = None, **settings: Any) -> None:
         self.clock, self.factory, self.view, self.links = FakeClock(), FakeFactory(), FakeView(), NotedLinks()
         self.owned: Callable[[str], bool] = lambda topic: True
         rng = random.Random(1)
@@ -183,6 +185,7 @@ class Broker:
             owns=lambda topic: self.owned(topic),
             clock=self.clock,
             rng=rng,
+            settings=topic_settings,
         )
         self.lookup = OneAddress(self.view)
         self.listener = PulsarListener(

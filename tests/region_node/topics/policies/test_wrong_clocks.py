@@ -109,6 +109,7 @@ def test_kafkas_retention_and_offsets_obey_the_same_clock() -> None:
             _broker=broker,
             _held={"g": held},
             _round=[],
+            _looks_a_tick=1,
             _joined={},
             _ending=set(),
             place=lambda name: name,

@@ -33,6 +33,7 @@ from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of
 from region_node.compaction.compactor import Compactor
 from region_node.dr.leadership.write_gates import Writing
+from region_node.topics.serving.topic_service import TopicSettings
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.retention.trim_rule import Retention
@@ -444,11 +445,10 @@ def test_clients_who_come_all_at_once_have_their_topics_loaded_a_few_at_a_time()
                 at_once -= 1
 
         broker.factory.open = counted  # type: ignore[method-assign]
-        broker.topics._load_slots = asyncio.Semaphore(4)
         found = await asyncio.gather(*(broker.topics.get(name, create=True) for name in names))
         assert most == 4 and [topic.text for topic in found] == names and not broker.topics.loads_under_way
 
-    with_broker(test)
+    with_broker(test, topic_settings=TopicSettings(loads_max=4))
 
 
 def test_a_log_that_fails_before_its_topic_is_made_is_not_loaded() -> None:

@@ -305,7 +305,6 @@ def test_who_joins_a_group_while_it_is_deleted_is_answered(step: str) -> None:
     async def run(face: Face) -> None:
         coordinator, client = face.broker.coordinator, Client(face.listener)
         await (await coordinator.held("g")).offsets.put({("t", 0): Row(5, -1, "", 1)})
-        (await coordinator.held("g")).group._delay_s = 60.0
         let = held_up(face.meta, step)
         deleting = asyncio.create_task(coordinator.delete("g"))
         await settle(10)
@@ -317,7 +316,7 @@ def test_who_joins_a_group_while_it_is_deleted_is_answered(step: str) -> None:
             "it asks again, and makes the group anew"
         )
 
-    with_face(run)
+    with_face(run, rebalance_delay_ms=60_000)
 
 
 def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> None:
@@ -326,7 +325,6 @@ def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> Non
         held = await coordinator.held("g")
         held.group.changed = True
         await coordinator.settle(held)
-        held.group._delay_s = 60.0
         let = held_up(held.offsets, "load")
         joining = asyncio.create_task(client.ask("join_group", 3, joins("g")))
         await settle(10)
@@ -334,4 +332,4 @@ def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> Non
         let.set()
         assert (await joining)["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
 
-    with_face(run)
+    with_face(run, rebalance_delay_ms=60_000)

@@ -22,6 +22,7 @@ from region_node.faces.pulsar.commands.consumer_commands import (
 )
 from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
 from region_node.subscriptions.sticky_keys import key_hash
+from region_node.topics.serving.topic_service import TopicSettings
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, ids, kinds, messages, publish, settle, with_broker
 
@@ -85,7 +86,6 @@ def test_part_of_a_batch_and_entries_to_come_are_not_acknowledged() -> None:
 @pytest.mark.parametrize("kind", [0, 1, 3])
 def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: int) -> None:
     async def test(broker: Broker) -> None:
-        broker.topics.settings = replace(broker.topics.settings, batch_index_acks=setting)
         client = await broker.client()
         await client.producer(1)
         await client.subscribe(1, kind=kind, initialPosition=1)
@@ -120,7 +120,7 @@ def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: in
         ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[huge], request_id=99))
         assert (answer.ackResponse.error == pb.NotAllowedError) is setting
 
-    with_broker(test)
+    with_broker(test, topic_settings=TopicSettings(batch_index_acks=setting))
 
 
 def test_an_acknowledgement_of_very_many_ids_is_refused_and_nothing_of_it_is_looked_at() -> None:
