@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,29 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator", "region_node")
 OF_NO_PACKAGE = ("docs", "guide", "packaging", "system")
 """Folders of tests that ask about all of the product, or about what surrounds it."""
+CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+PATCHES = re.compile(
+    r"(?:setattr|object|patch)\([^\"]{0,200}\"(?:[\w.]+\.)?_?[A-Z][A-Z0-9_]+\"|\._?[A-Z][A-Z0-9_]+ \S?= "
+)
+PATCHED = {
+    "tests/geo_tests/sim/test_ledgers.py": 1,
+    "tests/geo_tests/sim/test_world.py": 2,
+    "tests/global_config/test_acl_writes.py": 3,
+    "tests/global_config/test_admin.py": 4,
+    "tests/global_config/test_revocation_list.py": 2,
+    "tests/global_config/transport/test_grpc_transport.py": 1,
+    "tests/heliograph/cli/test_sign_in_commands.py": 2,
+    "tests/heliograph/client/test_block_reader.py": 1,
+    "tests/heliograph/wire/pulsar/test_frame_cutter.py": 1,
+    "tests/packaging/test_jars.py": 1,
+    "tests/replicator/audit/test_auditor.py": 2,
+    "tests/replicator/log/test_tree_planting.py": 1,
+    "tests/replicator/receiving/test_link_receiver.py": 4,
+    "tests/replicator/receiving/test_receiver_stream.py": 3,
+    "tests/replicator/subscriptions/test_subscription_sync.py": 3,
+    "tests/storage/bookie/serving/test_bookie_server.py": 1,
+}
+"""How often a test of these still patches a constant of the product: each figure may only shrink."""
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical"}
 LOGS = re.compile(rf"\b(?:log|events)\.(?:{'|'.join(sorted(LOGGED))})\(")
 IMPORTS = re.compile(r"^ *(?:from \S+ import (?:\([^)]*\)|.*)|import .*)$", re.MULTILINE)
@@ -82,6 +106,45 @@ def module_of_tests(name: str) -> bool:
     parts = name.split(".")
     last = ROOT.joinpath(*parts).with_suffix(".py").exists()
     return any(part.startswith("test_") for part in (parts if last else parts[:-1]))
+
+
+def test_limits_are_given_where_things_are_made_and_never_patched() -> None:
+    """A constant that a test replaces is a hidden input: who has imported it by name, or has it as a default, does not
+    hear of it, and everything else of the process does. A smaller value goes in at construction, or as a parameter; a
+    limit that is cheap to reach is reached.
+    """
+    found = Counter[str]()
+    for path in (p for folder in ("tests", "geo_tests", "benchmarks") for p in sorted((ROOT / folder).rglob("*.py"))):
+        text = path.read_text()
+        if PATCHES.search(text):
+            found[str(path.relative_to(ROOT))] = sum(map(patches_a_constant, ast.walk(ast.parse(text))))
+    more = {name: count for name, count in found.items() if count > PATCHED.get(name, 0)}
+    assert not more, "give the value to what is under test"
+
+
+def patches_a_constant(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(ast.Name("setattr") | ast.Attribute(_, "setattr" | "object"), [_, ast.Constant(str(name)), *_]):
+            return CONSTANT.fullmatch(name) is not None
+        case ast.Call(ast.Name("patch") | ast.Attribute(_, "setattr" | "patch"), [ast.Constant(str(name)), *_]):
+            return "." in name and CONSTANT.fullmatch(name.rpartition(".")[2]) is not None
+        case ast.Attribute(_, name, ast.Store()):
+            return CONSTANT.fullmatch(name) is not None
+    return False
+
+
+def test_what_patches_a_constant_is_found() -> None:
+    patched = (
+        'patch.setattr(module, "_AT_ONCE", 1)',
+        'monkeypatch.setattr("a.b.ROWS_MAX", 1)',
+        'setattr(module, "MAX", 1)',
+        'mock.patch.object(module, "MAX", 1)',
+        'mock.patch("a.b.MAX", 1)',
+        "module.MAX = 1",
+    )
+    others = ('patch.setattr(module, "ask", f)', 'patch.setattr("a.MAX.b", f)', "MAX = 1", "print(module.MAX)")
+    for text in (*patched, *others):
+        assert any(map(patches_a_constant, ast.walk(ast.parse(text)))) == (text in patched), text
 
 
 def test_no_junk_drawers() -> None:
