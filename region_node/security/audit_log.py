@@ -3,10 +3,11 @@
 Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them
 (`Admin.changed`), else, or where these are too long to be shown whole, what was given; and never a message that is
 published. Each goes to the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay
-here to be asked for, fewer where they are large. Isn't: a log of reads.
+here to be asked for, a quarter of them for what was refused, fewer where they are large. Isn't: a log of reads.
 Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its
 owner is recorded there; secrets (tokens, credentials, passwords) never get in. Whatever a client says, its record is
-made: of each value the beginning alone is looked at, in bounded time, and what cannot be read is `unreadable`.
+made: of each value the beginning alone is looked at, in bounded time, and what cannot be read is `unreadable`. What is
+refused pushes out no record of what was done.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
+from heapq import merge
 from typing import Any
 
 from heliograph.runtime.clock import Clock
@@ -35,10 +37,10 @@ class AuditLog:
     """`kept_chars`: so many of the newest records stay here at most, as JSON."""
 
     def __init__(self, clock: Clock, *, kept_chars: int = KEPT_CHARS) -> None:
-        self._clock, self._kept_chars = clock, kept_chars
-        self._newest: deque[str] = deque()
-        """As JSON: so their size is known."""
-        self._chars = 0
+        self._clock = clock
+        refused = KEPT // 4
+        self._done, self._refused = _Newest(KEPT - refused, kept_chars * 3 // 4), _Newest(refused, kept_chars // 4)
+        self._count = 0
 
     def change(
         self, *, role: str, address: str, method: str, path: str, status: int, given: Any = None, **more: Any
@@ -70,15 +72,30 @@ class AuditLog:
 
     def newest(self, count: int) -> list[dict[str, Any]]:
         """Returns the last `count` records, at most KEPT, the newest last."""
-        return [json.loads(kept) for kept in list(self._newest)[-count:]] if count > 0 else []
+        kept = list(merge(self._done.records, self._refused.records))
+        return [json.loads(record) for _, record in kept[-count:]] if count > 0 else []
 
     def _keep(self, entry: dict[str, Any]) -> str:
-        kept = json.dumps(entry, default=str)
-        self._newest.append(kept)
-        self._chars += len(kept)
-        while len(self._newest) > KEPT or (self._chars > self._kept_chars and len(self._newest) > 1):
-            self._chars -= len(self._newest.popleft())
-        return kept
+        record = json.dumps(entry, default=str)
+        self._count += 1
+        done = entry["status"] == 0 or 200 <= entry["status"] < 400  # Kafka's codes are below; one of them: in part
+        (self._done if done else self._refused).add(self._count, record)
+        return record
+
+
+class _Newest:
+    """The newest records of one kind: at most `count_max`, and at most `chars_max` characters of more than one."""
+
+    def __init__(self, count_max: int, chars_max: int) -> None:
+        self._count_max, self._chars_max, self._chars = count_max, chars_max, 0
+        self.records: deque[tuple[int, str]] = deque()
+        """(number, JSON) each: so their size is known."""
+
+    def add(self, number: int, record: str) -> None:
+        self.records.append((number, record))
+        self._chars += len(record)
+        while len(self.records) > self._count_max or (self._chars > self._chars_max and len(self.records) > 1):
+            self._chars -= len(self.records.popleft()[1])
 
 
 def _shown(value: Any) -> tuple[Any, bool]:

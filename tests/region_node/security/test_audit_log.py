@@ -94,6 +94,19 @@ def test_what_is_kept_is_bounded_in_size(caplog: pytest.LogCaptureFixture) -> No
     assert sum(record.message == "admin.change" for record in caplog.records) == 50
 
 
+def test_what_is_refused_pushes_out_no_change() -> None:
+    audit = AuditLog(Still())
+    for number in range(3 * KEPT):
+        if not number % KEPT:
+            audit.change(role="admin", address="a", method="PUT", path=f"/{number}", status=204)
+        for method, status in (("PUT", 403), ("KAFKA", 29)):
+            audit.change(role="nobody", address="a", method=method, path=f"/{number}", status=status)
+    kept = audit.newest(KEPT)
+    assert [one["path"] for one in kept if one["role"] == "admin"] == ["/0", f"/{KEPT}", f"/{2 * KEPT}"]
+    assert kept[-1]["path"] == f"/{3 * KEPT - 1}" and len(kept) == KEPT // 4 + 3
+    assert [one["role"] for one in kept[:4]] == ["admin", "admin", "admin", "nobody"], "the newest last"
+
+
 @pytest.mark.parametrize(
     "said",
     [
