@@ -18,35 +18,48 @@ from rich.console import Console
 
 from benchmarks.raw_client import blast
 from benchmarks.servers import Heliograph, rest
-from heliograph.wire.block import encode_block
+from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Run
-from storage.sealing.cipher import RunSealer
+from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER, Ciphers, RunSealer
 from storage.sealing.keyring import new_master_line, new_secret
 
 ROUNDS = 7
 COUNT = 40_000
 
 
-def of_a_run(size: int, count: int, rounds: int = 300) -> tuple[float, float]:
-    """Microseconds of making a block of `count` entries, plain and sealed."""
-    parts, sealer = [bytes(size)] * count, RunSealer(1, 2, (1, secret := new_secret()), lambda: (1, secret))
-    took: list[tuple[float, float]] = []
-    for at in range(rounds):
-        begun = time.perf_counter()
-        encode_block(Run(parts, [size] * count), 1, at)
-        between = time.perf_counter()
-        encode_block(sealer(Run(parts, [size] * count), at), 1, at)
-        took.append((between - begun, time.perf_counter() - between))
-    return median(plain for plain, _ in took) * 1e6, median(sealed for _, sealed in took) * 1e6
+def of_a_run(size: int, count: int, rounds: int = 300) -> list[float]:
+    """Microseconds of CPU of making a block of `count` entries, plain and sealed in each form, and of reading it."""
+    parts, secret = [bytes(size)] * count, new_secret()
+    sealers = [
+        None,
+        *(RunSealer(1, form, (1, secret), lambda: (1, secret), form) for form in (BYTES_ALONE, WITH_HEADER)),
+    ]
+    ciphers = Ciphers(lambda _: secret)
+    found: list[float] = []
+    for sealer in sealers:  # one after the other: each in memory that the same work has left
+        made: list[int] = []
+        read: list[int] = []
+        for at in range(0, rounds * count, count):
+            run = Run(parts, [size] * count, producers=(("a-producer", count, at, None),))
+            begun = time.process_time_ns()
+            block = encode_block(run if sealer is None else sealer(run, at), 1, at)
+            made.append(time.process_time_ns() - begun)
+            joined = b"".join(block)
+            begun = time.process_time_ns()
+            ciphers.opened(1, at, decode_block(joined)[2])
+            read.append(time.process_time_ns() - begun)
+        found += median(made) / 1e3, median(read) / 1e3
+    return found
 
 
 def main() -> None:
     console = Console()
-    for size, count in ((100, 1), (100, 100), (1024, 100), (1024, 500)):
-        plain, sealed = of_a_run(size, count)
+    for size, count in ((100, 1), (100, 100), (1024, 100), (1024, 500), (2048, 512)):
+        plain, read, older, opened_older, sealed, opened = of_a_run(size, count)
         console.print(
             f"a run of {count} x {size} B: {plain:.0f} us plain, {sealed:.0f} us sealed "
-            f"({(sealed - plain) / count:.2f} us more an entry)"
+            f"({(sealed - plain) / count:.2f} us more an entry; without its header {older:.0f} us); "
+            f"read in {read:.0f} us, {opened:.0f} us ({opened_older:.0f} us)"
         )
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         master = Path(scratch) / "master.keys"

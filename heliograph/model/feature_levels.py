@@ -14,14 +14,17 @@ thing has a level here.
        (TenantInfo.encryption_at_rest)
     5  that duty is written in a format that earlier versions refuse, so that none of them takes it off by a change of
        its own
+    6  the header of a sealed run is authenticated (blocks of version 2), and what is not sealed so is refused where a
+       ledger's metadata says that all of it is (`LedgerMetadata.seal_form`)
 """
 
 from __future__ import annotations
 
-LEVEL = 5
+LEVEL = 6
 """The highest level that this version understands."""
 SPLIT_BUNDLES = 2
 SEALED_RUNS = 3
 COMPACTED_OBJECTS = 3
 LEDGER_PAGES = 3
 SEALED_TENANTS = 5
+AUTHENTICATED_SEALS = 6

@@ -22,6 +22,10 @@ PLACED = 2
 """The format of the metadata of a ledger that is striped, or kept to some bookies: a version that knows of neither
 refuses it, and so never looks for an entry where it is not, or puts a copy where none may be.
 """
+SEALED = 3
+"""The format of the metadata of a ledger of which nothing may be read that is not sealed. A version that does not know
+of that refuses it.
+"""
 
 
 IN_COLUMNS = 2
@@ -106,6 +110,8 @@ class LedgerMetadata:
     stride: int = 0
     """Entries of a stripe, where the ensemble is wider than the write quorum; else 0."""
     affinity: Affinity = ANYWHERE
+    seal_form: int = 0
+    """The form (`storage.sealing.cipher`) that each run has at the least; 0: a run may be open, or of any form."""
 
     @property
     def striping(self) -> Striping:
@@ -132,21 +138,24 @@ class LedgerMetadata:
     def encode(self) -> bytes:
         places = [self.write_quorum, self.ack_quorum, self.fragments]
         fields = [self.ledger, *places, int(self.state), self.last_entry, self.size_bytes, self.topic, self.owner]
+        if self.seal_form:
+            affinity = self.affinity
+            return pack([*fields, self.stride, affinity.primary, affinity.secondary, self.seal_form], SEALED)
         if not self.stride and self.affinity == ANYWHERE:
             return pack(fields)
         return pack([*fields, self.stride, self.affinity.primary, self.affinity.secondary], PLACED)
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        fields = unpack("ledger metadata", blob, PLACED)
+        fields = unpack("ledger metadata", blob, SEALED)
         try:
             ledger, write_quorum, ack_quorum, fragments, state, last, size, topic, owner, *more = fields
-            stride, primary, secondary = more or (0, (), ())
+            stride, primary, secondary, *forms = more or (0, (), ())
+            (seal_form,) = forms or (0,)
             affinity = Affinity(tuple(primary), tuple(secondary)) if primary or secondary else ANYWHERE
             places = tuple((first, tuple(bookies)) for first, bookies in fragments)
-            return cls(
-                ledger, write_quorum, ack_quorum, places, LedgerState(state), last, size, topic, owner, stride, affinity
-            )
+            told = LedgerState(state), last, size, topic, owner, stride, affinity, seal_form
+            return cls(ledger, write_quorum, ack_quorum, places, *told)
         except (ValueError, TypeError) as error:
             raise CorruptData(f"ledger metadata: {error}") from error
 
@@ -177,22 +186,22 @@ class OffloadRecord:
     index_bytes: int = 0
     stored_ms: int = 0
     """Wall time of the commit."""
+    seal_form: int = 0
+    """As `LedgerMetadata.seal_form`, of what was uploaded."""
 
     def fields(self) -> list[Any]:
-        return [
-            self.attempt,
-            self.holder,
-            int(self.state),
-            self.store,
-            self.size_bytes,
-            self.index_bytes,
-            self.stored_ms,
-        ]
+        sizes = self.size_bytes, self.index_bytes, self.stored_ms
+        return [self.attempt, self.holder, int(self.state), self.store, *sizes, *_if_any(self.seal_form)]
 
     @classmethod
     def of(cls, fields: list[Any]) -> Self:
-        attempt, holder, state, store, size, index, stored_ms = fields
-        return cls(attempt, holder, OffloadState(state), store, size, index, stored_ms)
+        attempt, holder, state, *rest = fields
+        return cls(attempt, holder, OffloadState(state), *rest)
+
+
+def _if_any(seal_form: int) -> list[int]:
+    """Stands at the end only where it is set: earlier versions would not read it, and need not while it is not."""
+    return [seal_form] if seal_form else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +371,7 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
     to the one before.
 
     names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the
-    closing] of each.
+    closing, form of its seals where they have one] of each.
     """
     names = list(
         dict.fromkeys(
@@ -377,7 +386,8 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
             offloads.append([])
         else:
             sizes = record.size_bytes, record.index_bytes, record.stored_ms - info.closed_ms
-            offloads.append([_short(record.attempt), at[record.holder], at[record.store], int(record.state), *sizes])
+            names_at = _short(record.attempt), at[record.holder], at[record.store]
+            offloads.append([*names_at, int(record.state), *sizes, *_if_any(record.seal_form)])
     plain = [[info.ledger for info in infos], [info.closed_ms for info in infos], [info.first_index for info in infos]]
     ledgers, closed, indexes = ([value - before for before, value in pairwise([0, *column])] for column in plain)
     return [
@@ -399,10 +409,10 @@ def _of_columns(columns: Any) -> tuple[LedgerInfo, ...]:
         for ledger, count, size_bytes, closed_ms, first_index, offload in rows:
             record: OffloadRecord | None = None
             if offload:
-                attempt, holder, store, state, size, index, after_ms = offload
+                attempt, holder, store, state, size, index, after_ms, *form = offload
                 text = attempt.hex() if isinstance(attempt, bytes) else attempt
                 record = OffloadRecord(
-                    text, names[holder], OffloadState(state), names[store], size, index, after_ms + closed_ms
+                    text, names[holder], OffloadState(state), names[store], size, index, after_ms + closed_ms, *form
                 )
             infos.append(LedgerInfo(ledger, count, size_bytes, closed_ms, first_index, record))
         return tuple(infos)

@@ -6,7 +6,7 @@ but for small blocks.
 
 A block, big endian; columns that are absent cost nothing:
 
-    0  u8  version (1)          16 u64 ledger
+    0  u8  version (1, 2)       16 u64 ledger
     1  u8  columns (bits)       24 u64 first entry
     2  u16 count                32 u64 broker time, ms
     4  u32 size of the block    40 u64 index of the first message
@@ -28,12 +28,20 @@ A block, big endian; columns that are absent cost nothing:
 
 A sealed run is cut without its key: the piece keeps the whole ciphertext, and says where in it its entries lie
 (`storage.sealing`).
+Version 2 is a sealed run whose header is authenticated with its bytes, as it was when the run was whole, its checksum
+being 0. A piece keeps that header, and differs from the whole block by its first entry, its count, and its checksum
+alone: its columns are those of the whole run, of which it shows [first entry, first entry + count). The seal stands
+before all other columns, in another form:
+
+    seal:        u64 data key, u64 salt, u64 first entry that was sealed, u16 count that was sealed
+
 The checksum covers the whole block but for its own four bytes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 import crc32c
@@ -43,6 +51,8 @@ from heliograph.wire.run import COUNT_MAX, Buffer, Origin, ProducerSegment, Run,
 
 SEAL_TAG_BYTES = 16
 VERSION = 1
+AUTHENTICATED = 2
+"""The version of a block of a sealed run whose header is authenticated."""
 
 _COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION, _SEAL, _LEADERSHIP = 1, 2, 4, 8, 16, 32, 64, 128
 _HEAD = struct.Struct(">BBHIIIQQQQ")
@@ -50,6 +60,7 @@ _ORIGIN_HEAD = struct.Struct(">IIQQH")
 _SPAN = struct.Struct(">QQH")
 _TXN = struct.Struct(">QQ")
 _SEAL_FIELDS = struct.Struct(">QQQI")
+_AUTHENTICATED_SEAL = struct.Struct(">QQQH")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _CONSECUTIVE = struct.Struct(">HBq")
@@ -66,6 +77,43 @@ def _encode_name(name: str) -> bytes:
 
 def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
     """The block of `run` at (ledger, first): header, then the entries' bytes, ready for one gathered write."""
+    if run.seal is None:
+        columns, tail = _columns(run)
+        return _block(*_header(run, ledger, first, VERSION, columns, tail, run.size_bytes), run.buffers())
+    assert run.body is not None
+    header, body = run.seal.header, (run.body,)
+    if header is None:
+        columns, tail = _columns(run, _SEAL_FIELDS.pack(*run.seal[:4]))
+        return _block(*_header(run, ledger, first, VERSION, columns, tail, len(run.body)), body)
+    begin = header[:2] + run.count.to_bytes(2, "big") + header[4:12]
+    return _block(begin, b"".join([header[16:24], first.to_bytes(8, "big"), header[32:]]), body)
+
+
+def header_to_seal(run: Run, ledger: int, first: int, key: int, salt: int) -> bytes:
+    """The header of the block that `run` becomes when it is sealed at (ledger, first), with a checksum of 0: what is
+    authenticated with its bytes.
+    """
+    columns, tail = _columns(run)
+    tail.insert(0, _AUTHENTICATED_SEAL.pack(key, salt, first, run.count))
+    size = run.size_bytes + SEAL_TAG_BYTES
+    begin, rest = _header(run, ledger, first, AUTHENTICATED, columns | _SEAL, tail, size)
+    return b"".join([begin, bytes(4), rest])
+
+
+def _header(
+    run: Run, ledger: int, first: int, version: int, columns: int, tail: list[bytes], body_bytes: int
+) -> tuple[bytes, bytes]:
+    """What stands before the checksum, and what stands behind it."""
+    rest = b"".join(tail)
+    size = _HEAD.size + len(rest)
+    fixed = _HEAD.pack(
+        version, columns, run.count, size + body_bytes, size, 0, ledger, first, run.time_ms, run.first_index
+    )
+    return fixed[:12], fixed[16:] + rest
+
+
+def _columns(run: Run, seal: bytes = b"") -> tuple[int, list[bytes]]:
+    """(bits, columns) of a block. seal: that of version 1; empty: none."""
     count = run.count
     columns = 0
     tail = [_U32.pack(run.lengths[0]) if count == 1 else struct.pack(f">{count}I", *run.lengths)]
@@ -95,35 +143,30 @@ def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
     if run.transaction is not None:
         columns |= _TRANSACTION
         tail.append(_TXN.pack(*run.transaction))
-    if run.seal is None:
-        body, body_bytes = run.buffers(), run.size_bytes
-    else:
-        assert run.body is not None
+    if seal:
         columns |= _SEAL
-        tail.append(_SEAL_FIELDS.pack(*run.seal))
-        body, body_bytes = (run.body,), len(run.body)
+        tail.append(seal)
     if run.leadership:
         columns |= _LEADERSHIP
         tail.append(_U64.pack(run.leadership))
-    rest = b"".join(tail)
-    header_bytes = _HEAD.size + len(rest)
-    block_bytes = header_bytes + body_bytes
-    fixed = _HEAD.pack(
-        VERSION, columns, count, block_bytes, header_bytes, 0, ledger, first, run.time_ms, run.first_index
-    )
-    if block_bytes < _WHOLE_BELOW:
-        checked = b"".join([fixed[16:], rest, *body])
-        return [b"".join([fixed[:12], _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(fixed[:12]))), checked])]
-    crc = crc32c.crc32c(rest, crc32c.crc32c(fixed[16:], crc32c.crc32c(fixed[:12])))
+    return columns, tail
+
+
+def _block(begin: bytes, rest: bytes, body: Sequence[Buffer]) -> list[Buffer]:
+    """With its checksum, which stands between `begin` and `rest`, and covers both."""
+    if int.from_bytes(begin[4:8], "big") < _WHOLE_BELOW:
+        checked = b"".join([rest, *body])
+        return [b"".join([begin, _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(begin))), checked])]
+    crc = crc32c.crc32c(rest, crc32c.crc32c(begin))
     for part in body:
         crc = crc32c.crc32c(part, crc)
-    return [fixed[:12], crc.to_bytes(4, "big"), fixed[16:], rest, *body]
+    return [begin, crc.to_bytes(4, "big"), rest, *body]
 
 
 def verify_block(block: Buffer) -> None:
     """Raises CorruptData where the checksum or the shape is wrong."""
     view = memoryview(block)
-    if len(view) < _HEAD.size or view[0] != VERSION:
+    if len(view) < _HEAD.size or view[0] not in (VERSION, AUTHENTICATED):
         raise CorruptData("block: too short, or of another version")
     size = int.from_bytes(view[4:8], "big")
     if size != len(view) or crc32c.crc32c(view[16:], crc32c.crc32c(view[:12])) != int.from_bytes(view[12:16], "big"):
@@ -145,14 +188,18 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
     """(ledger, first entry, run). The run's parts are views of `block`. Raises CorruptData."""
     verify_block(block)
     view = memoryview(block)
-    _, columns, count, size, header_bytes, _, ledger, first, time_ms, first_index = _HEAD.unpack_from(view)
-    at = _HEAD.size
+    version, columns, shown, size, header_bytes, _, ledger, begin, time_ms, first_index = _HEAD.unpack_from(view)
+    at, count, first = _HEAD.size, shown, begin
     counts = flags = checksums = transaction = seal = None
     origin: Origin | None = None
     spans: list[Span] = []
     origin_time_ms = leadership = 0
     producers: list[ProducerSegment] = []
     try:
+        if version == AUTHENTICATED:
+            key, salt, first, count = _AUTHENTICATED_SEAL.unpack_from(view, at)
+            at += _AUTHENTICATED_SEAL.size
+            seal = Seal(key, salt, first, 0, _whole_header(view[:header_bytes], first, count))
         u32s = struct.Struct(f">{count}I")
         lengths = u32s.unpack_from(view, at)
         at += u32s.size
@@ -177,7 +224,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         if columns & _TRANSACTION:
             transaction = _TXN.unpack_from(view, at)
             at += _TXN.size
-        if columns & _SEAL:
+        if columns & _SEAL and seal is None:
             seal = Seal(*_SEAL_FIELDS.unpack_from(view, at))
             at += _SEAL_FIELDS.size
         if columns & _LEADERSHIP:
@@ -192,6 +239,10 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
     )
     if at != header_bytes or not fits or not 1 <= count <= COUNT_MAX:
         raise CorruptData("block: columns and sizes disagree")
+    if not first <= begin < begin + shown <= first + count:
+        raise CorruptData(
+            f"ledger {ledger}: at entry {begin} lies a piece of what was sealed as the {count} entries from {first} on"
+        )
     run = Run(
         None,
         lengths,
@@ -209,7 +260,14 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         leadership=leadership,
         seal=seal,
     )
-    return ledger, first, run
+    return ledger, begin, run if shown == count else run.cut(begin - first, begin - first + shown)
+
+
+def _whole_header(header: memoryview, first: int, count: int) -> bytes:
+    """What was authenticated, made of the header of a block that may be a piece."""
+    whole = bytearray(header)
+    whole[2:4], whole[12:16], whole[24:32] = count.to_bytes(2, "big"), bytes(4), first.to_bytes(8, "big")
+    return bytes(whole)
 
 
 def _decode_producers(view: memoryview, at: int) -> tuple[list[ProducerSegment], int]:

@@ -41,6 +41,10 @@ class Seal(NamedTuple):
     """Entry id of the first entry that was sealed."""
     offset: int
     """Where the first entry of this piece begins in the opened bytes."""
+    header: bytes | None = None
+    """What was authenticated with the bytes: the header of the whole run's block (`heliograph.wire.block`). None: the
+    run was sealed without, by a version before there was one.
+    """
 
 
 COUNT_MAX = 512

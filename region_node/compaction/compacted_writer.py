@@ -25,6 +25,7 @@ from region_node.compaction.compaction_state import CompactedTopic, TopicCompact
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.ledger.writing.ledger_handle import LedgerHandle
+from storage.sealing.cipher import UNSEALED, promised
 
 log = logging.getLogger("region_node.compaction")
 
@@ -102,7 +103,8 @@ class CompactedWriter:
             await self._moved.wait()
 
     async def _create(self) -> LedgerHandle:
-        policies = self._topic.policies
+        policies, sealing = self._topic.policies, self._context.sealing
+        form = UNSEALED if sealing is None else await sealing.ensure(self._topic.text)
         affinity = policies.affinity
         bookies = self._context.pool.pick(policies.ensemble, policies.write_quorum, affinity)
         self._number = await self._meta.next_ids(keys.LEDGER_IDS)
@@ -113,16 +115,19 @@ class CompactedWriter:
         stride = self._context.settings.stride if len(bookies) > policies.write_quorum else 0
         places = ((0, bookies),)
         metadata = LedgerMetadata(
-            self._number, policies.write_quorum, policies.ack_quorum, places, stride=stride, affinity=affinity
+            self._number,
+            policies.write_quorum,
+            policies.ack_quorum,
+            places,
+            stride=stride,
+            affinity=affinity,
+            seal_form=promised(form),
         )
         version = await self._meta.put(keys.ledger(self._number), metadata.encode(), expected=-1)
         cursor.set_properties(properties_of(self._view.compacted, garbage))
         # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
         await cursor.flushed()
-        sealing = self._context.sealing
-        if sealing is not None:
-            await sealing.ensure(self._topic.text)
-        sealer = None if sealing is None else sealing.sealer(self._topic.text, self._number)
+        sealer = None if sealing is None else sealing.sealer(self._topic.text, self._number, form)
         return LedgerHandle(
             self._context, metadata, version, on_lac=self._confirmed, on_failed=self._on_failed, sealer=sealer
         )

@@ -130,7 +130,7 @@ class BrokerRole(BrokerParts):
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
-        from heliograph.model.feature_levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
+        from heliograph.model.feature_levels import AUTHENTICATED_SEALS, LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.clock import CautiousClock
         from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
@@ -164,6 +164,7 @@ class BrokerRole(BrokerParts):
         from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
         from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
         from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
+        from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
         config = ConfigAdmin(self.config, rng=rng, clock=clock)
@@ -344,6 +345,7 @@ class BrokerRole(BrokerParts):
         self.stops.append(closing(self.level.close))
         self.level.check_own()
         self.sealing.permit = partial(self.level.reach, SEALED_RUNS, "encryption at rest")
+        self.sealing.form = lambda: WITH_HEADER if self.level.present >= AUTHENTICATED_SEALS else BYTES_ALONE
         factory.page_when(lambda: self.level.present >= LEDGER_PAGES)
         self.balancer = Balancer(
             broker=self.settings.node_id,

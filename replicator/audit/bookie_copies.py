@@ -20,6 +20,7 @@ from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 from storage.ledger.repair.in_place_repair import Runs
+from storage.sealing.cipher import check_form
 
 if TYPE_CHECKING:
     from heliograph.model.ledger_metadata import LedgerMetadata
@@ -97,8 +98,10 @@ class BookieCopies:
         sealing = self._context.sealing
         closed_ms = (await log.ledger.ledger_info(ledger)).closed_ms
         for first, run in runs:
-            stored = run if sealing is None else await sealing.sealed(log.ledger.topic, ledger, closed_ms, first, run)
-            block = encode_block(stored, ledger, first)
+            if sealing is not None:
+                run = await sealing.sealed(log.ledger.topic, ledger, closed_ms, first, run, metadata.seal_form)
+            check_form(ledger, first, run, metadata.seal_form)
+            block = encode_block(run, ledger, first)
             bookies = metadata.write_set(first)
             await self._throttle.take(run.size_bytes * len(bookies))
             for bookie in bookies:

@@ -27,7 +27,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.run import Run
-from storage.sealing.cipher import Ciphers, RunSealer
+from storage.sealing.cipher import UNSEALED, WITH_HEADER, Ciphers, RunSealer
 from storage.sealing.keyring import DataKey, Keyring, MasterKeys, TenantKeys, new_secret, refusal, without
 
 log = logging.getLogger("storage.sealing.sealing")
@@ -47,12 +47,13 @@ class MasterSource(Protocol):
 
 class Sealing:
     """One a broker. wanted: whether a topic (its full name) is sealed. permit: raises where not every process of the
-    region would understand it.
+    region would understand it. form: the newest one that every process of the region understands.
     """
 
     def __init__(self, config: MetadataStore, region: str, masters: MasterSource, clock: Clock, rng: Rng) -> None:
         self.wanted: Callable[[str], bool] = lambda topic: False
         self.permit: Callable[[], Awaitable[None]] | None = None
+        self.form: Callable[[], int] = lambda: WITH_HEADER
         self._config, self._region, self._source, self._clock, self._rng = config, region, masters, clock, rng
         self._ring = Keyring(region, masters.read())
         self._ciphers = Ciphers(self._secret)
@@ -74,21 +75,24 @@ class Sealing:
 
     # -- the way of runs ----------------------------------------------------------------------------------------------
 
-    async def ensure(self, topic: str) -> None:
-        """Makes the tenant's first key, where the topic is to be sealed. Raises KeyMissing, NotAllowed; what the
-        configuration raises.
+    async def ensure(self, topic: str) -> int:
+        """Makes the tenant's first key, where the topic is to be sealed. Returns the form of the next ledger's runs;
+        UNSEALED: it is not to be sealed. Raises KeyMissing, NotAllowed; what the configuration raises.
         """
         if not self.wanted(topic):
-            return
+            return UNSEALED
         tenant = TopicName.parse(topic).tenant
         if tenant in self._ring.lost:
             await self._put_back(tenant)
         if self._ring.current(tenant) is None:
             await self._add(tenant, first=True)
+        return self.form()
 
-    def sealer(self, topic: str, ledger: int) -> RunSealer | None:
-        """For a writer of a new ledger, after `ensure`; None where the topic is not sealed."""
-        if not self.wanted(topic):
+    def sealer(self, topic: str, ledger: int, form: int) -> RunSealer | None:
+        """For a writer of a new ledger, after `ensure`, which said `form`; None where the topic is not sealed, and was
+        not then.
+        """
+        if form == UNSEALED and not self.wanted(topic):
             return None
         tenant = TopicName.parse(topic).tenant
 
@@ -99,16 +103,18 @@ class Sealing:
                     tenant, f"tenant {tenant} has no data key any more in region {self._region}: try again"
                 )
             )
-        return RunSealer(ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant))
+        return RunSealer(
+            ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant), form or self.form()
+        )
 
-    async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run) -> Run:
+    async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int) -> Run:
         """What is to be written in the place of lost entries, or to an object store: as it came where it is sealed, or
         is not to be. Raises as `ensure`.
 
         closed_ms: of the ledger. The key of that time is taken, not today's: which ledgers may need a key is told from
-        their times before it is removed.
+        their times before it is removed. form: at least this one is each run of the ledger, whatever is wanted today.
         """
-        if run.seal is not None or not self.wanted(topic):
+        if run.seal is not None or not (form or self.wanted(topic)):
             return run
         await self.ensure(topic)
         tenant = TopicName.parse(topic).tenant
@@ -119,16 +125,16 @@ class Sealing:
                     tenant, f"the data key of tenant {tenant} for ledger {ledger} is not known here: try again"
                 )
             )
-        return RunSealer(ledger, self._rng.getrandbits(64), key, lambda: key)(run, first)
+        return RunSealer(ledger, self._rng.getrandbits(64), key, lambda: key, form or self.form())(run, first)
 
     async def opened(self, ledger: int, runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
-        """[(first entry, run)], open. Raises KeyMissing; CorruptData where one is not what was sealed."""
+        """[(first entry, run)], open. Raises KeyMissing; CorruptData where one is not what was sealed there."""
         out: list[tuple[int, Run]] = []
         for first, run in runs:
             if run.seal is not None:
                 if self._ring.secret(run.seal.key) is None:
                     await self.look()
-                run = self._ciphers.opened(ledger, run)
+                run = self._ciphers.opened(ledger, first, run)
             out.append((first, run))
         return out
 
@@ -254,7 +260,7 @@ class Sealing:
                 iter(self._ring.refused.values()),
                 f"it is not among the data keys of region {self._region}: was it removed?",
             )
-            raise KeyMissing(f"entries are sealed with data key {number:016x}, and {why}")
+            raise KeyMissing(f"data key {number:016x}, and {why}")
         return found
 
     async def look(self) -> None:

@@ -3,13 +3,15 @@
 Is: one read, from one bookie after the other, or from a second one while the first is late. Isn't: a cache, or a judge
 of what is confirmed: the caller never asks beyond LAC.
 Invariants: what it returns is verified, starts at the first entry asked for, and has no hole. A late bookie is no
-failed one: the second read counts only as what it brings.
+failed one: the second read counts only as what it brings. A copy of a sealed run that is not what was sealed there is a
+bad copy: others are read, also by who wants it as it is stored.
 Source: docs/protocols/ledger.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger
@@ -18,6 +20,9 @@ from heliograph.wire.block import decode_block
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
+from storage.sealing.cipher import check_form
+
+log = logging.getLogger("storage.ledger.ledger_reader")
 
 OnEnd = Callable[[int], None]
 """Called with the entry behind what a read will bring, before it has brought it: the next one may begin there."""
@@ -29,7 +34,7 @@ async def read_open(
     """As `read_entries`, for who wants what is in the entries: runs that were sealed are opened. Raises KeyMissing
     too.
     """
-    return await opened(context, metadata.ledger, await read_entries(context, metadata, first, last, max_bytes, on_end))
+    return await _read(context, metadata, first, last, max_bytes, on_end, opening=True)
 
 
 async def opened(context: LedgerContext, ledger: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
@@ -52,6 +57,19 @@ async def read_entries(
     bad or another bookie answers. Raises CorruptData, BookieUnavailable, or NoSuchEntry where no copy can be read, in
     that order of preference.
     """
+    return await _read(context, metadata, first, last, max_bytes, on_end, opening=False)
+
+
+async def _read(
+    context: LedgerContext,
+    metadata: LedgerMetadata,
+    first: int,
+    last: int,
+    max_bytes: int,
+    on_end: OnEnd | None,
+    *,
+    opening: bool,
+) -> list[tuple[int, Run]]:
     assert first <= last
     for start, _ in metadata.fragments:
         if start > first:
@@ -65,9 +83,9 @@ async def read_entries(
     worst: HeliographError | None = None
 
     def ask() -> None:
-        asked[
-            asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes, on_end))
-        ] = None
+        bookie = left.pop(0)
+        work = _read_from(context, bookie, metadata, first, last, max_bytes, on_end, opening=opening)
+        asked[asyncio.ensure_future(work)] = None
 
     try:
         while left or asked:
@@ -93,7 +111,15 @@ async def read_entries(
 
 
 async def _read_from(
-    context: LedgerContext, bookie: str, ledger: int, first: int, last: int, max_bytes: int, on_end: OnEnd | None
+    context: LedgerContext,
+    bookie: str,
+    metadata: LedgerMetadata,
+    first: int,
+    last: int,
+    max_bytes: int,
+    on_end: OnEnd | None,
+    *,
+    opening: bool,
 ) -> list[tuple[int, Run]]:
     def ends(behind: int) -> None:
         if on_end is not None and behind > first:
@@ -102,20 +128,55 @@ async def _read_from(
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        blocks = await context.pool.client(bookie).read(ledger, first, last, max_bytes, ends)
+        blocks = await context.pool.client(bookie).read(metadata.ledger, first, last, max_bytes, ends)
         context.latency.add(loop.time() - began)
-        return _cut(ledger, first, last, blocks)
-    except (NoSuchEntry, NoSuchLedger, CorruptData):
+        runs = _cut(metadata.ledger, first, last, blocks)
+        if not metadata.seal_form and all(run.seal is None for _, run in runs):
+            return runs
+        return await verified(context, metadata, bookie, runs, opening=opening)
+    except (NoSuchEntry, NoSuchLedger, CorruptData, KeyMissing):
         raise
     except HeliographError:
         context.pool.suspect(bookie)
         raise
 
 
+async def verified(
+    context: LedgerContext, metadata: LedgerMetadata, bookie: str, runs: list[tuple[int, Run]], *, opening: bool
+) -> list[tuple[int, Run]]:
+    """The runs before the first that is not what was sealed there; opened, or as they are stored. Raises CorruptData
+    where that is none; opening: KeyMissing, while what is to be copied needs no key.
+    """
+    good: list[tuple[int, Run]] = []
+    for first, run in runs:
+        try:
+            check_form(metadata.ledger, first, run, metadata.seal_form)
+            if opening or context.sealing is not None:
+                ((_, found),) = await opened(context, metadata.ledger, [(first, run)])
+                run = found if opening else run
+        except KeyMissing:
+            if opening and not good:
+                raise
+            if opening:
+                break
+        except CorruptData as error:
+            log.error(
+                "ledger.copy_refused",
+                extra={"ledger": metadata.ledger, "entry": first, "bookie": bookie, "error": str(error)},
+            )
+            if not good:
+                raise
+            break
+        good.append((first, run))
+    return good
+
+
 def _worse(worst: HeliographError | None, error: HeliographError) -> HeliographError:
-    """Which of two is told: damage before silence, silence before an explicit no."""
+    """Which of two is told: damage before a key that is missing, that before silence, silence before an explicit no."""
     if worst is None or isinstance(error, CorruptData):
         return error
+    if isinstance(error, KeyMissing):
+        return worst if isinstance(worst, CorruptData) else error
     explicit = (NoSuchEntry, NoSuchLedger)
     return error if isinstance(worst, explicit) and not isinstance(error, explicit) else worst
 

@@ -33,6 +33,7 @@ from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.bookies.bookie_port import END
 from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import verified
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.underreplicated_marks import mark_lacking
 
@@ -81,10 +82,10 @@ async def _recover_once(
         metadata, version = marked
     core = LedgerRecovery(metadata, lambda bookie: context.pool.comes_soon(bookie, context.settings.returns_within_s))
     await _fence(context, core, ledger)
-    tail = await _read_tail(context, core, ledger)
+    tail = await _read_tail(context, core, metadata)
     if core.forgotten:  # what was confirmed has its numbers, though nobody has it here: it may come from elsewhere
         core.on_confirmed(await context.confirmed(metadata))
-        tail += await _read_tail(context, core, ledger)
+        tail += await _read_tail(context, core, metadata)
     tail = _cut_at_stripes(metadata, tail)
     closed = replace(
         metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail)
@@ -136,14 +137,17 @@ async def _some(work: list[Coroutine[Any, Any, None]], enough: Callable[[], bool
         await cancel_all(tasks)
 
 
-async def _read_tail(context: LedgerContext, core: LedgerRecovery, ledger: int) -> list[_Block]:
+async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: LedgerMetadata) -> list[_Block]:
     """The entries above the known LAC, to the end. Raises BookieUnavailable where the end can't be told now."""
-    tail: list[_Block] = []
+    ledger, tail = metadata.ledger, list[_Block]()
     while not core.ended:
         for bookie in core.to_ask():
             try:
                 blocks = await context.pool.client(bookie).read(ledger, core.next, END, READ_BYTES)
                 pieces = _pieces(ledger, core.next, blocks)
+                if metadata.seal_form:
+                    found = [(first, decode_block(b"".join(block))[2]) for first, _, block, _ in pieces]
+                    pieces = pieces[: len(await verified(context, metadata, bookie, found, opening=False))]
             except (NoSuchEntry, NoSuchLedger):
                 core.on_absent(bookie)
                 if core.ended:

@@ -43,6 +43,7 @@ from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.reading.lost_entries import lost_entries
 from storage.ledger.repair.ledger_repair import READ_BYTES
 from storage.ledger.underreplicated_marks import look_again, mark_lost
+from storage.sealing.cipher import check_form
 
 _ATTEMPTS_MAX = 5
 
@@ -332,9 +333,10 @@ class _Filling:
     async def _write(self, bookies: Sequence[str], first: int, run: Run) -> None:
         if not bookies:
             return
-        ledger, sealing = self._metadata.ledger, self._context.sealing
+        ledger, sealing, form = self._metadata.ledger, self._context.sealing, self._metadata.seal_form
         if sealing is not None:  # what another region sends comes open
-            run = await sealing.sealed(self._metadata.topic, ledger, self._closed_ms, first, run)
+            run = await sealing.sealed(self._metadata.topic, ledger, self._closed_ms, first, run, form)
+        check_form(ledger, first, run, form)
         block = encode_block(run, ledger, first)
         await self._throttle.take(run.size_bytes * len(bookies))
         for bookie in bookies:

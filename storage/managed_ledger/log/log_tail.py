@@ -30,7 +30,7 @@ from storage.managed_ledger.append_counts import AppendCounts
 from storage.managed_ledger.log.rollover_rule import idle_left_s, is_full
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_catalog import Catalog
-from storage.sealing.cipher import RunSealer
+from storage.sealing.cipher import UNSEALED, RunSealer, promised
 
 Done = Callable[[int, int, Run], None]
 Failed = Callable[[HeliographError], None]
@@ -361,12 +361,17 @@ class LogTail:
         while self._giving_up is None and not self._dead:
             try:
                 sealing = self._context.sealing
-                if sealing is not None:  # before there is a ledger that could not be written to
-                    await sealing.ensure(self.topic)
+                # before there is a ledger that could not be written to
+                form = UNSEALED if sealing is None else await sealing.ensure(self.topic)
                 made, version = await create_ledger(
-                    self._context, *host.quorums, topic=self.topic, owner=self._owner, affinity=host.affinity
+                    self._context,
+                    *host.quorums,
+                    topic=self.topic,
+                    owner=self._owner,
+                    affinity=host.affinity,
+                    seal_form=promised(form),
                 )
-                return made, version, None if sealing is None else sealing.sealer(self.topic, made.ledger)
+                return made, version, None if sealing is None else sealing.sealer(self.topic, made.ledger, form)
             except HeliographError as error:
                 if (self._handle is None or isinstance(error, KeyMissing)) and (
                     not error.retryable or self._loop.time() > deadline

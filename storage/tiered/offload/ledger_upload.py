@@ -20,6 +20,7 @@ from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.sealing.cipher import WITH_HEADER, form_of, promised
 from storage.tiered.objects.object_format import (
     FOOTER_BYTES,
     HEAD_BYTES,
@@ -60,6 +61,7 @@ async def upload(
     key = ledger_key(begun.holder, topic, info.ledger, begun.attempt)
     writer = IndexWriter(settings.index_bytes)
     sizes: list[int] = []
+    forms = {WITH_HEADER}
 
     async def read(first: int) -> list[tuple[int, Run]]:
         began = clock.monotonic()
@@ -67,11 +69,19 @@ async def upload(
         took((clock.monotonic() - began) * 1000)
         sealing = context.sealing
         if sealing is not None:  # what was written before the topic had to be sealed goes to no store in the clear
-            runs = [(at, await sealing.sealed(topic, info.ledger, info.closed_ms, at, run)) for at, run in runs]
+            of = topic, info.ledger, info.closed_ms
+            runs = [(at, await sealing.sealed(*of, at, run, metadata.seal_form)) for at, run in runs]
+        forms.update(form_of(run) for _, run in runs)
         return runs
 
     await store.put(key, _body(read, topic, info, begun, writer, throttle, sizes))
-    record = replace(begun, state=OffloadState.STORED, size_bytes=writer.offset + sizes[0], index_bytes=sizes[0])
+    record = replace(
+        begun,
+        state=OffloadState.STORED,
+        size_bytes=writer.offset + sizes[0],
+        index_bytes=sizes[0],
+        seal_form=promised(min(forms)),
+    )
     index = await check(store, topic, info, record)
     await _verify_blocks(store, key, index, settings.read_bytes)
     return record

@@ -23,6 +23,7 @@ from heliograph.runtime.recent_latencies import Recent
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.block import is_sealed
 from heliograph.wire.run import Run
+from storage.sealing.cipher import check_form
 from storage.tiered.objects.object_format import HEAD_BYTES, Index, cut_blocks
 from storage.tiered.objects.object_names import ledger_key
 from storage.tiered.store import ObjectStore, Stores
@@ -196,7 +197,10 @@ class ColdReader:
         began = asyncio.get_running_loop().time()
         try:
             data = await self._range(topic, ledger, record, start, stop)
-            part = _Part(await self._opened(ledger, cut_blocks(data, ledger, first)), stop - start)
+            runs = cut_blocks(data, ledger, first)
+            for at, run in runs:
+                check_form(ledger, at, run, record.seal_form)
+            part = _Part(await self._opened(ledger, runs), stop - start)
             if part.end > index.entries or (stop == index.end and part.end != index.entries):
                 raise CorruptData(f"its blocks end at entry {part.end}, and it holds {index.entries}")
         except NoSuchObject as error:

@@ -106,6 +106,7 @@ def _many(count: int, rng: random.Random, every: int = 1) -> ManagedLedgerMetada
             rng.randrange(2**28),
             70_000,
             closed + rng.randrange(10**7),
+            2 * (number % 5 == 0),
         )
         infos.append(
             LedgerInfo(ledger, 50_000, rng.randrange(2**28), closed, index, record if number % every == 0 else None)

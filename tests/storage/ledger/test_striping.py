@@ -6,13 +6,14 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import CorruptData, NotAllowed, NotEnoughBookies
-from heliograph.model.ledger_metadata import PLACED, LedgerMetadata, LedgerState
+from heliograph.model.ledger_metadata import PLACED, SEALED, LedgerMetadata, LedgerState
 from local_meta import keys
 from storage.ledger.bookies.placement import Candidate, choose
 from storage.ledger.ledger_context import LedgerSettings
@@ -312,8 +313,11 @@ def test_its_metadata_says_so_in_its_version() -> None:
         and striped.write_set(64) == ("b", "c")
         and striped.write_set(128) == ("c", "a")
     )
-    with pytest.raises(CorruptData, match="format 3"):
-        LedgerMetadata.decode(b"\x03" + striped.encode()[1:])
+    sealed = replace(striped, seal_form=2)
+    assert LedgerMetadata.decode(sealed.encode()) == sealed and sealed.encode()[0] == SEALED
+    assert LedgerMetadata.decode(replace(plain, seal_form=2).encode()) == replace(plain, seal_form=2)
+    with pytest.raises(CorruptData, match="format 4"):
+        LedgerMetadata.decode(b"\x04" + striped.encode()[1:])
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -12,17 +12,31 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.ledger_metadata import ManagedLedgerMetadata, local_gone
-from heliograph.wire.block import decode_block
-from heliograph.wire.run import Run
+from heliograph.model.errors import (
+    ConfigError,
+    CorruptData,
+    HeliographError,
+    KeyMissing,
+    MetadataUnavailable,
+    NotAllowed,
+    NotFound,
+)
+from heliograph.model.ledger_metadata import FORMAT, SEALED, ManagedLedgerMetadata, local_gone
+from heliograph.wire.block import AUTHENTICATED, VERSION, decode_block, encode_block, peek_block
+from heliograph.wire.run import Buffer, Run
+from local_meta.keys import ledger as ledger_key
 from region_node.faces.admin.tenancy.data_keys import may_hold
+from storage.bookie.entry_log.block_cutting import cut_block
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries, read_open
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.sealing.cipher import BYTES_ALONE, UNSEALED, WITH_HEADER
 from storage.sealing.keyring import DataKey, TenantKeys
 from storage.sealing.sealing import Sealing
+from storage.tiered.objects.object_format import HEAD_BYTES as OBJECT_HEAD_BYTES
+from tests.storage.ledger.fake_bookies import Held
 from tests.storage.managed_ledger.world import Broker, Region, names_of, read_all, run_of
-from tests.storage.sealing.world import ONE, TWO, Config, Masters, leaks
+from tests.storage.sealing.world import HEAD_BYTES, ONE, TWO, Config, Masters, forged, leaks
 from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, more, settled, simulated, until
 
 ROLLING = ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16)
@@ -250,6 +264,205 @@ def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
     run(work)
 
 
+def moved(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
+    return [blocks[0], forged(blocks[0], first=2), *blocks[2:]]
+
+
+def swapped(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
+    return [blocks[0], forged(blocks[2], first=2), forged(blocks[1], first=4), blocks[3]]
+
+
+def headed_anew(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
+    return [blocks[0], forged(blocks[1], time_ms=1), *blocks[2:]]
+
+
+def piece_elsewhere(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
+    piece = forged(cut_block(blocks[0], 0, 1), first=2)
+    return [blocks[0], piece, cut_block(blocks[1], 3, 4), *blocks[2:]]
+
+
+def opened_up(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
+    ledger, _, _ = decode_block(blocks[1])
+    return [blocks[0], b"".join(encode_block(run_of("forged", "forged"), ledger, 2)), *blocks[2:]]
+
+
+def lowered(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
+    """What is sealed, as if it were in the form without a header."""
+    ledger, _, run = decode_block(blocks[1])
+    assert run.seal is not None and run.body is not None
+    older = run.with_body(run.body, run.seal._replace(header=None))
+    return [blocks[0], b"".join(encode_block(older, ledger, 2)), *blocks[2:]]
+
+
+def in_the_older_form(blocks: list[Buffer], older: Buffer) -> list[Buffer]:
+    """With a block that was sealed for this very place, in the form without a header."""
+    return [blocks[0], older, *blocks[2:]]
+
+
+def blocks_of(held: Held) -> list[Buffer]:
+    return [block for _, block in sorted(set(held.blocks.values()))]
+
+
+def put_blocks(held: Held, blocks: list[Buffer]) -> None:
+    held.blocks.clear()
+    for block in blocks:
+        _, first, count = peek_block(block)
+        held.blocks.update(dict.fromkeys(range(first, first + count), (first, bytes(block))))
+
+
+ATTACKS = [moved, swapped, headed_anew, piece_elsewhere, opened_up, lowered, in_the_older_form]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_who_writes_a_bookies_disk_is_a_spoilt_copy(attack: Callable[[list[Buffer], Buffer], list[Buffer]]) -> None:
+    """Other copies are read, also to be copied; where all are so, the error says which ledger and entry."""
+
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=(sealing := await config.sealing(region)))
+        ledger = await broker.open()
+        wanted = [f"entry{i}" for i in range(8)]
+        for i in range(0, 8, 2):
+            await publish(broker, ledger, *wanted[i : i + 2])
+        await ledger.roll_over()
+        context, number = broker.factory.context, ledger.ledgers()[0].ledger
+        metadata = await ledger_metadata(context, number)
+        copies = [region.bookies[name].ledgers[number] for name in metadata.write_set(0)]
+        good = blocks_of(copies[0])
+        assert good == blocks_of(copies[1]) and len(good) == 4
+        other = await sealing.sealed(ledger.topic, number, 0, 2, run_of("forged", "forged"), BYTES_ALONE)
+        older = b"".join(encode_block(other, number, 2))
+
+        async def read(first: int, *, how: Callable[..., Awaitable[list[tuple[int, Run]]]]) -> list[tuple[int, Run]]:
+            runs: list[tuple[int, Run]] = []
+            while first < 8:
+                runs += await how(context, metadata, first, 7, 1 << 20)
+                first = runs[-1][0] + runs[-1][1].count
+            return runs
+
+        for held in copies:
+            put_blocks(held, attack(good, older))
+            assert [name for _, run in await read(0, how=read_open) for name in names_of(run)] == wanted
+            copied = [b"".join(encode_block(run, number, at)) for at, run in await read(0, how=read_entries)]
+            assert copied == good
+            put_blocks(held, good)
+        for held in copies:
+            put_blocks(held, attack(good, older))
+        assert (await read_open(context, metadata, 0, 7, 1 << 20))[-1][0] == 0, "what is before it is read"
+        for how in (read_open, read_entries):
+            with pytest.raises(CorruptData, match=f"ledger {number}: .*entry 2 ") as error:
+                await how(context, metadata, 2, 7, 1 << 20)
+            assert "sealed" in str(error.value)
+
+    run(work)
+
+
+def test_a_recovery_takes_no_tail_that_a_bookies_disk_was_given() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        for i in range(0, 8, 2):
+            await publish(broker, ledger, f"entry{i}", f"entry{i + 1}")
+        number = ledger.ledgers()[0].ledger
+        broker.factory.abandon()
+        first, *_ = (await ledger_metadata(broker.factory.context, number)).write_set(0)
+        for held in (bookie.ledgers[number] for bookie in region.bookies.values() if bookie.holds(number)):
+            held.lac = -1  # so that the recovery reads all of it
+        put_blocks(region.bookies[first].ledgers[number], opened_up(blocks_of(region.bookies[first].ledgers[number])))
+        other = Broker(region, sealing=await config.sealing(region))
+        assert await names(await other.open()) == [f"entry{i}" for i in range(8)]
+        assert not leaks(region, "forged"), "a recovery writes what it found to all copies"
+
+    run(work)
+
+
+def test_a_ledger_has_one_form_and_an_older_region_the_older_one() -> None:
+    async def work(region: Region, config: Config) -> None:
+        sealing = await config.sealing(region)
+        sealing.form = lambda: BYTES_ALONE
+        broker = Broker(region, sealing=sealing)
+        ledger = await broker.open()
+        await publish(broker, ledger, "one")
+        sealing.form = lambda: WITH_HEADER
+        await publish(broker, ledger, "two")
+        await ledger.roll_over()
+        await publish(broker, ledger, "three")
+        (old, new) = (info.ledger for info in ledger.ledgers())
+        stored = [region.machine.get(ledger_key(number)) for number in (old, new)]
+        assert [found and found[0][0] for found in stored] == [FORMAT, SEALED]
+        versions = {
+            number: {block[0] for bookie in region.bookies.values() for block in blocks_of(bookie.ledger(number))}
+            for number in (old, new)
+        }
+        assert versions == {old: {VERSION}, new: {AUTHENTICATED}}
+        broker.factory.abandon()
+        other = Broker(region, sealing=await config.sealing(region))
+        assert await names(await other.open()) == ["one", "two", "three"]
+
+    run(work)
+
+
+def test_what_is_put_back_into_a_sealed_ledger_is_sealed_whatever_the_policy_is_today() -> None:
+    class Elsewhere:
+        async def read(
+            self, topic: str, ledger: int, first: int, last: int, max_bytes: int
+        ) -> Sequence[tuple[int, Run]]:
+            out = run_of(*(f"secret{entry}" for entry in range(first, last + 1)))
+            out.first_index, out.time_ms = first, 7
+            return [(first, out)]
+
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, settings=ROLLING, sealing=(sealing := await config.sealing(region)))
+        ledger = await broker.open()
+        for i in range(10):
+            await publish(broker, ledger, f"secret{i}")
+        await until(lambda: ledger.ledgers()[0].closed_ms > 0)
+        number = ledger.ledgers()[0].ledger
+        sealing.wanted = lambda topic: False
+        for bookie in region.bookies.values():
+            if number in bookie.ledgers:
+                put_blocks(bookie.ledgers[number], headed_anew(blocks_of(bookie.ledgers[number])[:4]))
+        ledger.forget_cached(number)
+        assert not (await ledger.refill(number, Elsewhere())).missing
+        assert await names(ledger) == [f"secret{i}" for i in range(10)] and not leaks(region, "secret")
+
+    run(work)
+
+
+@pytest.mark.parametrize("what", ["swapped", "headed anew", "opened up"])
+def test_who_writes_an_object_store_is_found_out(what: str) -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = FakeStore({})
+        broker = TierBroker(region, store, AT_ONCE, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        await more(broker, ledger, 0, 15)
+        await settled(broker, ledger)
+        await until(lambda: local_gone(ledger.ledgers()[0]))
+        info = ledger.ledgers()[0]
+        assert info.offload is not None and info.offload.seal_form == WITH_HEADER
+        (key,) = (key for key in store.objects if info.offload.attempt in key)
+        blob = store.objects[key]
+        size = int.from_bytes(blob[OBJECT_HEAD_BYTES + 4 :][:4], "big")
+        one, two = (blob[OBJECT_HEAD_BYTES + at * size :][:size] for at in (3, 4))
+        assert [peek_block(block)[1:] for block in (one, two)] == [(3, 1), (4, 1)] and len(one) == len(two)
+        match what:
+            case "swapped":
+                false = forged(two, first=3) + forged(one, first=4)
+            case "headed anew":
+                false = forged(one, time_ms=1) + two
+            case _:
+                plain = b"".join(encode_block(run_of("forged", pad=size - HEAD_BYTES - 4), info.ledger, 3))
+                false = plain + two
+        store.objects[key] = blob.replace(one + two, false)
+        assert len(store.objects[key]) == len(blob) and store.objects[key] != blob
+        broker.factory.abandon()
+        other = TierBroker(region, store, AT_ONCE, sealing=await config.sealing(region))
+        again = await other.open()
+        with pytest.raises(CorruptData, match=f"ledger {info.ledger}: .*entry 3 .*sealed"):
+            await again.read((info.ledger, 3), 1, 1 << 20)
+
+    run(work)
+
+
 def test_offloaded_entries_stay_sealed_and_only_brokers_read_them() -> None:
     async def work(region: Region, config: Config) -> None:
         store = FakeStore({})
@@ -322,7 +535,7 @@ def test_what_another_broker_has_just_sealed_is_read_before_the_watch_tells_of_t
         ahead, behind = await config.sealing(region), await config.sealing(region)
         await behind.close()  # its watch tells nothing any more
         await ahead.ensure("persistent://shop/a/t")
-        sealer = ahead.sealer("persistent://shop/a/t", 3)
+        sealer = ahead.sealer("persistent://shop/a/t", 3, UNSEALED)
         assert sealer is not None
         sealed = sealer(run_of("word"), 0)
         assert [names_of(found) for _, found in await behind.opened(3, [(0, sealed)])] == [["word"]]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 
+import crc32c
+
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
+from heliograph.wire.block import _HEAD
+from heliograph.wire.run import Buffer
 from storage.sealing.keyring import MasterKeys, new_master_line
 from storage.sealing.sealing import Sealing
 from tests.storage.managed_ledger.world import Region
 
+HEAD_BYTES = _HEAD.size
 ONE, TWO = new_master_line("one"), new_master_line("two")
 
 
@@ -52,3 +57,15 @@ def leaks(region: Region, word: str) -> bool:
         for held in bookie.ledgers.values()
         for _, block in held.blocks.values()
     )
+
+
+def forged(block: Buffer, **fields: int) -> bytes:
+    """The block with other numbers in its head, and with the checksum that belongs to them."""
+    names = ["version", "columns", "count", "size", "header", "checksum", "ledger", "first", "time_ms", "first_index"]
+    head = dict(zip(names, _HEAD.unpack_from(block), strict=True)) | fields
+    return summed(_HEAD.pack(*head.values()) + bytes(block[HEAD_BYTES:]))
+
+
+def summed(block: bytes) -> bytes:
+    checksum = crc32c.crc32c(block[16:], crc32c.crc32c(block[:12]))
+    return block[:12] + checksum.to_bytes(4, "big") + block[16:]

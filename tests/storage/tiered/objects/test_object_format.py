@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -123,4 +124,6 @@ def test_metadata_from_before_there_were_tiers_is_read_and_records_read_back() -
     assert ManagedLedgerMetadata.decode(metadata.encode()) == metadata
     assert [len(info.fields()) for info in metadata.ledgers] == [6, 5, 5]
     record = OffloadRecord(ATTEMPT, "us-1", OffloadState.STORED, "s3://b", 1 << 40, 900, 1_700_000_000_000)
-    assert OffloadRecord.of(record.fields()) == record
+    assert OffloadRecord.of(record.fields()) == record and len(record.fields()) == 7
+    sealed = replace(record, seal_form=2)
+    assert OffloadRecord.of(sealed.fields()) == sealed

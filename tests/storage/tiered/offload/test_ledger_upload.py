@@ -198,18 +198,19 @@ def test_what_lies_in_the_clear_is_sealed_on_its_way_where_the_topic_is_to_be(wa
     async def work(world: World) -> None:
         asked: list[tuple[Any, ...]] = []
 
-        async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run) -> Run:
-            asked.append((topic, ledger, closed_ms, first))
+        async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int) -> Run:
+            asked.append((topic, ledger, closed_ms, first, form))
             return run_of(*("sealed" for _ in range(run.count)))
 
         found: Any = SimpleNamespace(sealed=sealed) if wanted else None
         world.context = replace(world.context, sealing=found)
         record = await world.upload()
+        assert record.seal_form == 0, "what is in it is open"
         blob = world.store.objects[world.key]
         blocks = cut_blocks(blob[HEAD_BYTES : len(blob) - record.index_bytes], world.info.ledger, 0)
         assert [name for _, run in blocks for name in names_of(run)] == (["sealed"] * 10 if wanted else WANTED)
         info = world.info
-        assert asked == ([(TOPIC, info.ledger, info.closed_ms, first) for first, _ in blocks] if wanted else [])
+        assert asked == ([(TOPIC, info.ledger, info.closed_ms, first, 0) for first, _ in blocks] if wanted else [])
 
     play(work)
 
