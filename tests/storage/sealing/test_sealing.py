@@ -442,23 +442,26 @@ def test_who_writes_an_object_store_is_found_out(what: str) -> None:
         (key,) = (key for key in store.objects if info.offload.attempt in key)
         blob = store.objects[key]
         size = int.from_bytes(blob[OBJECT_HEAD_BYTES + 4 :][:4], "big")
-        one, two = (blob[OBJECT_HEAD_BYTES + at * size :][:size] for at in (3, 4))
-        assert [peek_block(block)[1:] for block in (one, two)] == [(3, 1), (4, 1)] and len(one) == len(two)
+        one, two = (blob[OBJECT_HEAD_BYTES + at * size :][:size] for at in (0, 1))
+        assert [peek_block(block)[1:] for block in (one, two)] == [(0, 1), (1, 1)] and len(one) == len(two)
         match what:
             case "swapped":
-                false = forged(two, first=3) + forged(one, first=4)
+                false = forged(two, first=0) + forged(one, first=1)
             case "headed anew":
                 false = forged(one, time_ms=1) + two
             case _:
-                plain = b"".join(encode_block(run_of("forged", pad=size - HEAD_BYTES - 4), info.ledger, 3))
+                plain = b"".join(encode_block(run_of("forged", pad=size - HEAD_BYTES - 4), info.ledger, 0))
                 false = plain + two
         store.objects[key] = blob.replace(one + two, false)
         assert len(store.objects[key]) == len(blob) and store.objects[key] != blob
         broker.factory.abandon()
         other = TierBroker(region, store, AT_ONCE, sealing=await config.sealing(region))
         again = await other.open()
-        with pytest.raises(CorruptData, match=f"ledger {info.ledger}: .*entry 3 .*sealed"):
-            await again.read((info.ledger, 3), 1, 1 << 20)
+        with pytest.raises(CorruptData, match=f"ledger {info.ledger}: .*entry 0 .*sealed"):
+            await again.read((info.ledger, 0), 1, 1 << 20)
+        assert await other.cold.place(again.topic, info.ledger, info.offload, 0, 5) == ("", 0, 0, 0), (
+            "nobody is sent to read it without a broker, whatever the object says of itself"
+        )
 
     run(work)
 

@@ -47,6 +47,8 @@ class BookiePlaces:
             if found is None:
                 return None
             metadata, last = found
+            if metadata.seal_form:  # only who has the keys can tell whether an entry is what was written there
+                return None
             fragments = self._fragments(metadata, first, last)
             if not all(any(addresses) for _, addresses in fragments):
                 return None

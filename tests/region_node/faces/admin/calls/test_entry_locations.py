@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import msgpack
 
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
 from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.read_permits import ReadKeys
@@ -81,6 +84,17 @@ def test_a_place_names_the_bookies_of_each_fragment_that_give_entries() -> None:
         assert await places.place(ledger, info, 0, 3) is None, "a small range is sooner read than asked for"
         gone = dataclasses.replace(info, ledger=info.ledger + 1)
         assert await places.place(ledger, gone, 0, 39) is None
+        found_here = await ledger.at_bookies(info.ledger, 0, 39)
+        assert found_here is not None
+        metadata = dataclasses.replace(found_here[0], seal_form=2)
+
+        async def at_bookies(*_: int) -> tuple[LedgerMetadata, int]:
+            return metadata, 39
+
+        sealed: Any = SimpleNamespace(at_bookies=at_bookies)
+        assert await places.place(sealed, info, 0, 39) is None, (
+            "what a bookie would send of it in the clear is no entry"
+        )
 
     scenario(work)
 
