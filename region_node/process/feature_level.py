@@ -95,6 +95,13 @@ class RegionLevel:
             )
         await self._raise(level)
 
+    async def reach_if_spoken(self, level: int, least: int, what: str) -> None:
+        """As `reach` of `level`; where not everybody speaks that, of `least`."""
+        try:
+            await self.reach(level, what)
+        except NotAllowed:
+            await self.reach(least, what)
+
     async def _everybody(self) -> dict[str, int]:
         metadata = await self._metadata()
         return metadata | self.spoken()  # in this order: a broker may have come meanwhile

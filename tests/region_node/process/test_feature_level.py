@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -16,7 +17,7 @@ from global_config.view import ConfigView
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import ConfigError, NotAllowed
-from heliograph.model.feature_levels import LEVEL, SPLIT_BUNDLES
+from heliograph.model.feature_levels import AUTHENTICATED_SEALS, LEVEL, SEALED_RUNS, SPLIT_BUNDLES
 from local_meta import keys
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.process.feature_level import RegionLevel
@@ -97,6 +98,26 @@ def test_a_metadata_node_of_an_older_version_holds_the_level_down() -> None:
         world.metadata["m1"] = LEVEL
         await level.upkeep()
         assert await world.stored() == LEVEL
+
+    run(main())
+
+
+def test_the_newest_form_is_reached_where_everybody_speaks_it_and_an_older_one_else() -> None:
+    async def main() -> None:
+        world = World()
+        level = await world.begin()
+        world.brokers = [BrokerRecord("b0"), BrokerRecord("b1", level=1)]
+        reach = partial(level.reach_if_spoken, AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest")
+        with pytest.raises(NotAllowed, match=f"wants feature level {SEALED_RUNS} of region us, but b1 run an older"):
+            await reach()
+        for spoken, reached in (
+            (SEALED_RUNS, SEALED_RUNS),
+            (AUTHENTICATED_SEALS - 1, SEALED_RUNS),
+            (LEVEL, AUTHENTICATED_SEALS),
+        ):
+            world.brokers[1] = BrokerRecord("b1", level=spoken)
+            await reach()
+            assert await world.stored() == reached
 
     run(main())
 
