@@ -5,6 +5,7 @@ reach now.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,11 @@ import pytest
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Buffer, Run
 from replicator.audit import bookie_copies
 from replicator.audit.bookie_copies import BookieCopies
+from storage.sealing.cipher import WITH_HEADER, RunSealer
 
 AWAY = BookieUnavailable("no connection")
 FORGOTTEN = BookieUnavailable("older than this life of the bookie", forgotten=True)
@@ -72,3 +76,34 @@ def test_nobody_is_given_up_who_is_only_out_of_reach(
 ) -> None:
     with pytest.raises(BookieUnavailable, match="no connection"):
         read(monkeypatch, {"a": AWAY, "b": other})
+
+
+def test_what_it_writes_into_a_sealed_ledger_is_sealed_whatever_is_wanted_today(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[int] = []
+
+    class Client:
+        async def add_recovery(self, ledger: int, first: int, count: int, block: list[Buffer], lac: int) -> None:
+            written.append(decode_block(b"".join(block))[2].seal is not None)
+
+    async def metadata(*_: Any) -> LedgerMetadata:
+        return replace(LEDGER, seal_form=WITH_HEADER)
+
+    async def info(_: int) -> LedgerInfo:
+        return LedgerInfo(7, 10, 1)
+
+    async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int) -> Run:
+        return RunSealer(ledger, 1, (1, bytes(32)), lambda: None)(run, first) if form else run
+
+    monkeypatch.setattr(bookie_copies, "ledger_metadata", metadata)
+    ledger = SimpleNamespace(topic="t", last_confirmed=(8, 0), ledger_info=info, forget_cached=lambda _: None)
+    log: Any = SimpleNamespace(ledger=ledger)
+    pool, runs = SimpleNamespace(client=lambda _: Client()), [(3, Run([b"an entry"], [8]))]
+    context = SimpleNamespace(pool=pool, sealing=SimpleNamespace(sealed=sealed))
+    asyncio.run(BookieCopies(cast(Any, context)).replace(log, 7, runs))
+    assert written == [True, True]
+    context.sealing = None
+    with pytest.raises(CorruptData, match="ledger 7: entry 3 is not sealed"):
+        asyncio.run(BookieCopies(cast(Any, context)).replace(log, 7, runs))
+    assert len(written) == 2
