@@ -147,28 +147,33 @@ async def verified(
     """The runs before the first that is not what was sealed there; opened, or as they are stored. Raises CorruptData
     where that is none; opening: KeyMissing, while what is to be copied needs no key.
     """
-    good: list[tuple[int, Run]] = []
+    try:
+        return await _checked(context, metadata, runs, opening=opening)
+    except (CorruptData, KeyMissing):
+        good: list[tuple[int, Run]] = []  # one by one: which of them it is
     for first, run in runs:
         try:
-            check_form(metadata.ledger, first, run, metadata.seal_form)
-            if opening or context.sealing is not None:
-                ((_, found),) = await opened(context, metadata.ledger, [(first, run)])
-                run = found if opening else run
-        except KeyMissing:
-            if opening and not good:
-                raise
-            if opening:
-                break
-        except CorruptData as error:
-            log.error(
-                "ledger.copy_refused",
-                extra={"ledger": metadata.ledger, "entry": first, "bookie": bookie, "error": str(error)},
-            )
+            good += await _checked(context, metadata, [(first, run)], opening=opening)
+        except (CorruptData, KeyMissing) as error:
+            if isinstance(error, KeyMissing) and not opening:
+                good.append((first, run))
+                continue
+            if isinstance(error, CorruptData):
+                told = {"ledger": metadata.ledger, "entry": first, "bookie": bookie, "error": str(error)}
+                log.error("ledger.copy_refused", extra=told)
             if not good:
                 raise
             break
-        good.append((first, run))
     return good
+
+
+async def _checked(
+    context: LedgerContext, metadata: LedgerMetadata, runs: list[tuple[int, Run]], *, opening: bool
+) -> list[tuple[int, Run]]:
+    for first, run in runs:
+        check_form(metadata.ledger, first, run, metadata.seal_form)
+    found = await opened(context, metadata.ledger, runs) if opening or context.sealing is not None else runs
+    return found if opening else runs
 
 
 def _worse(worst: HeliographError | None, error: HeliographError) -> HeliographError:
