@@ -20,6 +20,8 @@ from local_meta.keys import LEDGERS
 from region_node.compaction.compacted_view import CURSOR, properties_of, read_properties
 from region_node.compaction.compacted_writer import delete_ledgers
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
+from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.sealing.cipher import WITH_HEADER
 from tests.region_node.compaction.world import (
     TOPIC,
     Owner,
@@ -32,6 +34,7 @@ from tests.region_node.compaction.world import (
 )
 from tests.region_node.faces.pulsar.codec import entry
 from tests.storage.managed_ledger.world import Region, until
+from tests.storage.sealing.world import Config, leaks
 
 
 def test_latest_of_each_key_then_the_log_at_the_same_positions() -> None:
@@ -121,6 +124,24 @@ def test_trimming_takes_nothing_that_is_not_compacted() -> None:
         assert await ledgers_without_topic(owner.broker.meta) == set()
 
     with Simulation(seed="trimming") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_a_compacted_ledger_is_sealed_and_says_that_all_of_it_is() -> None:
+    async def main() -> None:
+        await region.start()
+        owner = Owner(region, sim, sealing=await Config().sealing(region))
+        topic = await owner.open()
+        await owner.publish([("a", "secret1"), ("a", "secret2"), ("b", "secret3")])
+        assert await owner.compact() == "SUCCESS", topic.compaction().error
+        compacted = topic.compaction().view.compacted
+        assert compacted is not None
+        metadata = await ledger_metadata(owner.broker.factory.context, compacted.ledger)
+        assert metadata.seal_form == WITH_HEADER and not leaks(region, "secret")
+        assert [row[1:] for row in await rows_of(topic.compaction().view)] == [("a", "secret2"), ("b", "secret3")]
+
+    with Simulation(seed="sealed") as sim:
         region = Region(sim)
         sim.run(main(), limit_s=600)
 

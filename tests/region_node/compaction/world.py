@@ -25,6 +25,7 @@ from replicator.log.transaction_buffer import TransactionBuffer
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.sealing.sealing import Sealing
 from tests.region_node.faces.pulsar.codec import entry
 from tests.storage.managed_ledger.world import Broker, Region, until
 
@@ -65,10 +66,11 @@ class Owner:
         meta: MetadataStore | None = None,
         keys_max: int = 1000,
         cache_bytes: int = 1 << 20,
+        sealing: Sealing | None = None,
     ) -> None:
         self.sim = sim
         settings = ManagedLedgerSettings(ledger_entries_max=30, pending_timeout_s=5.0, close_timeout_s=2.0, sweep_s=1.0)
-        self.broker = Broker(region, meta, settings, cache=EntryCache(cache_bytes))
+        self.broker = Broker(region, meta, settings, cache=EntryCache(cache_bytes), sealing=sealing)
         self.tasks = logged_tasks()
         self.transactions: TransactionBuffer | None = None
         """Set before it is opened: the topic takes part in transactions."""
