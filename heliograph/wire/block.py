@@ -77,43 +77,32 @@ def _encode_name(name: str) -> bytes:
 
 def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
     """The block of `run` at (ledger, first): header, then the entries' bytes, ready for one gathered write."""
-    if run.seal is None:
-        columns, tail = _columns(run)
-        return _block(*_header(run, ledger, first, VERSION, columns, tail, run.size_bytes), run.buffers())
-    assert run.body is not None
-    header, body = run.seal.header, (run.body,)
-    if header is None:
-        columns, tail = _columns(run, _SEAL_FIELDS.pack(*run.seal[:4]))
-        return _block(*_header(run, ledger, first, VERSION, columns, tail, len(run.body)), body)
-    begin = header[:2] + run.count.to_bytes(2, "big") + header[4:12]
-    return _block(begin, b"".join([header[16:24], first.to_bytes(8, "big"), header[32:]]), body)
+    seal, body = run.seal, run.buffers() if run.seal is None else (run.body or b"",)
+    if seal is not None and seal.header is not None:
+        header = seal.header
+        shown = run.count.to_bytes(2, "big"), header[4:24], first.to_bytes(8, "big"), header[32 : _HEAD.size]
+        return _block(b"".join([header[:2], *shown]), header[_HEAD.size :], body)
+    columns, rest = _columns(run)
+    header_bytes = _HEAD.size + len(rest)
+    size = header_bytes + (run.size_bytes if seal is None else len(body[0]))
+    head = _HEAD.pack(VERSION, columns, run.count, size, header_bytes, 0, ledger, first, run.time_ms, run.first_index)
+    return _block(head, rest, body)
 
 
 def header_to_seal(run: Run, ledger: int, first: int, key: int, salt: int) -> bytes:
     """The header of the block that `run` becomes when it is sealed at (ledger, first), with a checksum of 0: what is
     authenticated with its bytes.
     """
-    columns, tail = _columns(run)
-    tail.insert(0, _AUTHENTICATED_SEAL.pack(key, salt, first, run.count))
-    size = run.size_bytes + SEAL_TAG_BYTES
-    begin, rest = _header(run, ledger, first, AUTHENTICATED, columns | _SEAL, tail, size)
-    return b"".join([begin, bytes(4), rest])
+    columns, rest = _columns(run)
+    seal, count = _AUTHENTICATED_SEAL.pack(key, salt, first, run.count), run.count
+    header_bytes = _HEAD.size + len(seal) + len(rest)
+    size, times = header_bytes + run.size_bytes + SEAL_TAG_BYTES, (run.time_ms, run.first_index)
+    head = _HEAD.pack(AUTHENTICATED, columns | _SEAL, count, size, header_bytes, 0, ledger, first, *times)
+    return b"".join([head, seal, rest])
 
 
-def _header(
-    run: Run, ledger: int, first: int, version: int, columns: int, tail: list[bytes], body_bytes: int
-) -> tuple[bytes, bytes]:
-    """What stands before the checksum, and what stands behind it."""
-    rest = b"".join(tail)
-    size = _HEAD.size + len(rest)
-    fixed = _HEAD.pack(
-        version, columns, run.count, size + body_bytes, size, 0, ledger, first, run.time_ms, run.first_index
-    )
-    return fixed[:12], fixed[16:] + rest
-
-
-def _columns(run: Run, seal: bytes = b"") -> tuple[int, list[bytes]]:
-    """(bits, columns) of a block. seal: that of version 1; empty: none."""
+def _columns(run: Run) -> tuple[int, bytes]:
+    """(bits, columns) of a block, with a seal as version 1 has it."""
     count = run.count
     columns = 0
     tail = [_U32.pack(run.lengths[0]) if count == 1 else struct.pack(f">{count}I", *run.lengths)]
@@ -143,24 +132,25 @@ def _columns(run: Run, seal: bytes = b"") -> tuple[int, list[bytes]]:
     if run.transaction is not None:
         columns |= _TRANSACTION
         tail.append(_TXN.pack(*run.transaction))
-    if seal:
+    if run.seal is not None:
         columns |= _SEAL
-        tail.append(seal)
+        tail.append(_SEAL_FIELDS.pack(*run.seal[:4]))
     if run.leadership:
         columns |= _LEADERSHIP
         tail.append(_U64.pack(run.leadership))
-    return columns, tail
+    return columns, b"".join(tail)
 
 
-def _block(begin: bytes, rest: bytes, body: Sequence[Buffer]) -> list[Buffer]:
-    """With its checksum, which stands between `begin` and `rest`, and covers both."""
-    if int.from_bytes(begin[4:8], "big") < _WHOLE_BELOW:
-        checked = b"".join([rest, *body])
-        return [b"".join([begin, _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(begin))), checked])]
-    crc = crc32c.crc32c(rest, crc32c.crc32c(begin))
+def _block(head: bytes, rest: bytes, body: Sequence[Buffer]) -> list[Buffer]:
+    """With its checksum in the place of the one of `head`. rest: of the header."""
+    size = int.from_bytes(head[4:8], "big")
+    if size < _WHOLE_BELOW:
+        checked = b"".join([head[16:], rest, *body])
+        return [b"".join([head[:12], _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(head[:12]))), checked])]
+    crc = crc32c.crc32c(rest, crc32c.crc32c(head[16:], crc32c.crc32c(head[:12])))
     for part in body:
         crc = crc32c.crc32c(part, crc)
-    return [begin, crc.to_bytes(4, "big"), rest, *body]
+    return [head[:12], crc.to_bytes(4, "big"), head[16:], rest, *body]
 
 
 def verify_block(block: Buffer) -> None:
