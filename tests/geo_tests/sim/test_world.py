@@ -516,7 +516,7 @@ FOUND_BY: dict[Mutant, int] = {
     a_full_metadata_disk_is_not_tried_again: 7,
     the_mark_delete_position_jumps_over_gaps: 1,
     who_says_nothing_is_connected: 32,
-    a_connection_that_stands_is_heard: 66,
+    a_connection_that_stands_is_heard: 24,
     a_voter_holds_for_ever_what_it_has_said: 1,
     what_is_in_memory_is_synced_and_not_written: 18,
 }

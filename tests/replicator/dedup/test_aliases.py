@@ -113,7 +113,7 @@ def test_each_rule_is_needed_where_another_process_takes_a_name_over(
     mutant: Callable[[BrokenRules], None], broken: BrokenRules
 ) -> None:
     mutant(broken)
-    broken.look(lambda seed: run(seed, restarts=True), range(300))
+    broken.look(lambda seed: run(seed, restarts=True), (84, *range(300)))  # a rare interleaving is tried first
 
 
 def test_an_alias_is_no_loss_and_survives_a_reload() -> None:
