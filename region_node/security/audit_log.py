@@ -43,10 +43,19 @@ class AuditLog:
         self._count = 0
 
     def change(
-        self, *, role: str, address: str, method: str, path: str, status: int, given: Any = None, **more: Any
+        self,
+        *,
+        role: str,
+        address: str,
+        method: str,
+        path: str,
+        status: int,
+        given: Any = None,
+        refused: bool = False,
+        **more: Any,
     ) -> None:
         """Records one that was answered with `status`. given: what the client said, recorded where `more` does not have
-        the values before and after whole; None: it is not for a log.
+        the values before and after whole; None: it is not for a log. refused: nothing of it can have been done.
         """
         entry: dict[str, Any] = {
             "time": iso_time(self._clock.wall_ms()),
@@ -63,23 +72,23 @@ class AuditLog:
             is_cut = is_cut or cut
         if given is not None and is_cut:
             entry["given"], _ = _shown(given)
-        log.info("admin.change", extra={"change": self._keep(entry)})
+        log.info("admin.change", extra={"change": self._keep(entry, self._refused if refused else self._done)})
 
     def note(self, event: dict[str, Any]) -> None:
         """Records what nobody did through a face: a promise that was broken, or is kept again."""
         who = {"time": iso_time(self._clock.wall_ms()), "role": "broker", "address": ""}
-        self._keep({**who, "method": "EVENT", "path": event["event"], "status": 0, "after": _shown(event)[0]})
+        entry = {**who, "method": "EVENT", "path": event["event"], "status": 0, "after": _shown(event)[0]}
+        self._keep(entry, self._done)
 
     def newest(self, count: int) -> list[dict[str, Any]]:
         """Returns the last `count` records, at most KEPT, the newest last."""
         kept = list(merge(self._done.records, self._refused.records))
         return [json.loads(record) for _, record in kept[-count:]] if count > 0 else []
 
-    def _keep(self, entry: dict[str, Any]) -> str:
+    def _keep(self, entry: dict[str, Any], among: _Newest) -> str:
         record = json.dumps(entry, default=str)
         self._count += 1
-        done = entry["status"] == 0 or 200 <= entry["status"] < 400  # Kafka's codes are below; one of them: in part
-        (self._done if done else self._refused).add(self._count, record)
+        among.add(self._count, record)
         return record
 
 

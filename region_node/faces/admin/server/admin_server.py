@@ -268,6 +268,7 @@ class AdminServer:
             method=request.method,
             path=str(request.rel_url),
             status=status,
+            refused=400 <= status < 500 and "change" not in request,  # of a failure nobody knows what was done
             **more,
         )
 

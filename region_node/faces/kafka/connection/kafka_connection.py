@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.wire.kafka.message_codec import APIS, BY_NAME, Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
-from region_node.faces.kafka.connection.refusals import refused
+from region_node.faces.kafka.connection.refusals import in_part, refused
 from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED, refuse_version
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
@@ -394,6 +394,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             path=request.api.name,
             status=int(code),
             given=request.fields,
+            refused=not in_part(answer),
             **({"reason": text} if text else {}),
             **({"before": deleted} if deleted else {}),
         )

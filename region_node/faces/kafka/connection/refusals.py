@@ -26,6 +26,16 @@ def refused(answer: Fields) -> tuple[Code, str, int] | None:
     return None if first is None else (*first, count)
 
 
+def in_part(answer: Fields) -> bool:
+    """Whether something of what was asked for was done: some row has no code that says no, of those without rows of
+    their own.
+    """
+    rows = [each for value in answer.values() if isinstance(value, list) for each in value if isinstance(each, dict)]
+    if answer.get("error_code", 0) not in _ORDINARY:
+        return False
+    return any(map(in_part, rows)) if rows else True
+
+
 def _codes(row: Mapping[str, Any]) -> Iterator[tuple[Code, str]]:
     code = row.get("error_code", 0)
     if code not in _ORDINARY:

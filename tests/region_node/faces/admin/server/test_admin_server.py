@@ -83,7 +83,9 @@ def test_what_nobody_who_is_known_asks_for_pushes_no_change_out_of_the_audit_log
         put("/admin/v2/tenants/b", "Authorization: ann"),
     )
     assert [int(each.split()[1]) for each in written] == [401, 403, 404, 403]
-    assert [(change["role"], change["path"]) for change in changes] == [("ann", "/admin/v2/tenants/b")]
+    assert [(change["role"], change["path"], change["refused"]) for change in changes] == [
+        ("ann", "/admin/v2/tenants/b", True)
+    ]
 
 
 @pytest.mark.parametrize(

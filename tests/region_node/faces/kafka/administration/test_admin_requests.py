@@ -163,7 +163,7 @@ def test_each_change_is_in_the_audit_log_and_no_read() -> None:
             *(("victor", "KAFKA", name, 0) for name in changes),
             ("pub-admin", "KAFKA", "create_acls", CLUSTER),
         ]
-        assert SECRET in str(face.audit.newest(1)[0]["given"])
+        assert SECRET in str(face.audit.newest(1)[0]["given"]) and len(face.audit._refused.records) == 1
         await face.close()
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.faces.kafka.connection.refusals import refused
+from region_node.faces.kafka.connection.refusals import in_part, refused
 from region_node.faces.kafka.error_codes import Code
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.kafka.topic_requests import create
@@ -88,3 +88,21 @@ def test_what_a_rebalance_brings_is_no_refusal() -> None:
         ]
     }
     assert refused(rows) == (Code.OFFSET_OUT_OF_RANGE, "", 2)
+
+
+NO = int(Code.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize(
+    ("answer", "done"),
+    [
+        ({"topics": [{"error_code": NO}, {"error_code": 0}]}, True),
+        ({"topics": [{"error_code": NO}, {"error_code": NO}]}, False),
+        ({"error_code": 0, "results": [{"error_code": NO, "configs": [{"name": "a"}]}]}, False),
+        ({"error_code": NO, "results": [{"error_code": 0}]}, False),
+        ({"responses": [{"name": "t", "partitions": [{"error_code": NO}, {"error_code": 0}]}]}, True),
+        ({"error_code": 0, "filter_results": []}, True),
+    ],
+)
+def test_what_was_done_in_part_is_told_from_what_was_refused(answer: dict[str, Any], done: bool) -> None:
+    assert in_part(answer) is done
