@@ -16,7 +16,7 @@ The rules, for one topic, after everything has healed:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from geo_tests.sim.pulsar_client import Delivered
@@ -42,6 +42,8 @@ class History:
     """Region -> what its durable subscription delivered."""
     former: dict[str, set[Message]] = field(default_factory=dict)
     """Region -> what it published in a life that is over, and has from the others since."""
+    back: str = ""
+    """A region that was put back to a backup: it has a part of `former` itself."""
 
     def begin_life(self, region: str) -> None:
         """It has lost everything, and comes again."""
@@ -49,6 +51,20 @@ class History:
         self.former[region] = mine
         self.acknowledged.update(dict.fromkeys(mine & self.acknowledged.keys(), (-1, -1)))
         self.consumed.pop(region, None)
+
+    def go_back(self, region: str, ledgers: Collection[int]) -> int:
+        """It knows of these ledgers, and nothing of what it published since. Returns how many messages that is at
+        least: its subscription has to deliver them again.
+        """
+        lost = {
+            message
+            for message, (ledger, _) in self.acknowledged.items()
+            if self.submitted[message][0] == region and ledger >= 0 and ledger not in ledgers
+        }
+        consumed = self.consumed.get(region, set())
+        self.begin_life(region)
+        self.back, self.consumed[region] = region, consumed - lost
+        return len(lost)
 
     def submit(self, region: str, producer: str, sequence: int, payload: bytes) -> None:
         self.submitted[(producer, sequence)] = (region, payload)
@@ -74,8 +90,10 @@ class History:
             raise Violation(f"{region}: {found} was never submitted")
         if payload != found.payload:
             raise Violation(f"{region}: {found} was submitted as {payload!r}")
-        own = origin == region and (found.producer, found.sequence) not in self.former.get(region, ())
-        if found.replicated_from != ("" if own else origin):
+        former = (found.producer, found.sequence) in self.former.get(region, ())
+        if former and region == self.back and not found.replicated_from:
+            return
+        if found.replicated_from != ("" if origin == region and not former else origin):
             raise Violation(f"{region}: {found} comes from {origin}")
 
     def check(self, regions: Mapping[str, Sequence[Delivered]]) -> None:

@@ -13,13 +13,14 @@ from geo_tests.sim.auditing import EVERY
 from geo_tests.sim.reborn import Reborn
 from geo_tests.sim.remade import Remade
 from geo_tests.sim.restored import Restored
+from geo_tests.sim.went_back import WentBack
 
 if TYPE_CHECKING:
     from geo_tests.sim.faults import Faults
 
 Undo = Callable[[], None]
 Kind = Callable[[], tuple[str, Undo] | None]
-SOME = 0.12
+SOME = 0.18
 """The part of worlds that have a kind of `rare`, beside the faults that all of them draw from."""
 
 
@@ -31,6 +32,7 @@ class LifeFaults:
         self._remade = Remade(self._world)
         self._restored = Restored(self._world, self._remade)
         self._reborn = Reborn(self._world)
+        self._went_back = WentBack(self._world)
 
     @property
     def restored(self) -> int:
@@ -54,7 +56,7 @@ class LifeFaults:
         """As `kinds`; of those that take a world long, and are drawn once, in some of the worlds."""
         if self._world.settings.trims or not self._world.everywhere or self._world.settings.replicated:
             return []
-        return [(2, self._restore_configuration), (1, self._come_again)]
+        return [(4, self._restore_configuration), (2, self._come_again), (3, self._go_back)]
 
     def drawn(self) -> list[Kind]:
         """Those that this world has beside its other faults."""
@@ -68,6 +70,7 @@ class LifeFaults:
         await self._remade.finish()
         await self._restored.finish()
         await self._reborn.finish()
+        await self._went_back.finish()
 
     def _delete_and_make_again(self) -> tuple[str, Undo] | None:
         """Of a topic beside those of the world, in every region."""
@@ -75,15 +78,21 @@ class LifeFaults:
 
     def _restore_configuration(self) -> tuple[str, Undo] | None:
         """It is backed up, and some time later lost, and restored."""
-        if self._reborn.begun or not self._restored.begin():
+        if self._reborn.begun or self._went_back.begun or not self._restored.begin():
             return None
         return "back the configuration up, and restore it", self._restored.end
 
     def _come_again(self) -> tuple[str, Undo] | None:
         """In the end a region is taken out for good, and comes again with empty disks."""
-        if self._restored.begun or self._world.seed % EVERY == 0 or not self._reborn.begin():
+        if self._restored.begun or self._went_back.begun or self._world.seed % EVERY == 0 or not self._reborn.begin():
             return None  # where an entry is spoilt, its own region tells what it was
         return "a region will be taken out for good, and come again", lambda: None
+
+    def _go_back(self) -> tuple[str, Undo] | None:
+        """The metadata of a region is backed up, and in the end lost, and restored."""
+        if self._restored.begun or self._reborn.begun or not self._went_back.begin():
+            return None
+        return "back a region's metadata up, to restore it in the end", lambda: None
 
     def _truncate(self) -> tuple[str, Undo] | None:
         """An admin empties a topic of one region, whatever consumers and links still lack of it."""

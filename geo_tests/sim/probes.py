@@ -148,7 +148,7 @@ class Probes:
             if not name.startswith(REPLICATION_CURSOR):
                 continue
             target = name.removeprefix(REPLICATION_CURSOR)
-            there = self._durable.get((topic, target, log.origin), BEFORE_ALL)
+            there = max(self._durable.get((topic, target, origin), BEFORE_ALL) for origin in log.state.own_origins())
             passed = self._between(history, region, max(there, emptied), cursor.mark_delete)
             if not passed:
                 self._suspicions.pop((topic, region, target), None)

@@ -136,9 +136,9 @@ class Reborn:
 
     # -- its second life -----------------------------------------------------------------------------------------------
 
-    def _publish(self, region: Region, topic: str) -> tuple[Producer, asyncio.Task[Any]]:
+    def _publish(self, region: Region, topic: str, when: str = "again") -> tuple[Producer, asyncio.Task[Any]]:
         """At once, while what it published before still comes back to it."""
-        world, name = self._world, f"{region.name}-again-{self._world.topics.index(topic)}"
+        world, name = self._world, f"{region.name}-{when}-{self._world.topics.index(topic)}"
         history = world.histories[topic]
 
         def on_receipt(sequence: int, ledger: int, entry: int) -> None:

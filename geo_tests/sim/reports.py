@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,12 @@ class _Confirmed:
         insort(self.all, position)
         self._young.append((now, position))
 
+    def keep(self, ledgers: Collection[int]) -> None:
+        """What lay in other ledgers is gone."""
+        self.all = [at for at in self.all if at[0] in ledgers]
+        self.told = [at for at in self.told if at[0] in ledgers]
+        self._young = deque(young for young in self._young if young[1][0] in ledgers)
+
     def settle(self, now: float) -> None:
         while self._young and self._young[0][0] <= now - TOLD_S:
             insort(self.told, self._young.popleft()[1])
@@ -63,6 +70,8 @@ class Reports:
         self._confirmed: dict[tuple[str, str], _Confirmed] = {}
         self._low: dict[tuple[str, str, str, str], int] = {}
         """(topic, who says it, "its target" or "itself", the other region) -> looks in a row that found more."""
+        self._back = ""
+        """A region that was put back to a backup: until it is heard of again it is believed to have what it had."""
         self._stood: dict[str, float] = {}
         """Broker -> when it was last seen to stand still."""
 
@@ -86,13 +95,13 @@ class Reports:
                 continue
             confirmed = self._of(topic, region).all
             for target, link in link_facts(node.roles[0].topics.loaded[topic], node.roles[0].links).items():
-                if (target, topic) in owners:
-                    there = owners[target, topic][1].vector.prefix(log.origin)
+                if (target, topic) in owners and (target != self._back or link["connected"]):
+                    there = _reached(owners[target, topic][1], log)
                     lacks = self._above(confirmed, max(there, gone[region, topic]))
                     self._compare(topic, region, "its target", target, link["messages"], lacks)
             for source, told in lack_facts(log, node.machine.clock.wall_ms()).items():
                 if (source, topic) in owners and told["told"]:  # else it is said to be of an earlier connection
-                    has = max(log.vector.prefix(owners[source, topic][1].origin), gone[source, topic])
+                    has = max(_reached(log, owners[source, topic][1]), gone[source, topic])
                     lacks = self._above(self._of(topic, source).told, has)
                     silent = log.incoming[source].untold_s(log.incoming[source].heard.now())
                     self._compare(topic, region, "itself", source, told["messages"], 0 if silent else lacks)
@@ -123,6 +132,16 @@ class Reports:
             if told is not None and told["connected"]:
                 raise Violation(f"{topic}: {node.name} says that {other} is connected: nothing comes: {told}")
 
+    def went_back(self, region: str, ledgers: Collection[int]) -> None:
+        """It knows of these ledgers alone: of what lay in others it sends nothing. Who lacks that fetches it, and no
+        link counts it.
+        """
+        self._back = region
+        self._note()
+        for (_, there), confirmed in self._confirmed.items():
+            if there == region:
+                confirmed.keep(ledgers)
+
     def nothing_missing(self) -> str:
         """What is still told to be missing: "": nothing."""
         for region, topic, node, _ in self._world.probes.owners():
@@ -149,7 +168,7 @@ class Reports:
         logs = {there: log for there, name, _, log in self._world.probes.owners() if name == topic}
         if region not in logs or source not in logs:
             return 0
-        return self._above(positions, logs[region].vector.prefix(logs[source].origin))
+        return self._above(positions, _reached(logs[region], logs[source]))
 
     def _note(self) -> None:
         now = self._world.sim.now()
@@ -184,6 +203,11 @@ class Reports:
         if count > UNTOLD_MAX:
             lacking = f"{other} lacks" if whom == "its target" else f"it lacks of {other}"
             raise Violation(f"{topic}: {region} says that {lacking} {told} messages: {lacks} are missing")
+
+
+def _reached(log: Any, source: Any) -> Position:
+    """How far it has what was first published in `source`, under whatever epoch."""
+    return max(log.vector.prefix(origin) for origin in source.state.own_origins())
 
 
 def _before(position: Any) -> Position:

@@ -158,7 +158,7 @@ class AuditPass:
     async def run(self) -> None:
         """Raises what storage raises: then nothing was concluded that would be wrong."""
         log, end = self.log, self.log.ledger.last_confirmed
-        ends = {origin: log.vector.prefix(origin) for origin in log.vector if not log.state.is_own(origin)}
+        ends = {origin: at for origin in log.vector if (at := log.vector.prefix(origin)) > log.state.local_end(origin)}
         self._trimmed = end > BEFORE_ALL and log.ledger.first_index != 0
         self._read_to = log.ledger.first_position()
         async for piece in walk(self.storage, log, self._read_to, end, self._take):
@@ -174,7 +174,7 @@ class AuditPass:
         for origin, through in ends.items():
             self._rows.setdefault(origin, [])
             if not self._trimmed:
-                self._compared.setdefault(origin, BEFORE_ALL)
+                self._compared.setdefault(origin, log.state.local_end(origin))
             await self._compare_until(origin, max(through, self._seen.get(origin, BEFORE_ALL)))
         await self._settle_late()
         self._settle()
@@ -226,7 +226,7 @@ class AuditPass:
                 )
                 continue
             if origin not in self._compared:
-                self._compared[origin] = (at[0], at[1] - 1) if self._trimmed else BEFORE_ALL
+                self._compared[origin] = (at[0], at[1] - 1) if self._trimmed else state.local_end(origin)
             for hole in reversed(self.holes):
                 if origin in hole.after:
                     break

@@ -26,7 +26,7 @@ from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding
 from replicator.audit.audit_pass import HIDDEN_BY_AUDIT, AuditPass, Header, Hole
 from replicator.audit.audit_scan import NOTHING_HELD
-from replicator.log.replicated_entries import as_published, passing, received
+from replicator.log.replicated_entries import as_published, fetched, received
 
 _NOBODY = "no region that can be asked now has it"
 _NO_PROOF = (
@@ -146,11 +146,11 @@ class Repairer:
         entry = self._fetched.get((origin, at))
         if entry is None:
             return None
-        own = self._log.state.is_own(origin)
+        own = at <= self._log.state.local_end(origin)
         if not own:
             if not (name := self._names.get(origin[0]) or self._pass.ended(origin)):
                 return None
-            (entry,) = passing(received(entry, name), self._pass.region)
+            (entry,) = fetched(entry, name, self._pass.region)
         return Run(
             [bytes(entry.parts[0])],
             entry.lengths,
@@ -222,7 +222,7 @@ class Repairer:
             (
                 key
                 for key in self._fetched
-                if not state.is_own(key[0])
+                if key[1] > state.local_end(key[0])
                 and key[1] in self._pass.lost.get(key[0], ())
                 and any(h.may_hold(*key) for h in holes)
             ),

@@ -155,14 +155,14 @@ class Teller:
         rows: list[Row] = []
         runs: list[Run] = []
         size = 0
-        low, high = self._between(log, ask, own)
-        async for part in self._parts(log, ask, to, low, high, known, late=False):
+        low, high = log.state.between(ask.origin, ask.after, upto)
+        async for part in self._parts(log, ask, to, low, high or log.ledger.last_confirmed, known, late=False):
             holes += part.holes
             if not part.rows:
                 continue
             rows += part.rows
             if ask.what is What.ENTRIES:
-                runs.append(_as_sent(part, ask, own))
+                runs.append(_as_sent(part, ask))
                 size += runs[-1].size_bytes
             if (
                 size >= self._limits.told_bytes
@@ -171,7 +171,7 @@ class Teller:
             ):
                 upto = min(upto, rows[-1][0])
                 break
-        low = _retained(log, own, rows, ask)
+        low = _retained(log, rows, ask)
         rows += [(at, checksum) for at, (checksum, _) in late.items()]
         rows = sorted(dict(row for row in rows if row[0] <= upto).items())
         if ask.what is What.ROWS and len(rows) > ROWS_MAX:
@@ -195,7 +195,7 @@ class Teller:
         may decide is left out.
         """
         found = 0
-        async for piece in walk(self._storage, log, *self._between(log, ask, True), self._take):
+        async for piece in walk(self._storage, log, (ask.after[0], ask.after[1] + 1), ask.through, self._take):
             run = piece.run
             if run is None or run.transaction is not None:
                 continue
@@ -219,7 +219,7 @@ class Teller:
                 holes += part.holes
                 if not part.rows:
                     continue
-                run = _as_sent(part, ask, False)
+                run = _as_sent(part, ask)
                 for index, (at, checksum) in enumerate(part.rows):
                     found[at] = (checksum, run.cut(index, index + 1))
                 size += run.size_bytes
@@ -260,15 +260,6 @@ class Teller:
                 position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(readable)
             )
 
-    def _between(self, log: ReplicatedLog, ask: Ask, own: bool) -> tuple[Position, Position]:
-        """Local positions between which the range lies."""
-        end = log.ledger.last_confirmed
-        if own:
-            return (ask.after[0], ask.after[1] + 1), min(ask.through, end)
-        return log.state.positions.around(ask.origin, ask.after)[0], log.state.positions.around(
-            ask.origin, ask.through
-        )[1] or end
-
 
 def _undecided(log: ReplicatedLog) -> Position | None:
     """The first entry of a transaction of this region that is open."""
@@ -295,11 +286,11 @@ def _checksums(run: Run) -> list[int]:
     return [checksum if run.checksums is None or run.checksums[0] == checksum else -1]
 
 
-def _as_sent(part: _Part, ask: Ask, own: bool) -> Run:
+def _as_sent(part: _Part, ask: Ask) -> Run:
     """Its good entries as a link would send them."""
     run = part.run
     assert run is not None
-    if own:
+    if run.origin is None:
         return run.as_replicated(ask.origin, *part.position, part.checksums).select(part.good)
     return (run if is_marker(run) else _published(run, part.good)).select(part.good)
 
@@ -329,10 +320,10 @@ def _fitting(runs: Sequence[Run], upto: Position, answer_bytes: int) -> tuple[li
     return kept, upto
 
 
-def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> Position:
+def _retained(log: ReplicatedLog, rows: Sequence[Row], ask: Ask) -> Position:
     """At or below it the teller may have trimmed what it had."""
     first = log.ledger.first_position()
-    if own:
+    if first <= log.state.local_end(ask.origin):
         return (first[0], first[1] - 1) if first > (0, 0) else BEFORE_ALL
     if not log.ledger.first_index:
         return BEFORE_ALL

@@ -3,7 +3,8 @@
 Is: points (coordinate, local position), one each 1,024 entries or 4 MiB of an origin, and between which two of them
 something must lie.
 Isn't: the entries between two points; whoever wants one of them reads there (`replicator.log.coordinate_lookup`). Own
-origins need none: a coordinate of theirs is its position.
+origins need none: a coordinate of theirs is its position, but for what other regions have brought back of earlier
+epochs.
 Invariants: points are true (that coordinate lies there, or lay there before it was trimmed) and ascend in both; the
 first point of an origin is its first entry that was ever stored here, or one below everything retained; the newest
 entry of each origin is known exactly. Thinning, and a restart, only widen what lies between two points.

@@ -343,9 +343,11 @@ class Producers:
             name, high = segment[0], ends(segment)[1]
             self._submitted[name] = max(high, self._submitted.get(name, self._durable.get(name, -1)))
 
-    def confirm_replicated(self, run: Run) -> None:
-        """A run of another region is durable: remembers its sequences exactly, where they may be needed."""
-        exactly, behind = self._follows(run), 0
+    def confirm_replicated(self, run: Run, *, own: bool = False) -> None:
+        """A run of another region is durable: remembers its sequences exactly, where they may be needed. own: it was
+        published in this one, which had lost it; its producers may try again here under whatever leadership.
+        """
+        exactly, behind = self._follows(run) or (own and run.leadership == self.leadership), 0
         for name, count, first, pairs in run.producers:
             at, behind = behind, behind + count
             if name.startswith(EVERYWHERE):

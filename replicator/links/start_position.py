@@ -47,9 +47,9 @@ def _begins(log: ReplicatedLog, policy: Mapping[str, Any], last: Position) -> Po
             return (before[0], before[1] + 1) if before > BEFORE_ALL else BEFORE_ALL
         case "coordinate":
             origin, at = parse_coordinate(policy.get("coordinate", ""))
-            if not log.state.is_own(origin):
+            if at > log.state.local_end(origin):
                 raise NotAllowed(
-                    f"{log.topic}: replicationStart names {policy.get('coordinate')}, which another region published: "
+                    f"{log.topic}: replicationStart names {policy.get('coordinate')}, which came from another region: "
                     "this one sends its own only"
                 )
             return at

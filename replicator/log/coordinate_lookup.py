@@ -89,14 +89,13 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
     late: also where an audit has appended it, behind higher ones.
     """
     state = log.state
-    if state.is_own(origin):
+    if at <= state.local_end(origin):
         return await _own(log, origin, at)
-    if origin not in state.vector:
+    if origin not in state.vector and not state.is_own(origin):
         return Found(LookupStatus.DELETED if at <= dict(state.dead).get(origin, BEFORE_ALL) else LookupStatus.UNKNOWN)
     if at > state.vector.prefix(origin):
-        return Found(
-            LookupStatus.LOST if log.sync_by is not None and log.sync_by.gone(log, origin, at) else LookupStatus.AWAITED
-        )
+        never = state.is_own(origin) if log.sync_by is None else log.sync_by.gone(log, origin, at)
+        return Found(LookupStatus.LOST if never else LookupStatus.AWAITED)
     low, high = state.positions.around(origin, at)
     first, before = log.ledger.first_position(), False
     following: Position | None = None
@@ -136,7 +135,7 @@ async def _own(log: ReplicatedLog, origin: Origin, at: Position) -> Found:
         return Found(LookupStatus.AWAITED if origin == state.origin else LookupStatus.LOST)
     following = None
     async for number, start, run in _runs(log, max(at, ledger.first_position()), ledger.last_confirmed):
-        if run.origin is None and not _hidden(run):
+        if run.origin in (None, origin) and not _hidden(run):
             following = (number, start)
             break
     if at < ledger.first_position():
@@ -176,13 +175,15 @@ async def vector_at(
     first = log.ledger.first_position()
     for origin in state.vector:
         if state.is_own(origin):
-            through = min(position, state.vector.prefix(origin))
+            through = min(position, state.local_prefix(origin))
             if through > BEFORE_ALL and state.origin_at(through) == origin:
                 found[origin] = through
-            continue
+            if state.vector.prefix(origin) <= (end := state.local_end(origin)) or position <= end:
+                continue
         coordinate, at, exact = state.positions.before(origin, position)
         if not exact:
-            coordinate, at = max(coordinate, since[1].get(origin, BEFORE_ALL)), max(at, (since[0][0], since[0][1] + 1))
+            low = max(since[0], state.local_end(origin))
+            coordinate, at = max(coordinate, since[1].get(origin, BEFORE_ALL)), max(at, (low[0], low[1] + 1))
             async for ledger, start, run in _runs(log, max(at, first), position):
                 if run.origin == origin and not _hidden(run):
                     last = min(run.count - 1, position[1] - start) if ledger == position[0] else run.count - 1

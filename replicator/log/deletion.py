@@ -99,8 +99,8 @@ def untold_from(state: TopicState, vector: Vector, mark: Position) -> Position:
     if not state.removed:
         return mark
     newest = state.outbox.last_at(state.removed[-1][1])
-    for origin in (*(past for past, _ in state.past), state.origin):
-        through = min(newest, state.vector.prefix(origin))
+    for origin in state.own_origins():
+        through = min(newest, state.local_prefix(origin))
         if state.origin_at(through) == origin and vector.prefix(origin) < through:
             mark = min(mark, vector.prefix(origin))
     return mark
@@ -110,11 +110,7 @@ def ends(state: TopicState) -> list[tuple[Origin, Position]]:
     """How far each incarnation of the topic in this region reached that no tree passes on, those before it among them:
     the newest DEAD_MAX.
     """
-    own = [
-        (origin, state.vector.prefix(origin))
-        for origin in (*(past for past, _ in state.past), state.origin)
-        if origin not in state.trees
-    ]
+    own = [(origin, state.local_prefix(origin)) for origin in state.own_origins() if origin not in state.trees]
     return [*state.dead, *((origin, end) for origin, end in own if end > BEFORE_ALL)][-DEAD_MAX:]
 
 

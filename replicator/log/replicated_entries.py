@@ -167,6 +167,14 @@ def passing(run: Run, region: str) -> list[Run]:
     ]
 
 
+def fetched(run: Run, name: str, region: str) -> list[Run]:
+    """The run, of which the region `name` has published, as `region` stores it where other regions tell it, in pieces:
+    what it published itself is all shown there. Raises PeerError.
+    """
+    stored = received(run, name)
+    return [stored] if name == region else passing(stored, region)
+
+
 def _without_checksum(part: Buffer, checksum: int, suffix: bytes) -> tuple[Buffer, ...]:
     """An entry that its client sent without a checksum stays so. Raises PeerError where it is another than the run's
     header says.

@@ -440,10 +440,10 @@ class ReplicatedLog:
                 self._append(piece)
 
     def append_skip(self, record: SkipRecord, done: Done, failed: Failed, *, issued: bool = False) -> RunVerdict:
-        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; always of an own origin, and
-        where it is issued here.
+        """Stores a SKIP as a hidden entry: of what other regions bring, by the same rule as a run; always of what was
+        published to this log, and where it is issued here.
         """
-        if not issued and not self.state.is_own(record.origin):
+        if not issued and record.through > self.state.local_end(record.origin):
             verdict = self.state.intake.judge(record.origin, record.after, record.through)
             if verdict is not RunVerdict.ACCEPT:
                 return verdict

@@ -17,7 +17,7 @@ from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import pack, unpack
-from heliograph.model.positions import Position
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.runtime.clock import Rng
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
@@ -29,7 +29,7 @@ from replicator.dedup.producer_dedup import DedupSettings, Producers
 from replicator.dedup.version_vector import Intake
 from replicator.log.affected_ranges import AffectedList
 from replicator.log.routing_trees import Tree, TreeBook, is_skip, is_tree
-from replicator.log.transaction_buffer import TransactionBuffer
+from replicator.log.transaction_buffer import TransactionBuffer, is_marker
 
 VERSION = 1
 STATE_BYTES_MAX = VALUE_BYTES_MAX - (128 << 10)
@@ -87,7 +87,9 @@ class TopicState:
         self._region, self._epoch, self._rng = region, epoch, rng
         self.origin: Origin = (region, epoch, 0)
         self.past: list[tuple[Origin, Position]] = []
-        """Own origins of earlier epochs, each with its last possible position."""
+        """Own origins of earlier epochs, each with its last possible position: what was published under it behind that,
+        and was lost here, other regions bring back.
+        """
         self.vector = Vector()
         self.intake = Intake(self.vector)
         self.producers = Producers(settings)
@@ -244,7 +246,7 @@ class TopicState:
             self.late.add(run, ledger, first)
         self.intake.confirm(run.origin, run.coordinate(run.count - 1))
         if self.deduplication:
-            self.producers.confirm_replicated(run)
+            self.producers.confirm_replicated(run, own=run.origin[0] == self.origin[0])
 
     def _confirm_transactional(self, ledger: int, first: int, run: Run) -> None:
         if self.transactions is None:
@@ -252,6 +254,8 @@ class TopicState:
             if self.host is not None:
                 self.host.first_transaction()
         self.transactions.confirm(ledger, first, run)
+        if run.origin is not None and is_marker(run):
+            self.transactions.end_own(run, self.local_end(run.origin))
         if (
             run.origin is not None and self.reasons and self._is_over(run.origin, run.coordinate(0))
         ):  # late, and of its end nothing is known any more
@@ -274,8 +278,8 @@ class TopicState:
         return at <= end and self.reasons.of(HERE, origin, end) is SkipReason.DELETED
 
     def confirm_skip(self, record: SkipRecord) -> None:
-        """At the source its own origin stands in it, which no SKIP moves."""
-        if self.is_own(record.origin):
+        """At the source its own origin stands in it, which no SKIP moves, but behind what lies here."""
+        if record.through <= self.local_end(record.origin):
             if record.loss:
                 self.reasons.note(record.route, record.origin, record.after, record.through, record.reason)
             return
@@ -300,8 +304,8 @@ class TopicState:
         if run.origin is None:
             if self.deduplication:
                 self.producers.submit_again(run)
-        elif not self.is_own(run.origin):
-            self.intake.submit_again(run.origin, run.coordinate(run.count - 1))
+        elif (last := run.coordinate(run.count - 1)) > self.local_end(run.origin):
+            self.intake.submit_again(run.origin, last)
 
     def find_affected(self) -> None:
         """The topic is loaded, and replayed: what may have been confirmed with too few regions while nobody wrote it
@@ -313,7 +317,7 @@ class TopicState:
 
     def own_end(self) -> Position:
         """The last entry that was first published here, under any epoch."""
-        return max(self.vector.prefix(origin) for origin in (self.origin, *(past for past, _ in self.past)))
+        return max(map(self.local_prefix, self.own_origins()))
 
     # -- own origins ---------------------------------------------------------------------------------------------------
 
@@ -332,8 +336,35 @@ class TopicState:
                 return origin
         return self.origin
 
+    def own_origins(self) -> list[Origin]:
+        """Those of earlier epochs, and the present one."""
+        return [*(past for past, _ in self.past), self.origin]
+
     def is_own(self, origin: Origin) -> bool:
         return origin == self.origin or any(origin == past for past, _ in self.past)
+
+    def local_end(self, origin: Origin) -> Position:
+        """A coordinate of `origin` up to here is its position, if it is here at all: it was published to this very log.
+        Behind it, of an own origin of an earlier epoch, lies what other regions have brought back, as theirs does.
+        BEFORE_ALL: it is another region's.
+        """
+        if origin == self.origin:
+            return AFTER_ALL
+        return next((end for past, end in self.past if past == origin), BEFORE_ALL)
+
+    def local_prefix(self, origin: Origin) -> Position:
+        """The last entry of the own `origin` whose coordinate is its position."""
+        return min(self.vector.prefix(origin), self.local_end(origin))
+
+    def between(self, origin: Origin, after: Position, through: Position) -> tuple[Position, Position | None]:
+        """(low, high): what is here of (after, through] of `origin` lies in [low, high]. high: None where nothing of it
+        is known.
+        """
+        end, around = self.local_end(origin), self.positions.around
+        low = (after[0], after[1] + 1) if after < end else around(origin, after)[0]
+        if through <= end:
+            return low, through
+        return low, around(origin, through)[1] or (end if end > BEFORE_ALL else None)
 
 
 def _origin(fields: Any) -> Origin:

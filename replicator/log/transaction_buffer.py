@@ -252,6 +252,15 @@ class TransactionBuffer:
             found.entries += run.count
             found.messages += run.messages
 
+    def end_own(self, run: Run, through: Position) -> None:
+        """The end of a transaction of this region that another one brought back: what was published of it up to
+        `through` lies here as what is first published here.
+        """
+        assert run.transaction is not None
+        key = (None, *run.transaction)
+        if (found := self.open.get(key)) is not None and found.first <= through:
+            self._end(key, read_marker(run.parts[0])[0], 0)
+
     def _hold(self, key: Key, held: UnseenCommit) -> None:
         if not self.held:
             self._held_from = held.first

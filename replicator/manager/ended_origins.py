@@ -13,7 +13,8 @@ entries.
 Invariants: who appends is the topic's owner alone, by the rule of every link (`replicator.dedup.version_vector`), so
 nothing is stored twice whoever delivers meanwhile; an entry is stored only with the bytes of its first publish; what
 each helper has trimmed or misses is named as missing.
-Not fetched: this region's own past epochs.
+This region's own past is fetched as well, once its epoch has risen: what it published behind the end of what its
+restored metadata knows. All of it is meant for this region, and what lies before that end is where it was published.
 Source: docs/protocols/links.md, "When a region is lost for good".
 """
 
@@ -38,7 +39,7 @@ from heliograph.wire.run import Run
 from replicator.audit.audit_scan import NOTHING_HELD
 from replicator.dedup.version_vector import RunVerdict
 from replicator.health.link_causes import Cause
-from replicator.log.replicated_entries import addressed_to, passing, received
+from replicator.log.replicated_entries import addressed_to, fetched
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, TreeBook, is_tree
 from replicator.log.transaction_buffer import is_marker
@@ -153,17 +154,17 @@ class EndedOrigins:
                 if (
                     through > log.state.intake.submitted(origin)
                     and through > found.get(origin, BEFORE_ALL)
-                    and self._fetched(log, origin)
+                    and self._fetched(log, origin, through)
                 ):
                     found[origin] = through
         return found
 
-    def _fetched(self, log: ReplicatedLog, origin: Origin) -> bool:
+    def _fetched(self, log: ReplicatedLog, origin: Origin, through: Position) -> bool:
         state = log.state
         routed = (
-            origin not in state.vector and log.topic in self._routes
+            origin not in state.vector and log.topic in self._routes and origin[0] != log.origin[0]
         )  # whether it may come here at all is not known then
-        return self.ended(origin) and not state.is_own(origin) and not routed
+        return self.ended(origin) and through > state.local_end(origin) and not routed
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
         """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region
@@ -229,7 +230,13 @@ class EndedOrigins:
                 regions = self._manager.peers(log)
                 continue  # something has come meanwhile, or somebody else is to be asked, too
             upto = min(answer.upto for answer in told.values())
-            entries, plain = merged(told.values(), origin, upto, self._manager.region, log.state.trees)
+            entries, plain = merged(
+                told.values(),
+                origin,
+                upto,
+                self._manager.region if name != self._manager.region else "",
+                log.state.trees,
+            )
             plain = (
                 plain and log.state.transactions is None
             )  # else an end of one may be what an old version keeps to itself
@@ -281,8 +288,8 @@ class EndedOrigins:
 def merged(
     told: Iterable[AuditAnswer], origin: Origin, upto: Position, region: str, trees: TreeBook
 ) -> tuple[dict[Position, Run], bool]:
-    """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions
-    behind; whether all go without a tree or a transaction.
+    """By coordinate, each entry of `told` up to `upto` that was published for `region` ("": for whomever), or goes by
+    it to regions behind; whether all go without a tree or a transaction.
 
     trees: those that are known here. Raises PeerError.
     """
@@ -307,7 +314,8 @@ def merged(
 
 def _wanted(entry: Run, tree: Tree | None, region: str) -> bool:
     return (
-        is_tree(entry)
+        not region
+        or is_tree(entry)
         or is_marker(entry)
         or addressed_to(entry, frozenset((region,)) if tree is None else tree.reach(region)) is None
     )
@@ -416,7 +424,7 @@ def _pieces(sends: list[Send], name: str, region: str) -> list[Send]:
             out.append(send)
             continue
         previous = send.previous
-        for piece in passing(received(send.run, name), region):
+        for piece in fetched(send.run, name, region):
             out.append(OutgoingRun(previous, piece))
             previous = last_of(piece)
     return out

@@ -126,8 +126,7 @@ class LinkSender(Skips):
             if went_back:
                 self.mark = vector.prefix(confirmed[0])
                 self.done = self.state.outbox.at(self.mark)
-        past = [origin for origin, _ in self.state.past]
-        for origin in (*past, self.state.origin):
+        for origin in self.state.own_origins():
             self._note_delivered(origin, vector.prefix(origin))
         if (mark := untold_from(self.state, vector, self.mark)) < self.mark:
             self.mark, self.done = mark, self.state.outbox.at(mark)
@@ -143,7 +142,7 @@ class LinkSender(Skips):
         """Everything of this region's that the target holds is done with, whoever delivered it."""
         past = [origin for origin, _ in self.state.past]
         ahead = min(vector.prefix(self.state.origin), self.state.vector.prefix(self.state.origin))
-        if ahead > self.mark and all(vector.prefix(origin) >= self.state.vector.prefix(origin) for origin in past):
+        if ahead > self.mark and all(vector.prefix(origin) >= self.state.local_prefix(origin) for origin in past):
             self.mark, self.done = ahead, self.state.outbox.at(ahead)  # receipts were lost, or the cursor is new
 
     def _begin_at_trees(self, vector: Vector) -> None:
@@ -162,16 +161,16 @@ class LinkSender(Skips):
                 self._unsure[origin] = None
             if max(low, first) < self.read_at and self.ready(origin):
                 self.read_at = max(low, first)
-        for origin in (*(past for past, _ in self.state.past), self.state.origin):
+        for origin in self.state.own_origins():
             prefix = vector.prefix(origin)
-            if prefix >= self.state.vector.prefix(origin) or prefix >= self.mark:
+            if prefix >= self.state.local_prefix(origin) or prefix >= self.mark:
                 continue
             if first <= prefix:
                 self.read_at = min(
                     self.read_at, (prefix[0], prefix[1] + 1)
                 )  # what was not meant for the target is told again
             elif prefix < (
-                through := min(self.state.outbox.last_at(self.mark), self.state.vector.prefix(origin))
+                through := min(self.state.outbox.last_at(self.mark), self.state.local_prefix(origin))
             ) and self.ready(origin):
                 self._filtered[origin] = (through, 0.0)
         if self.read_at <= self.mark:
@@ -196,8 +195,8 @@ class LinkSender(Skips):
         self._skipping = False
 
     def _note_delivered(self, origin: Origin, through: Position) -> None:
-        known = self.state.delivered.get(self.target)
-        if through > BEFORE_ALL and self.state.is_own(origin) and (known is None or known[1] < through):
+        known, through = self.state.delivered.get(self.target), min(through, self.state.local_end(origin))
+        if through > BEFORE_ALL and (known is None or known[1] < through):
             self.state.delivered = own(self.state.delivered)
             self.state.delivered[self.target] = (origin, through)
 

@@ -61,8 +61,8 @@ class Skips(DeliveryRoute):
         """
         end = just_before(first)
         newest = self.state.outbox.last_at(end)
-        for origin in (*(past for past, _ in self.state.past), self.state.origin):
-            through = min(newest, self.state.vector.prefix(origin))
+        for origin in self.state.own_origins():
+            through = min(newest, self.state.local_prefix(origin))
             if through <= self.mark or self.state.origin_at(through) != origin:
                 continue  # what lies at or below the mark was delivered, or not meant for it
             after = self.previous(origin)

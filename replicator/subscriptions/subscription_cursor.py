@@ -468,10 +468,7 @@ class SyncedCursor:
 
     def _between(self, todo: Todo) -> tuple[Position, Position | None]:
         """(low, high): what `todo` names lies in [low, high] here."""
-        if self._log.state.is_own(todo.origin):
-            return (todo.after[0], todo.after[1] + 1), todo.through
-        positions = self._log.state.positions
-        return positions.around(todo.origin, todo.after)[0], positions.around(todo.origin, todo.through)[1]
+        return self._log.state.between(todo.origin, todo.after, todo.through)
 
     def store(self, cursor: SyncCursor) -> None:
         text = self.state.stored()

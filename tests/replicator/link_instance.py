@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
@@ -175,6 +177,8 @@ class Broker:
                 region=info.number, epoch=info.epoch, rng=rng, deduplication=True, settings=DedupSettings()
             )
             ledger = FakeLedger(self.region.store, state, now_ms=self.clock.wall_ms, auto=True)
+            state.begin_epoch(ledger.last_confirmed)
+            ledger.save()  # as the compare-and-set does that begins the first ledger
             self.log = ReplicatedLog(ledger, state)  # type: ignore[arg-type]
             self.links.attach(self.log, [name for name in self.region.instance.view.infos if name != self.region.name])
         return self.log
@@ -234,6 +238,25 @@ class TestRegion:
             await broker.machine.ask(log.close)
         self.owner = owner
         self.brokers[owner].machine.run(self.brokers[owner].load)
+
+    def back_up(self) -> Store:
+        """What a backup of the metadata leads to later: the ledgers of now, as they are now."""
+        backup = copy(self.store)
+        backup.blocks, backup.cursors, backup.owner = list(self.store.blocks), {}, None
+        return backup
+
+    async def restore(self, backup: Store) -> None:
+        """The region goes back to `backup`, under the next epoch; its ledgers go on above all that there were."""
+        broker = self.brokers[self.owner]
+        if (log := broker.log) is not None:
+            broker.log = None
+            await broker.machine.ask(broker.links.detach, log)
+            await broker.machine.ask(log.close)
+        self.store, backup.next_ledger = backup, self.store.next_ledger + 1000
+        broker.links.auditor.storage = None
+        self.info = replace(self.info, epoch=self.info.epoch + 1)
+        self.instance.view.set(self.info)
+        broker.machine.run(broker.load)
 
     def bodies(self) -> list[int]:
         """Payloads held, in order, without hidden entries."""

@@ -50,6 +50,12 @@ def unknown_ledgers(
     publish_to: Annotated[
         str, typer.Option("--publish-to", help="Publish the messages of --ledger to this topic, as they once were.")
     ] = "",
+    after: Annotated[
+        int,
+        typer.Option(
+            help="Publish only what lies behind this entry: other regions have brought back what is before.", min=-1
+        ),
+    ] = -1,
     service: Annotated[
         str,
         typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known."),
@@ -71,20 +77,20 @@ def unknown_ledgers(
         address, service = f"{HOST}:{where.metadata.ports['meta']}", service or f"pulsar://{HOST}:{where.service_port}"
     if publish_to and not service:
         raise ConfigError("--publish-to wants the address of a broker, with --service pulsar://HOST:PORT")
-    found = asyncio.run(_run(address, tls, ledger, publish_to, service))
+    found = asyncio.run(_run(address, tls, ledger, publish_to, service, after))
     if output.json:
         output.show([{**asdict(one), "producers": sorted(one.producers)} for one in found])
     else:
         _show(found)
     if publish_to:
         one = found[0]
-        typer.echo(
-            f"published to {publish_to}: {one.entries - one.replicated_entries} entries of ledger {one.ledger}",
-            err=output.json,
-        )
+        what = f"{one.entries - one.replicated_entries} entries" if after < 0 else f"what lies behind entry {after}"
+        typer.echo(f"published to {publish_to}: {what} of ledger {one.ledger}", err=output.json)
 
 
-async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: str, service: str) -> list[Unknown]:
+async def _run(
+    address: str, tls: SSLContext | None, wanted: int | None, topic: str, service: str, after: int
+) -> list[Unknown]:
     from storage.ledger.reading.unknown_ledgers import Unknown, read_unknown
     from storage.ledger.reading.unknown_ledgers import unknown_ledgers as find
 
@@ -101,7 +107,7 @@ async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: 
                 one = Unknown(ledger, names)
                 runs = read_unknown(ledger, [bookies[name] for name in names], one)
                 if topic:
-                    await _publish(runs, ledger, topic, service)
+                    await _publish(runs, ledger, topic, service, after)
                 else:
                     async for _ in runs:
                         pass
@@ -109,16 +115,20 @@ async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: 
         return found
 
 
-async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str, service: str) -> None:
-    """What was first published in another region comes from there, and what no consumer ever saw is left out."""
+async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str, service: str, after: int) -> None:
+    """What was first published in another region comes from there, and what no consumer ever saw is left out; so is
+    what lies up to entry `after`.
+    """
     from heliograph.wire.run import FLAG_KAFKA
     from region_node.commands.storage.raw_producer import open_producer
 
     producer = await open_producer(service, topic, f"restored-ledger-{ledger}")
     try:
         async for first, run in runs:
-            if run.origin is not None:
+            if run.origin is not None or first + run.count - 1 <= after:
                 continue
+            if first <= after:
+                run, first = run.cut(after + 1 - first, run.count), after + 1
             for index in range(run.count) if run.flags is not None else (-1,):
                 if index < 0:
                     await producer.publish(first, run)

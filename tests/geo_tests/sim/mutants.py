@@ -103,6 +103,16 @@ def what_an_ended_region_left_is_nobodys(patch: BrokenRules) -> None:
     patch.setattr(ended_origins.EndedOrigins, "_name", name)
 
 
+def a_region_does_not_fetch_its_own_past(patch: BrokenRules) -> None:
+    """What it published since the backup that it was restored from is in the other regions alone."""
+
+    def fetches(self: ended_origins.EndedOrigins, log: Any, origin: Any, through: Any) -> bool:
+        return not log.state.is_own(origin) and fetched(self, log, origin, through)
+
+    fetched = ended_origins.EndedOrigins._fetched
+    patch.setattr(ended_origins.EndedOrigins, "_fetched", fetches)
+
+
 def a_switchover_waits_for_no_delivery(patch: BrokenRules) -> None:
     async def deliver(self: operation_steps.Conductor, op: Operation) -> Operation:
         return op.passed("all is in both", self._wall_ms())

@@ -35,6 +35,7 @@ from tests.broken_rules import BrokenRules
 from tests.geo_tests.sim.mutants import (
     a_folder_is_proven_once_it_was_started_with,
     a_founder_votes_before_it_has_learned,
+    a_region_does_not_fetch_its_own_past,
     a_region_that_a_backup_lacks_has_left_for_good,
     a_tombstone_goes_with_the_first_copy,
     a_voter_holds_for_ever_what_it_has_said,
@@ -114,6 +115,12 @@ def test_worlds_hold(block: int) -> None:
             or World(seed, settings).settings.trims
             or sum(kind.endswith("found and repaired") for kind in verdict.kinds) == 1
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_worlds_whose_region_goes_back_to_a_backup_hold(seed: int) -> None:
+    assert "a region lost its tail" in run_seed(seed, replace(RESTORED, kinds=("go_back",))).kinds
 
 
 @pytest.mark.slow
@@ -493,6 +500,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
     a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
     what_an_ended_region_left_is_nobodys: replace(RESTORED, kinds=("come_again",)),
+    a_region_does_not_fetch_its_own_past: replace(RESTORED, kinds=("go_back",)),
     what_a_restored_tombstone_names_goes: replace(
         RESTORED, chaos_s=10.0, faults=12, kinds=(*RESTORED.kinds, "delete_and_make_again")
     ),

@@ -29,7 +29,7 @@ from replicator.audit.audit_findings import Fault
 from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits, AuditSettings
 from replicator.coordinates.late_entries import LateMap
 from replicator.links import link
-from replicator.log.replicated_entries import is_passing
+from replicator.log.replicated_entries import is_passing, received
 from replicator.manager.link_manager import LinkSettings
 from replicator.receiving import receiver_stream
 from tests.broken_rules import BrokenRules
@@ -713,7 +713,7 @@ def test_mutant_what_passes_is_not_told_of(broken: BrokenRules) -> None:
 
 
 def test_mutant_what_passed_is_shown_after_its_repair(broken: BrokenRules) -> None:
-    broken.setattr(audit_repair, "passing", lambda run, region: [run])
+    broken.setattr(audit_repair, "fetched", lambda run, name, region: [received(run, name)])
     with broken.found():
         play(passed_on_and_spoilt, names=("us", "eu", "ap", "sa"))
 

@@ -13,7 +13,7 @@ import pytest
 from geo_tests.sim.loop import run_alone
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import LinkError, PeerError
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.links import link_commands
 from heliograph.wire.links.audit_commands import ROWS_MAX, Ask, AuditAnswer, What, digest, read_tell, tell_frame
 from heliograph.wire.links.audit_commands import told as tell_of
@@ -339,7 +339,12 @@ def test_a_digest_of_any_range_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     log: Any = SimpleNamespace(
         vector=vector,
         state=SimpleNamespace(
-            is_own=lambda _: True, late=SimpleNamespace(only=lambda _: None), transactions=None, trees=None
+            is_own=lambda _: True,
+            local_end=lambda _: AFTER_ALL,
+            between=lambda _, *at: at,
+            late=SimpleNamespace(only=lambda _: None),
+            transactions=None,
+            trees=None,
         ),
         ledger=SimpleNamespace(last_confirmed=last, first_position=lambda: (0, 0)),
     )

@@ -153,7 +153,7 @@ async def vector_rows(log: ReplicatedLog, at: Position) -> list[dict[str, Any]]:
     """By origin, the last coordinate at or below a position."""
     found = await vector_at(log, at)
     for origin, through in found.items():
-        if log.state.is_own(origin) and through < log.vector.prefix(
+        if through < log.state.local_prefix(
             origin
         ):  # where an entry of its own can be named, others know whether they have it
             found[origin] = await own_before(log, through) or through

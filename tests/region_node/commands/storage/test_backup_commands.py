@@ -118,6 +118,9 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
         publishing = ["--ledger", str(unknown["ledger"]), "--publish-to", LATER, "--service", region.service_url()]
         assert "3 entries of ledger" in run("unknown-ledgers", "--address", meta, *publishing)
         assert read_all(region.service_url(), LATER) == later
+        publishing[3] = TOPIC
+        assert "behind entry 0" in run("unknown-ledgers", "--address", meta, *publishing, "--after", "0")
+        assert read_all(region.service_url()) == [*found, b"new", *later[1:]], "as if the first had come back"
 
         confirm = ["confirm-restore", *(part for address in https for part in ("--http", address))]
         said = run(*confirm, code=1)  # nobody says yes
