@@ -18,7 +18,7 @@ Source: docs/protocols/transactions.md, "The coordinator".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -336,13 +336,16 @@ class TransactionCoordinator:
             if txn.status in (TransactionStatus.COMMITTING, TransactionStatus.ABORTING)
         ]
 
-    def forget(self, now_ms: int, count_max: int = 500) -> list[int]:
-        """Those whose end nobody asks for any more: what is stored of them can go."""
+    def forget(
+        self, now_ms: int, asked_for: Callable[[int], bool] = lambda _number: False, count_max: int = 500
+    ) -> list[int]:
+        """Those whose end nobody asks for any more: what is stored of them can go. asked_for: stays, however old."""
         gone: list[int] = []
         for number, txn in self.final.items():
             if len(gone) >= count_max or now_ms - txn.ended_ms < self.settings.kept_ms:
                 break
-            gone.append(number)
+            if not asked_for(number):
+                gone.append(number)
         for number in gone:
             del self.final[number]
         return gone

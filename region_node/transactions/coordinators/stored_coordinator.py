@@ -197,8 +197,10 @@ class StoredCoordinator:
             return
         await asyncio.shield(self._finish_soon(number))
 
-    async def tick(self) -> None:
-        """Once in a while: what is over time is aborted, what is long over is forgotten. Raises NoCoordinator."""
+    async def tick(self, asked_for: Callable[[StoredCoordinator, int], bool] | None = None) -> None:
+        """Once in a while: what is over time is aborted, what is long over is forgotten, unless it is asked for. Raises
+        NoCoordinator.
+        """
         self._check()
         now_ms = self._clock.wall_ms()
         expired = self.core.expired(now_ms)
@@ -215,7 +217,7 @@ class StoredCoordinator:
             await self._store(expired[-1])
             for txn in expired:
                 self._finish_soon(txn.number)
-        for number in self.core.forget(now_ms):
+        for number in self.core.forget(now_ms, *(() if asked_for is None else (partial(asked_for, self),))):
             self._append(Delete(self._txn_key(number)))
 
     # -- to the end ---------------------------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ class Transactions:
         self.loaded: dict[int, StoredCoordinator] = {}
         self.elsewhere: Elsewhere | None = None
         """Set by whoever knows the way to the region's other brokers."""
+        self.asked_for: Callable[[StoredCoordinator, int], bool] | None = None
+        """Set by whoever has yet to do something by how a transaction ended: it is not forgotten before."""
         self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = (
             meta,
             topics,
@@ -341,7 +343,7 @@ class Transactions:
     async def _look_after_one(self, number: int) -> None:
         ownership, topic = self._ownership(), self.topic_of(number)
         if ownership.owns(topic):
-            await (await self.coordinator(number)).tick()
+            await (await self.coordinator(number)).tick(self.asked_for)
             return
         if (old := self.loaded.pop(number, None)) is not None:
             await old.close()

@@ -107,8 +107,9 @@ class KafkaTransactions:
         """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time
         was over.
         """
-        self._opened: dict[str, TxnId] = {}
-        """Ids that are coordinated here, as long as their transaction is open."""
+        self._opened: dict[TxnId, str] = {}
+        """Transactions of the ids that are coordinated here, as long as a record names them."""
+        service.asked_for = self._asks
         tenant = broker.settings.namespace.partition("/")[0]
         self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant, self._producer_of)
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
@@ -222,7 +223,7 @@ class KafkaTransactions:
             except NotAllowed as error:
                 raise Refused(Code.CONCURRENT_TRANSACTIONS, str(error)) from error
             record = await self._put(transactional_id, replace(record, txn=txn))
-            self._opened[transactional_id] = txn
+            self._opened[txn] = transactional_id
         return record
 
     async def _asked(self, work: object, record: TransactionRecord) -> None:
@@ -263,9 +264,10 @@ class KafkaTransactions:
         except NoCoordinator as error:
             raise Refused(Code.NOT_COORDINATOR, str(error)) from error
         await self._move_offsets(transactional_id, record, happened == COMMIT)
-        free = await self._put(transactional_id, replace(record, txn=None, intent=OPEN))
+        epoch = record.epoch + (happened != intent)  # a commit that did not happen is fenced, also when it comes again
+        free = await self._put(transactional_id, replace(record, epoch=epoch, txn=None, intent=OPEN))
         self._unfinished.pop(transactional_id, None)
-        self._opened.pop(transactional_id, None)
+        self._opened.pop(record.txn, None)
         return free if happened == intent else replace(free, intent=ABORT)
 
     async def recover(self) -> None:
@@ -284,16 +286,20 @@ class KafkaTransactions:
                         self._found(transactional_id, blob, version)
             await self._idle.forget_left(lambda each: self._service.coordinator_of(each) in fresh, self._between)
         self._looked_at = loaded
-        for transactional_id, txn in list(self._opened.items()):
+        ended: dict[str, list[TxnId]] = {}
+        for txn, transactional_id in list(self._opened.items()):
             if (coordinator := loaded.get(txn[0])) is None:
-                del self._opened[transactional_id]  # another broker has it by now
+                del self._opened[txn]  # another broker has it by now
             elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not TransactionStatus.OPEN:
                 self._unfinished[transactional_id] = None
+                ended.setdefault(transactional_id, []).append(txn)
         for transactional_id in [each for each in self._unfinished if not self._lock(each).locked()]:
             async with self._lock(transactional_id):
                 try:
                     await self._mine(transactional_id)
                     await self._end_alone(transactional_id)
+                    for txn in ended.get(transactional_id, ()):  # its record names it no more
+                        self._opened.pop(txn, None)
                 except HeliographError as error:
                     log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
                     if not isinstance(error, Refused):
@@ -306,10 +312,15 @@ class KafkaTransactions:
         """A record that another broker, or this one in another life, may have left in the middle of something."""
         record = _readable(transactional_id, blob, version)
         if record is not None and record.txn is not None:
+            self._opened[record.txn] = transactional_id
             if record.intent:
                 self._unfinished[transactional_id] = None
-            else:
-                self._opened[transactional_id] = record.txn
+
+    def _asks(self, coordinator: StoredCoordinator, number: int) -> bool:
+        """Whether a record may still name that transaction: its offsets count or go by how it ended."""
+        return (
+            self._looked_at.get(coordinator.number) is not coordinator or (coordinator.number, number) in self._opened
+        )
 
     async def _end_alone(self, transactional_id: str) -> None:
         """Nobody asks for it any more. Raises Refused, and what the metadata raises."""
@@ -374,10 +385,10 @@ class KafkaTransactions:
         record = await self._get(transactional_id)
         if record is None or record.producer != producer:  # offsets under an id that is not its would never be let go
             raise Refused(Code.INVALID_PRODUCER_ID_MAPPING)
-        if record.txn is None:
-            raise Refused(Code.INVALID_TXN_STATE)
         if record.epoch != epoch:
             raise Refused(Code.PRODUCER_FENCED)
+        if record.txn is None:
+            raise Refused(Code.INVALID_TXN_STATE)
         if record.intent:
             raise Refused(Code.INVALID_TXN_STATE, "the transaction is ending")
         return record

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.kv.metadata_store import Put, pages_under
-from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.transactions.kafka_transactions import (
     _EPOCH_MAX,
@@ -104,5 +104,48 @@ def test_a_commit_that_was_decided_keeps_its_offsets_where_the_producers_epochs_
         assert again[0] != producer[0] and again[1] == 0
         assert await offset_of(face, "t", 0) == 7
         assert not [rows async for rows in pages_under(face.meta, TXN_OFFSETS)]
+
+    with_transactions(run)
+
+
+def test_a_commit_that_came_too_late_is_refused_again_where_its_answer_was_lost() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await begun(transactions)
+        await transactions.hold_offsets("id", *producer, "g", {("t", 0): Row(7, -1, "", 1)})
+        record = await transactions._get("id")
+        assert record is not None and record.txn is not None
+        await service.end(record.txn, commit=False)  # its time was over
+        for _ in range(2):
+            with pytest.raises(Refused) as refused:
+                await transactions.end("id", *producer, commit=True)
+            assert refused.value.code == Code.PRODUCER_FENCED
+        assert await offset_of(face, "t", 0) == -1
+        again = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        await transactions.add_offsets("id", *again)
+        await transactions.end("id", *again, commit=True)
+
+    with_transactions(run)
+
+
+@pytest.mark.parametrize("looked_first", [False, True])
+def test_a_transactions_offsets_count_however_late_the_next_broker_comes(looked_first: bool) -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await begun(transactions)
+        await transactions.hold_offsets("id", *producer, "g", {("t", 0): Row(7, -1, "", 1)})
+        record = await transactions._get("id")
+        assert record is not None and record.txn is not None
+        decided = replace(record, intent=COMMIT)
+        await face.meta.txn([Put(IDS + "id", decided.encode(), record.version)])
+        await service.end(record.txn, commit=True)  # and the broker died, before it moved the offsets
+        face.clock.now += 3600.0
+        number = record.txn[0]
+        late = KafkaTransactions(face.broker, service)
+        if looked_first:
+            await late.recover()
+        await service.loaded[number].tick(service.asked_for)
+        await late.recover()
+        assert await offset_of(face, "t", 0) == 7
+        await service.loaded[number].tick(service.asked_for)
+        assert service.loaded[number].core.final == {} and not late._opened
 
     with_transactions(run)
