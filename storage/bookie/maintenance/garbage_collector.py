@@ -158,6 +158,10 @@ class GarbageCollector:
         self._strange = ""
         """The same, as the last pass found it by the ledgers here."""
         self._mark = keys.seen_by_bookie(bookie.bookie_id)
+        self._looks = 0
+        """Those that came to their end. The first keeps a mark on the disks, the second says in the metadata that it is
+        there.
+        """
         self._name: bytes = msgpack.packb(bookie.bookie_id)
         self._wake, self._one_at_a_time = asyncio.Event(), asyncio.Lock()
         self._tasks = TaskSet("the garbage collection of the bookie has ended")
@@ -190,12 +194,15 @@ class GarbageCollector:
                 return
             try:
                 await self._trusted()
+                self._looks += 1
             except HeliographError as error:  # of the metadata, also one of an earlier version, or of our disks
                 self.trouble = str(error)
 
     async def glance(self) -> None:
-        """Looks at once where the mark says that the metadata went back."""
+        """Looks at once where the mark says that the metadata went back, or none of this start is known to be kept."""
         known = self._bookie.known_metadata
+        if self._looks < 2:
+            await self.look()
         if self._bookie.limbo or self.went_back or not known.seen:
             return
         try:
@@ -207,9 +214,10 @@ class GarbageCollector:
 
     async def _run(self) -> None:
         """Learns which metadata this bookie belongs to long before the first pass: learnt after a restore, a restored
-        one would be taken for it.
+        one would be taken for it. A directory from before this start is an older copy from the second look on.
         """
-        await self.look()
+        for _ in range(2):
+            await self.look()
         self._tasks.spawn(every(lambda: self._settings.look_s * self._rng.uniform(0.8, 1.0), self.look))
         self._tasks.spawn(every(lambda: self._settings.glance_s * self._rng.uniform(0.8, 1.0), self.glance))
         await every(

@@ -18,7 +18,7 @@ from heliograph.wire.bookie_frames import BookieCode, Kind
 from local_meta import keys
 from local_meta.metadata_age import put_mark
 from storage.bookie.directories.cookie import DirectoryPlace, DiskIdentity
-from storage.bookie.maintenance.garbage_collector import GarbageCollector
+from storage.bookie.maintenance.garbage_collector import CollectorSettings, GarbageCollector
 from storage.bookie.serving.bookie import Bookie
 from storage.bookie.serving.enrolment import Enrolment, doubt_of
 from storage.ledger.bookies.bookie_cookie import BookieCookie
@@ -241,6 +241,36 @@ def test_a_copy_that_was_made_while_it_ran_is_an_older_one(older: tuple[int, ...
         life = await premises.start()
         assert not life.bookie.limbo
         assert (await life.ask(Kind.READ, 5, first=0, last=4))[0] == BookieCode.OK
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["the metadata is there", "the metadata is away at first"])
+def test_a_journal_from_before_a_start_is_an_older_one_however_soon_that_ended(away: bool) -> None:
+    """The number of the start lies in the ledger directories alone."""
+
+    async def body(premises: Premises) -> None:
+        life = await premises.start()
+        await premises.name(5)
+        await life.collector().look()
+        await life.end()
+        copy = premises.copy()
+        premises.store.away = away
+        life = await premises.start()
+        collector = GarbageCollector(
+            life.bookie, premises.store, CollectorSettings(), rng=premises.sim.rng("one that looks each minute")
+        )
+        collector.start()
+        await asyncio.sleep(2.0)
+        premises.store.away = False
+        await asyncio.sleep(12.0)
+        assert await life.store(5)
+        await collector.stop()
+        await life.end()
+        life = await premises.start([copy[0], premises.disks[1]])
+        assert life.bookie.in_doubt and "older than what it last had" in life.bookie.limbo
+        await life.end()
+        assert not (await premises.start()).bookie.limbo
 
     scenario(body)
 
