@@ -3,10 +3,11 @@
 Is: the rules, row by row, and what must be known of the bookies for them. Isn't: files (heliograph.kv.backup_file),
 asking bookies, or the raise of the region's epoch, which the brokers see to when they find another `/instance` than the
 one that the global configuration knows.
-Invariants: no ledger id is given out that may have been given out before, also by a metadata that is lost; nothing is
-taken for deleted that a bookie holds, or might hold (one of its bookies was not asked); keys under a lease are gone,
-because whoever held it is; so is the secret by which brokers know each other, since whoever had the backup may know it;
-the restored metadata has an `/instance` of its own, so that no bookie deletes by it before an operator confirms.
+Invariants: no ledger id, and no number of another counter, is given out that may have been given out before, also by a
+metadata that is lost; nothing is taken for deleted that a bookie holds, or might hold (one of its bookies was not
+asked); keys under a lease are gone, because whoever held it is; so is the secret by which brokers know each other,
+since whoever had the backup may know it; the restored metadata has an `/instance` of its own, so that no bookie deletes
+by it before an operator confirms.
 Source: docs/architecture.md, "Coordinates"; docs/operating.md, "Backup and restore".
 """
 
@@ -37,6 +38,11 @@ from local_meta import keys
 LEDGER_IDS_MARGIN = 1_000_000
 """Ids that may have been given out since the backup and stand on no bookie any more, or not yet, where the clock is
 wrong. No more: a metadata that is founded anew soon after begins at the clock, which is by then to be above them.
+"""
+
+COUNTERS_MARGIN = 1_000_000
+"""Numbers of every other counter that may have been given out since the backup, where the clock is wrong: what was
+published under them lies in topics.
 """
 
 
@@ -97,8 +103,12 @@ def ledger_ids_from(counters: Mapping[str, int], known: Survey, held: Mapping[st
     return max(counters.get(keys.LEDGER_IDS, 0) + LEDGER_IDS_MARGIN, highest + 1 + LEDGER_IDS_MARGIN, wall_ms)
 
 
-def restored_counters(counters: Mapping[str, int], first_ledger: int) -> list[tuple[str, int]]:
-    return sorted({**counters, keys.LEDGER_IDS: first_ledger}.items())
+def restored_counters(counters: Mapping[str, int], first_ledger: int, wall_ms: int) -> list[tuple[str, int]]:
+    """The next number of every counter. wall_ms: now, which no counter comes near to by what it gives out, so that a
+    backup which is restored twice gives other numbers each time.
+    """
+    begun = {name: max(following + COUNTERS_MARGIN, wall_ms) for name, following in counters.items()}
+    return sorted({**begun, keys.LEDGER_IDS: first_ledger}.items())
 
 
 def new_instance(rng: Rng) -> str:

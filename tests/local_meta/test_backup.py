@@ -25,6 +25,7 @@ from heliograph.model.ledger_metadata import (
 )
 from local_meta import keys
 from local_meta.backup import (
+    COUNTERS_MARGIN,
     LEDGER_IDS_MARGIN,
     RestoredKeys,
     addresses,
@@ -105,7 +106,15 @@ def test_no_ledger_id_comes_twice() -> None:
     clock_ms = 1_800_000_000_000
     begun = {keys.LEDGER_IDS: clock_ms - 86_400_000}  # founded a day ago, as many ledgers as there were
     assert ledger_ids_from(begun, known, {}, clock_ms) == clock_ms, "above all that was given since the backup"
-    assert restored_counters({keys.LEDGER_IDS: 100, "other": 4}, 7000) == [(keys.LEDGER_IDS, 7000), ("other", 4)]
+
+
+def test_no_number_of_another_counter_comes_twice() -> None:
+    """What was published since the backup has producers' and transactions' numbers that it does not know of."""
+    made = {keys.LEDGER_IDS: 100, "other": 4}
+    now_ms = 1_800_000_000_000
+    assert restored_counters(made, 7000, now_ms) == [(keys.LEDGER_IDS, 7000), ("other", now_ms)]
+    assert dict(restored_counters(made, 7000, now_ms + 1000))["other"] >= now_ms + 1000, "the same backup once more"
+    assert dict(restored_counters(made, 7000, 0))["other"] == 4 + COUNTERS_MARGIN, "the clock is wrong"
 
 
 def test_a_ledger_that_was_deleted_since_is_forgotten_again() -> None:

@@ -230,6 +230,7 @@ def _restore_local(
     from heliograph.kv.backup_file import restored_index, restored_pieces
     from heliograph.runtime.clock import SystemClock, system_rng
     from local_meta import backup as rules
+    from region_node.faces.kafka.transactions.restored_ids import with_new_producers
 
     known = rules.survey(_watched(reader, bar, "verifying"))
     held = asyncio.run(_ask_bookies(rules.addresses(known, bookies, without), tls))
@@ -239,8 +240,9 @@ def _restore_local(
     index = restored_index(reader.info.index, now_ms / 1000)
     for target in targets:
         done = rules.RestoredKeys()
-        rows = rules.restored_rows(_watched(reader, bar, "restoring"), held, instance, done)
-        _write(target, index, voters, restored_pieces(index, rules.restored_counters(counters, first_ledger), rows))
+        rows = with_new_producers(rules.restored_rows(_watched(reader, bar, "restoring"), held, instance, done))
+        begun = rules.restored_counters(counters, first_ledger, now_ms)
+        _write(target, index, voters, restored_pieces(index, begun, rows))
     on_bookies = {ledger for ledgers in held.values() for ledger in ledgers}
     found = {
         "vanished_ledgers": len(done.vanished),

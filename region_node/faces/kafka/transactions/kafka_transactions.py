@@ -56,7 +56,8 @@ log = logging.getLogger("region_node.kafka")
 IDS = "/kafka/transactions/"
 FORMAT = 1
 OPEN, COMMIT, ABORT = 0, 1, 2
-_EPOCH_MAX = (1 << 15) - 2
+EPOCH_MAX = (1 << 15) - 2
+"""The last epoch of a producer; whoever begins then gets another one."""
 _ID_BYTES_MAX = 1 << 10
 _TRIES = 16
 
@@ -183,7 +184,7 @@ class KafkaTransactions:
             elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
                 raise Refused(Code.PRODUCER_FENCED)
             record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
-            if record.epoch > _EPOCH_MAX:
+            if record.epoch > EPOCH_MAX:
                 if record.txn is not None:  # what it holds is of the producer that it has until now
                     record = await self._put(transactional_id, record)
                     record = await self._finish(transactional_id, record, record.intent or ABORT)

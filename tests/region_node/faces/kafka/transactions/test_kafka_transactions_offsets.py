@@ -11,8 +11,8 @@ from heliograph.kv.metadata_store import Put, pages_under
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.transactions.kafka_transactions import (
-    _EPOCH_MAX,
     COMMIT,
+    EPOCH_MAX,
     IDS,
     TXN_OFFSETS,
     KafkaTransactions,
@@ -93,9 +93,9 @@ def test_a_commit_that_was_decided_keeps_its_offsets_where_the_producers_epochs_
         producer = await begun(transactions)
         record = await transactions._get("id")
         assert record is not None
-        last = replace(record, epoch=_EPOCH_MAX)
+        last = replace(record, epoch=EPOCH_MAX)
         await face.meta.txn([Put(IDS + "id", last.encode(), record.version)])
-        await transactions.hold_offsets("id", producer[0], _EPOCH_MAX, "g", {("t", 0): Row(7, -1, "", 1)})
+        await transactions.hold_offsets("id", producer[0], EPOCH_MAX, "g", {("t", 0): Row(7, -1, "", 1)})
         record = await transactions._get("id")
         assert record is not None
         decided = replace(record, intent=COMMIT)  # and the broker died
