@@ -121,7 +121,7 @@ class KafkaBroker:
         self.configs = Configs(topics, config, settings)
         self.positions = GroupPositions(self)
         self.scram = ScramUsers(meta, rng)
-        self.producer_ids = ProducerIds(meta, region_number)
+        self.producer_ids = ProducerIds(meta, region_number, clock)
         self.ids = cluster.ids
         self.quotas = ClientQuotas(meta, clock)
         self.group_leadership = GroupLeadership(self.name)

@@ -1,7 +1,8 @@
 """Producer ids: numbers that are given to idempotent producers, once in the region.
 
 Is: blocks of a counter in the region's metadata. Isn't: sequences (`producer_sequences`).
-Invariants: no number is given twice, also after a crash: what is left of a block is lost with its broker.
+Invariants: no number is given twice, also after a crash: what is left of a block is lost with its broker; nor by
+metadata that is an older copy, or was made anew: each block begins at the wall clock, in milliseconds, or above it.
 Source: Kafka KIP-98; docs/protocols/kafka.md, "Producers".
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.transactions.transaction_requests import opened
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 COUNTER = "kafka-producer-ids"
 _BLOCK = 1000
+_CLOCK_MAX_MS = 1 << 43
+"""A clock that is further is wrong, and would lead into the bits of the region: the year 2248."""
 _EPOCH_MAX = (1 << 15) - 1
 
 
@@ -29,14 +33,14 @@ class ProducerIds:
     never give the same.
     """
 
-    def __init__(self, meta: MetadataStore, region: Callable[[], int]) -> None:
-        self._meta, self._region = meta, region
+    def __init__(self, meta: MetadataStore, region: Callable[[], int], clock: Clock) -> None:
+        self._meta, self._region, self._clock = meta, region, clock
         self._next = self._end = 0
 
     async def next(self) -> int:
         """Raises what the metadata raises."""
         if self._next >= self._end:
-            first = await self._meta.next_ids(COUNTER, _BLOCK)
+            first = await self._meta.next_ids(COUNTER, _BLOCK, at_least=min(self._clock.wall_ms(), _CLOCK_MAX_MS))
             if first >= self._end:  # another request may have fetched a later block meanwhile
                 self._next, self._end = first, first + _BLOCK
         given = self._next
