@@ -45,8 +45,21 @@ class History:
     back: str = ""
     """A region that was put back to a backup: it has a part of `former` itself."""
 
+    _placed: dict[str, set[tuple[int, int]]] | None = None
+    """What `placed` returned, where nothing has changed since."""
+
+    def placed(self) -> Mapping[str, set[tuple[int, int]]]:
+        """Region -> the positions of what was acknowledged there."""
+        if self._placed is None:
+            self._placed = {}
+            for message, position in self.acknowledged.items():
+                if position[0] >= 0:
+                    self._placed.setdefault(self.submitted[message][0], set()).add(position)
+        return self._placed
+
     def begin_life(self, region: str) -> None:
         """It has lost everything, and comes again."""
+        self._placed = None
         mine = {message for message, (origin, _) in self.submitted.items() if origin == region}
         self.former[region] = mine
         self.acknowledged.update(dict.fromkeys(mine & self.acknowledged.keys(), (-1, -1)))
@@ -68,10 +81,12 @@ class History:
 
     def submit(self, region: str, producer: str, sequence: int, payload: bytes) -> None:
         self.submitted[(producer, sequence)] = (region, payload)
+        self._placed = None
 
     def acknowledge(self, producer: str, sequence: int, ledger: int, entry: int) -> None:
         """Raises Violation where the same position was given to another message."""
         self.acknowledged[(producer, sequence)] = (ledger, entry)
+        self._placed = None
 
     def consume(self, region: str, delivered: Delivered) -> None:
         self.check_known(region, delivered)

@@ -35,8 +35,8 @@ import asyncio
 import contextvars
 import gc
 import heapq
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -60,13 +60,12 @@ class ProcessDied(BaseException):
 class Life:
     """One life of one process: from its start to its end or crash. A restart is another life."""
 
-    __slots__ = ("__weakref__", "alive", "held", "host", "number", "tasks")
+    __slots__ = ("__weakref__", "alive", "held", "host", "number")
 
     def __init__(self, host: str, number: int) -> None:
         self.host, self.number, self.alive = host, number, True
         self.held: list[asyncio.Handle] | None = None
         """While the process is stopped: what it would have run, in order."""
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"{self.host}#{self.number}{'' if self.alive else ' (dead)'}"
@@ -83,41 +82,46 @@ LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("LIFE", defau
 
 
 class _Handle(asyncio.Handle):
-    """What asyncio's is when nobody debugs, made with fewer calls: a run makes some thousands of them for each virtual
-    second.
+    """What asyncio's is when nobody debugs, without what only debuggers ask for: a run makes some thousands of them for
+    each virtual second.
     """
 
+    __slots__ = ()
+
     def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: SimLoop,
-        context: contextvars.Context | None = None,
+        self, callback: Callable[..., object], args: Sequence[Any], context: contextvars.Context | None = None
     ) -> None:
         self._context = contextvars.copy_context() if context is None else context
-        self._loop, self._callback, self._args = loop, callback, args
-        self._cancelled, self._repr, self._source_traceback = False, None, None
+        self._callback, self._args, self._cancelled = callback, args, False
+
+    def cancel(self) -> None:
+        self._cancelled, self._callback, self._args = True, None, None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._callback!r} {self._args!r}>"
 
 
 class _TimerHandle(asyncio.TimerHandle):
     """The same, at a time."""
+
+    __slots__ = ()
 
     def __init__(
         self,
         when: float,
         callback: Callable[..., object],
         args: Sequence[Any],
-        loop: SimLoop,
         context: contextvars.Context | None = None,
     ) -> None:
         self._context = contextvars.copy_context() if context is None else context
-        self._loop, self._callback, self._args = loop, callback, args
-        self._cancelled, self._repr, self._source_traceback = False, None, None
-        self._when, self._scheduled = when, True
+        self._callback, self._args, self._cancelled, self._when = callback, args, False, when
 
     def cancel(self) -> None:
         """The loop drops it when its time comes."""
         self._cancelled, self._callback, self._args = True, None, None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._when} {self._callback!r} {self._args!r}>"
 
 
 class _Task(asyncio.Task[Any]):
@@ -141,7 +145,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._callbacks_max = callbacks_max
         self.failures: list[tuple[str, BaseException | None]] = []
         self.callbacks_run = 0
-        self._now = START_S
+        self.now = START_S
+        """Seconds; what `time` returns."""
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign,assignment]
         self._limit = float("inf")
         self._dead_tasks: list[asyncio.Task[Any]] = []
         self._task_count = 0
@@ -153,7 +159,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def run(self, main: Coroutine[Any, Any, T], *, limit_s: float = 600.0) -> T:
         """Runs `main` to its end, at most `limit_s` virtual seconds. Raises SimFailure, or what `main` raised."""
-        self._limit = self._now + limit_s
+        self._limit = self.now + limit_s
         task = self.create_task(main)
         task.add_done_callback(lambda _: self.stop())
         collecting = gc.isenabled()
@@ -173,7 +179,9 @@ class SimLoop(asyncio.BaseEventLoop):
         """`life` is over: nothing of it runs any more."""
         if life.alive:
             life.alive, life.held = False, None
-            self._dead_tasks += life.tasks
+            self._dead_tasks += (
+                task for task in asyncio.all_tasks(self) if isinstance(task, _Task) and task.life is life
+            )
 
     def stop_life(self, life: Life) -> None:
         """SIGSTOP: nothing of it runs until `go_on`; time goes on."""
@@ -209,7 +217,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- what asyncio calls ---------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def _make_task(
         self, _loop: asyncio.AbstractEventLoop, coro: Any, context: contextvars.Context | None = None
@@ -219,25 +227,52 @@ class SimLoop(asyncio.BaseEventLoop):
         task: _Task = _Task.__new__(_Task)
         task.number, task.life = self._task_count, life
         task.__init__(coro, loop=self, context=context)  # type: ignore[misc]
-        if life is not None:
-            life.tasks.add(task)
         return task
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> _Task:  # type: ignore[override]
+        task = self._make_task(self, coro, context)
+        if name is not None:
+            task.set_name(name)
+        return task
+
+    get_debug = staticmethod(bool)  # type: ignore[assignment]
+    """Nobody debugs, which each task and future asks."""
 
     def _run_once(self) -> None:
         """Runs instant after instant until the loop is to stop: to come back to asyncio for each would cost more than
         most callbacks do.
         """
         ready = self._ready  # type: ignore[attr-defined]
+        scheduled, pop = self._scheduled, heapq.heappop  # type: ignore[attr-defined]
+        life_of = LIFE
         budget = self._callbacks_max
         while not self._stopping:  # type: ignore[attr-defined]
-            if not ready:
-                self._jump()
+            if not ready:  # to the next timer's time; what is due then is ready
+                while scheduled:
+                    when, handle = scheduled[0]
+                    if not handle._cancelled and ((life := handle._context.get(life_of)) is None or life.alive):
+                        break
+                    pop(scheduled)
+                else:
+                    self.fail(
+                        f"at {self.now - START_S:.3f} s: everything waits and nothing can happen any more"
+                        f"{self._stacks()}"
+                    )
+                    continue
+                if when > self._limit:
+                    self.fail(f"not finished at the virtual limit, {self._limit - START_S:.3f} s{self._stacks()}")
+                    continue
+                if when > self.now:
+                    self.now = when
+                now = self.now
+                while scheduled and scheduled[0][0] <= now:
+                    ready.append(pop(scheduled)[1])
                 budget = self._callbacks_max
                 continue
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            life = handle._context.get(LIFE)
+            life = handle._context.get(life_of)
             if life is not None and (life.held is not None or not life.alive):
                 if life.alive:
                     life.held.append(handle)
@@ -255,35 +290,10 @@ class SimLoop(asyncio.BaseEventLoop):
             budget -= 1
             if not budget:
                 self.fail(
-                    f"at {self._now - START_S:.3f} s: {self._callbacks_max} callbacks and time stands still; "
+                    f"at {self.now - START_S:.3f} s: {self._callbacks_max} callbacks and time stands still; "
                     f"last {handle!r}{self._stacks(60)}"
                 )
         self._current = handle = None
-
-    def _jump(self) -> None:
-        """Nothing is ready: to the next timer's time; what is due then is ready."""
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        while scheduled:
-            handle = scheduled[0][1]
-            life = handle._context.get(LIFE)
-            if not handle._cancelled and (life is None or life.alive):
-                break
-            heapq.heappop(scheduled)
-            handle._scheduled = False
-        else:
-            self.fail(
-                f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}"
-            )
-            return
-        when = scheduled[0][0]
-        if when > self._limit:
-            self.fail(f"not finished at the virtual limit, {self._limit - START_S:.3f} s{self._stacks()}")
-            return
-        now = self._now = max(self._now, when)
-        while scheduled and scheduled[0][0] <= now:
-            handle = heapq.heappop(scheduled)[1]
-            handle._scheduled = False
-            ready.append(handle)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """What nobody handled fails the run, unless it happened to a dead process or after the end."""
@@ -299,12 +309,12 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._closing or isinstance(error, ProcessDied) or (life is not None and not life.alive):
             return
         what = context.get("task") or context.get("future") or context.get("handle")
-        self.fail(f"at {self._now - START_S:.3f} s in {life}: {context.get('message')}: {error!r} ({what!r})", error)
+        self.fail(f"at {self.now - START_S:.3f} s in {life}: {context.get('message')}: {error!r} ({what!r})", error)
 
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:  # type: ignore[override]
-        handle = _Handle(callback, args, self, context)
+        handle = _Handle(callback, args, context)
         if not self._closing:
             self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
@@ -312,7 +322,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:  # type: ignore[override]
-        handle = _TimerHandle(when, callback, args, self, context)
+        handle = _TimerHandle(when, callback, args, context)
         if not self._closing:
             heapq.heappush(self._scheduled, (when, handle))  # type: ignore[attr-defined]
         return handle
@@ -320,7 +330,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:  # type: ignore[override]
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self.now + delay
+        handle = _TimerHandle(when, callback, args, context)
+        if not self._closing:
+            heapq.heappush(self._scheduled, (when, handle))  # type: ignore[attr-defined]
+        return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

@@ -46,7 +46,11 @@ class Network:
         self.bytes_carried = 0
         self.neutral = contextvars.copy_context()  # of the wires themselves, which never die
         self.neutral.run(LIFE.set, None)
+        self.worst_write_buffer = 0
+        """Bytes that the worst of all connections has taken from its writer and could not send, ever."""
         self._zones: dict[str, str] = {}
+        self._named: dict[str, tuple[str, str]] = {}
+        """Of `_names`, as they were asked for."""
         self._down: dict[str, bool] = {}
         self._latency: dict[tuple[str, str], tuple[float, float]] = {}
         self._bounds: dict[tuple[str, str], tuple[float, float]] = {}
@@ -62,6 +66,7 @@ class Network:
 
     def add_host(self, host: str, zone: str) -> None:
         self._zones[host] = zone
+        self._named.clear()
         self._bounds.clear()
         self._down[host] = False
 
@@ -74,9 +79,9 @@ class Network:
         """What `a` sends to `b` is lost from now on; the other way too unless `one_way`. Hosts or zones. Connections
         stay open and silent.
         """
-        self._cuts.setdefault((a, b), self.loop.time())
+        self._cuts.setdefault((a, b), self.loop.now)
         if not one_way:
-            self._cuts.setdefault((b, a), self.loop.time())
+            self._cuts.setdefault((b, a), self.loop.now)
 
     def heal(self, a: str, b: str) -> None:
         """Ends `cut`, both ways. What waited is sent again and arrives; one connection in four is reset instead."""
@@ -107,19 +112,12 @@ class Network:
         """For how long nothing of host or zone `source` has arrived at `target`, because of cuts; 0.0: there is
         none.
         """
+        if not self._cuts or source == target:
+            return 0.0
         since = [
-            at
-            for a in self._names(source)
-            for b in self._names(target)
-            if (at := self._cuts.get((a, b))) is not None and source != target
+            at for a in self._names(source) for b in self._names(target) if (at := self._cuts.get((a, b))) is not None
         ]
-        return self.loop.time() - min(since) if since else 0.0
-
-    def largest_write_buffer(self) -> int:
-        """Bytes that the worst of all connections has taken from its writer and could not send."""
-        return max(
-            (end.get_write_buffer_size() for connection in self._connections for end in connection.ends), default=0
-        )
+        return self.loop.now - min(since) if since else 0.0
 
     def end_of_life(self, life: Life, *, silent: bool) -> None:
         """The process is dead: its listeners and connections go. `silent`: its machine lost power, and peers hear
@@ -197,7 +195,7 @@ class Network:
     def delay(self, source: str, target: str) -> float:
         """A sample of the latency one way, in seconds."""
         low, high = self._bounds.get((source, target)) or self._find_bounds(source, target)
-        return self.rng.uniform(low, high)
+        return low + (high - low) * self.rng.random()
 
     def _find_bounds(self, source: str, target: str) -> tuple[float, float]:
         zones = self._zones.get(source, source), self._zones.get(target, target)
@@ -212,7 +210,10 @@ class Network:
         return self._down.get(host, False)
 
     def _names(self, host: str) -> tuple[str, str]:
-        return host, self._zones.get(host, host)
+        found = self._named.get(host)
+        if found is None:
+            found = self._named[host] = host, self._zones.get(host, host)
+        return found
 
     def _resolve(self, own: str, host: str | None, port: int) -> str:
         if host not in _LOOPBACK:

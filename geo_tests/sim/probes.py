@@ -115,18 +115,14 @@ class Probes:
                         "which no region delivered"
                     )
             return
-        acked: set[Position] = set()
-        emptied = max(self._emptied(region, topic), BEFORE_ALL)
-        for name, consumer in self.world.consumers:
-            if name == region and consumer.topic == topic:
-                acked |= consumer.acked
-        mark = cursor.mark_delete
-        for message, position in history.acknowledged.items():
-            if position not in acked and emptied < position <= mark and history.submitted[message][0] == region:
-                raise Violation(
-                    f"{topic} in {region}: the mark-delete position {mark} has passed {position}, which "
-                    "nobody acknowledged"
-                )
+        consumers = [one for name, one in self.world.consumers if name == region and one.topic == topic]
+        left = history.placed().get(region, set()).difference(*(consumer.acked for consumer in consumers))
+        emptied, mark = self._emptied(region, topic), cursor.mark_delete
+        if passed := [position for position in left if emptied < position <= mark]:
+            raise Violation(
+                f"{topic} in {region}: the mark-delete position {mark} has passed {min(passed)}, which nobody "
+                "acknowledged"
+            )
 
     def _emptied(self, region: str, topic: str) -> Position:
         """Up to here an admin took everything away there."""
@@ -164,8 +160,7 @@ class Probes:
         """What was acknowledged of `region`, in (after, through]."""
         if after >= through:  # nearly always: nothing has to be looked through
             return []
-        found = history.acknowledged.items()
-        return [at for message, at in found if after < at <= through and history.submitted[message][0] == region]
+        return sorted(at for at in history.placed().get(region, ()) if after < at <= through)
 
     def _look_at_bounds(self) -> None:
         """Every queue and cache keeps its bound."""
@@ -178,7 +173,7 @@ class Probes:
                     for bookie, client in factory.context.pool._clients.items():
                         if client.backlog_bytes > BACKLOG_BYTES_MAX:
                             raise Violation(f"{node.name}: {client.backlog_bytes} bytes wait for {bookie}")
-        buffered = self.world.sim.network.largest_write_buffer()
+        buffered = self.world.sim.network.worst_write_buffer
         if buffered > WRITE_BUFFER_BYTES_MAX:
             raise Violation(f"a connection buffers {buffered} bytes")
 

@@ -50,10 +50,10 @@ class SimClock:
         self.loop, self.offset_ms = loop, offset_ms
 
     def monotonic(self) -> float:
-        return self.loop.time()
+        return self.loop.now
 
     def wall_ms(self) -> int:
-        return WALL_MS + self.offset_ms + int((self.loop.time() - START_S) * 1000)
+        return WALL_MS + self.offset_ms + int((self.loop.now - START_S) * 1000)
 
 
 class Machine:
@@ -177,7 +177,7 @@ class Simulation:
 
     def now(self) -> float:
         """Virtual seconds since the start."""
-        return self.loop.time() - START_S
+        return self.loop.now - START_S
 
     def machine(self, host: str, *, zone: str = "") -> Machine:
         """The machine of that name; made when first asked for."""

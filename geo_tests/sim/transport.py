@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+_BUFFERS = (bytes, bytearray, memoryview)
 WINDOW_BYTES = 256 * 1024
 SPLIT_CHANCE = 0.1
 
@@ -169,7 +170,7 @@ class SimTransport(asyncio.Transport):
         return self._buffer_bytes
 
     def write(self, data: Buffer) -> None:
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if not isinstance(data, _BUFFERS):
             raise TypeError(f"data argument must be bytes-like, not {type(data).__name__}")
         if self._eof_wanted and not self._closing:
             raise RuntimeError("Cannot call write() after write_eof()")
@@ -255,9 +256,7 @@ class SimTransport(asyncio.Transport):
         """The cut ended: what is in flight is sent again."""
         if self._stalled and not self.network.is_cut(self.host, self.peer.host):
             self._stalled = False
-            again = (
-                self._loop.time() + self.network.rng.uniform(0.0, 0.4) + self.network.delay(self.host, self.peer.host)
-            )
+            again = self._loop.now + self.network.rng.uniform(0.0, 0.4) + self.network.delay(self.host, self.peer.host)
             self._in_flight = deque((max(at, again), data) for at, data in self._in_flight)
             self._last_arrival = max(self._last_arrival, again)
             self._start_flight()
@@ -289,6 +288,7 @@ class SimTransport(asyncio.Transport):
         self._buffer.append(data)
         self._buffer_bytes += len(data)
         self._fill_window()
+        self.network.worst_write_buffer = max(self.network.worst_write_buffer, self._buffer_bytes)
         self._pause_if_full()
 
     def _fill_window(self) -> None:
@@ -314,10 +314,13 @@ class SimTransport(asyncio.Transport):
             self._fly(None)
 
     def _fly(self, data: bytes | None) -> None:
-        arrival = max(self._last_arrival, self._loop.time() + self.network.delay(self.host, self.peer.host))
+        arrival = self._loop.now + self.network.delay(self.host, self.peer.host)
+        if arrival < self._last_arrival:
+            arrival = self._last_arrival
         self._last_arrival = arrival
         self._in_flight.append((arrival, data))
-        self._start_flight()
+        if self._flight_timer is None:
+            self._start_flight()
 
     def _start_flight(self) -> None:
         if self._flight_timer is None and self._in_flight and not self._stalled:
@@ -329,7 +332,7 @@ class SimTransport(asyncio.Transport):
         if self.network.is_cut(self.host, self.peer.host):
             self._stalled = True
             return
-        now, peer = self._loop.time(), self.peer
+        now, peer = self._loop.now, self.peer
         while self._in_flight and self._in_flight[0][0] <= now:
             data = self._in_flight.popleft()[1]
             if peer._lost:
@@ -344,7 +347,8 @@ class SimTransport(asyncio.Transport):
                 self._window_used -= len(data or b"")
                 continue
             peer._received.append(data)
-        self._start_flight()
+        if self._in_flight:
+            self._start_flight()
         if peer._lost:
             return
         if peer.life is not None and peer.life.held is not None:  # it is stopped: its kernel keeps what arrived
@@ -389,7 +393,10 @@ class SimTransport(asyncio.Transport):
 
     def _give(self, data: bytes) -> None:
         protocol = self._protocol
-        if isinstance(protocol, asyncio.BufferedProtocol):
+        if isinstance(protocol, asyncio.Protocol):
+            protocol.data_received(data)
+        else:
+            assert isinstance(protocol, asyncio.BufferedProtocol)
             view = memoryview(data)
             while view and not self._lost:
                 target = memoryview(protocol.get_buffer(len(view)))
@@ -399,16 +406,13 @@ class SimTransport(asyncio.Transport):
                 target[:size] = view[:size]
                 protocol.buffer_updated(size)
                 view = view[size:]
-        else:
-            assert isinstance(protocol, asyncio.Protocol)
-            protocol.data_received(data)
 
     def _was_read(self, size: int) -> None:
         """The peer read `size` bytes: the window opens. Runs in the peer's context; the protocol hears of it in its
         own.
         """
         self._window_used -= size
-        if self.is_dead():
+        if not (self._buffer or self._writing_paused) or self.is_dead():  # nearly always
             return
         if self._buffer:
             self._fill_window()
