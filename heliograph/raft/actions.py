@@ -106,6 +106,6 @@ class Actions:
         return told or self.snapshot is not None or bool(self.entries)
 
     def __bool__(self) -> bool:
-        if self.stores or self.note_commit or self.wants_snapshot or self.pieces:
+        if self.sends or self.committed or self.reads or self.lost_reads or self.note_commit:
             return True
-        return bool(self.sends or self.chunks or self.committed or self.reads or self.lost_reads)
+        return bool(self.chunks or self.pieces or self.wants_snapshot) or self.stores

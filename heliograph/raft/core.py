@@ -64,7 +64,9 @@ class RaftCore(Leading):
             self._stand(now)
 
     def take_actions(self) -> Actions:
-        if self.starts.own and self.config is not self._told_config:  # a member that is new may be asked to stand soon
+        if (
+            self.starts.own and self.configs.latest is not self._told_config
+        ):  # a member that is new may be asked to stand soon
             self._tell_start(self._now)
         return super().take_actions()
 

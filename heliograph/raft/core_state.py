@@ -138,13 +138,14 @@ class CoreState:
             self._unsaved = last + 1
         out.durable_mark = (last, self.log.last_term)
         out.commit = self._commit_to_note()
-        if out.stores:
+        stores = out.stores
+        if stores:
             out.note_commit, self._note_at = False, FOREVER
         if self._applying < self.commit:
             out.committed_first = self._applying + 1
             out.committed = self.log.slice(out.committed_first, self.commit + 1)
             self._applying = self.commit
-        if out:
+        if stores or out:
             self._out = Actions()
         return out
 

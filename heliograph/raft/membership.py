@@ -106,14 +106,11 @@ def address_for(source: str, address: str) -> str:
 class Configurations:
     """Holds (index, configuration) of one log, ascending; the first is that of the log's base."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_rows", "latest")
 
     def __init__(self, base_index: int, config: Config) -> None:
         self._rows = [(base_index, config)]
-
-    @property
-    def latest(self) -> Config:
-        return self._rows[-1][1]
+        self.latest = config
 
     @property
     def latest_index(self) -> int:
@@ -135,19 +132,21 @@ class Configurations:
         for at, (_, kind, data) in enumerate(entries, first):
             if kind == CONFIG:
                 self._rows.append((at, decode_config(data)[0]))
+        self.latest = self._rows[-1][1]
         return len(self._rows) > count
 
     def roll_back(self, first: int) -> None:
         """The entries from `first` on are gone."""
         while self._rows[-1][0] >= first:
             del self._rows[-1]
+        self.latest = self._rows[-1][1]
 
     def compact(self, base_index: int) -> None:
         while len(self._rows) > 1 and self._rows[1][0] <= base_index:
             del self._rows[0]
 
     def reset(self, base_index: int, config: Config) -> None:
-        self._rows = [(base_index, config)]
+        self._rows, self.latest = [(base_index, config)], config
 
 
 class Addresses:

@@ -337,7 +337,7 @@ class RaftNode(GroupCalls):
         finally:
             self._pumping = False
         if not self._stopped:
-            if core.config is not self._told:
+            if core.configs.latest is not self._told:
                 self._told = core.config
                 self.on_config(core.config)
             self._note_others(core)
