@@ -71,8 +71,9 @@ class RaftCore(Leading):
         return super().take_actions()
 
     def next_deadline(self) -> float:
+        """FOREVER: a leader that has nobody to lead waits for nothing."""
         return min(
-            self._heartbeat_at if self.role is RaftRole.LEADER else self._election_at,
+            (self._heartbeat_at if self.progress else FOREVER) if self.role is RaftRole.LEADER else self._election_at,
             self._note_at,
             self._transfer_until,
             self._ask_at,

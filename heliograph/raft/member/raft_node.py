@@ -25,6 +25,7 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     PeerError,
 )
+from heliograph.raft.actions import FOREVER
 from heliograph.raft.core import Actions, RaftCore, RaftRole
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.other_voters import others_in
@@ -292,6 +293,8 @@ class RaftNode(GroupCalls):
     def _arm(self, core: RaftCore) -> None:
         """One timer, moved forward only: one that fires early finds nothing to do and is armed again."""
         at = core.next_deadline()
+        if at == FOREVER:  # what is armed still finds nothing to do
+            return
         if self._timer is not None:
             if self._timer_at <= at:
                 return

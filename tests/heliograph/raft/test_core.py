@@ -17,7 +17,9 @@ from geo_tests.sim.raft_mutants import (
     ReplacesOldTerm,
     VoteBeforeSync,
 )
+from heliograph.raft.actions import FOREVER
 from heliograph.raft.core import CoreSettings, RaftCore, RaftRole
+from heliograph.raft.membership import AddLearner
 from heliograph.raft.messages import (
     COMMAND,
     CONFIG,
@@ -63,6 +65,9 @@ def test_single_voter_leads_from_the_start_and_commits_when_its_own_copy_is_dura
     assert core.ready and core.commit == 1
     core.on_durable(second.durable_mark)
     assert core.take_actions().committed == [(5, NOOP, b""), (5, COMMAND, b"x"), (5, COMMAND, b"y")]
+    assert core.next_deadline() == FOREVER, "it has nobody to tell that it lives"
+    core.change(AddLearner("b"), 100.0)
+    assert core.next_deadline() <= 100.0 + SETTINGS.heartbeat_s
 
 
 def test_pre_vote_changes_no_term_until_a_majority_agrees() -> None:
