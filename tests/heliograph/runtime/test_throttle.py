@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.runtime.throttle import ROWS, RowPace, Throttle
+from heliograph.runtime.throttle import OWED_S, ROWS, RowPace, Throttle
 
 
 def test_those_who_share_it_wait_in_order() -> None:
@@ -27,6 +27,20 @@ def test_those_who_share_it_wait_in_order() -> None:
         assert loop.time() == start
 
     with Simulation(1) as sim:
+        sim.run(run())
+
+
+def test_small_pieces_wait_together() -> None:
+    async def run() -> None:
+        throttle, loop = Throttle(1000.0), asyncio.get_running_loop()
+        start, times = loop.time(), set[float]()
+        for _ in range(200):
+            await throttle.take(1)
+            times.add(loop.time() - start)
+        assert len(times) <= 200 / 1000.0 / OWED_S + 1, "each of them had a timer of its own"
+        assert 0.2 - 2 * OWED_S <= max(times) <= 0.2
+
+    with Simulation(3) as sim:
         sim.run(run())
 
 
