@@ -179,9 +179,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """`life` is over: nothing of it runs any more."""
         if life.alive:
             life.alive, life.held = False, None
-            self._dead_tasks += (
-                task for task in asyncio.all_tasks(self) if isinstance(task, _Task) and task.life is life
-            )
+            known: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+            for reference in tuple(known.data):
+                if isinstance(task := reference(), _Task) and task.life is life:
+                    self._dead_tasks.append(task)
 
     def stop_life(self, life: Life) -> None:
         """SIGSTOP: nothing of it runs until `go_on`; time goes on."""
