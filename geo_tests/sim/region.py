@@ -112,6 +112,7 @@ class Node:
             clock=machine.clock,
             rng=machine.rng,
             disk=machine.disk,
+            usage=machine.usage,
             config_transport=self._config_transport,
             tuned=TUNED | SMALL_LOGS if self.region.world.faults.weather else TUNED,
         )

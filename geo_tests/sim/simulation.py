@@ -56,6 +56,31 @@ class SimClock:
         return WALL_MS + self.offset_ms + int((self.loop.now - START_S) * 1000)
 
 
+class SimUsage:
+    """Implements `heliograph.runtime.process_usage.ProcessUsage`: nothing of the machine that the simulator runs on,
+    whose load would make another world of the same seed.
+    """
+
+    def __init__(self, loop: SimLoop, rng: random.Random) -> None:
+        self._loop, self._rng = loop, rng
+        self._cpu_s, self._at = 0.0, loop.now
+
+    def cpu_s(self) -> float:
+        """Up to a fifth of a core, since the last call."""
+        passed, self._at = self._loop.now - self._at, self._loop.now
+        self._cpu_s += passed * self._rng.uniform(0.0, 0.2)
+        return self._cpu_s
+
+    def resident_bytes(self) -> int:
+        return 256 << 20
+
+    def memory_limit_bytes(self) -> int:
+        return 1 << 30
+
+    def cores(self) -> float:
+        return 1.0
+
+
 class Machine:
     """One host with disks, on which one process (life) at a time runs."""
 
@@ -63,6 +88,7 @@ class Machine:
         self.sim, self.host, self.zone = sim, host, zone
         self.loop = sim.loop
         self.clock = SimClock(sim.loop)
+        self.usage = SimUsage(sim.loop, sim.rng(f"{host}:usage"))
         self.life: Life | None = None
         self.rng = sim.rng(host)
         self._platters: dict[str, Platter] = {}

@@ -11,11 +11,24 @@ import os
 import resource
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from heliograph.model.errors import ConfigError
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
+
+
+class ProcessUsage(Protocol):
+    """What a process uses of its machine, and may use; this module is one."""
+
+    def cpu_s(self) -> float: ...
+
+    def resident_bytes(self) -> int: ...
+
+    def memory_limit_bytes(self) -> int: ...
+
+    def cores(self) -> float: ...
 
 
 def cpu_s() -> float:

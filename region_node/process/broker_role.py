@@ -132,7 +132,6 @@ class BrokerRole(BrokerParts):
         from global_config.admin import ConfigAdmin
         from heliograph.model.feature_levels import AUTHENTICATED_SEALS, LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.clock import CautiousClock
-        from heliograph.runtime.process_usage import memory_limit_bytes
         from local_meta.node_level import spoken
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.placement.balance.balancer import Balancer
@@ -354,7 +353,12 @@ class BrokerRole(BrokerParts):
             mover=self.ownership,
             meta=self.meta,
             gauge=BrokerGauge(
-                self.topics.loaded, self.topics.activity, self.ownership.bundles, clock, self._connections_used
+                self.topics.loaded,
+                self.topics.activity,
+                self.ownership.bundles,
+                clock,
+                self._connections_used,
+                self.runtime.usage,
             ),
             clock=clock,
             rng=rng,
@@ -366,7 +370,9 @@ class BrokerRole(BrokerParts):
                 lambda: self.level.reach(SPLIT_BUNDLES, "splitting a bundle"),
             ),
             upkeep=self.level.upkeep,
-            quotas=QuotaBook(self.meta, self.ownership.bundles, own.balance.capacity(memory_limit_bytes())),
+            quotas=QuotaBook(
+                self.meta, self.ownership.bundles, own.balance.capacity(self.runtime.usage.memory_limit_bytes())
+            ),
         )
 
     def _connections_used(self) -> float:

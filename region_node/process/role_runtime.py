@@ -14,8 +14,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
+from heliograph.runtime.process_usage import ProcessUsage
 from region_node.process.settings import ProcessSettings
 from region_node.security.settings import TlsSettings
 
@@ -49,6 +51,7 @@ class Runtime:
     """Between the regions' configuration nodes; None: gRPC."""
     tuned: Mapping[type, object] = field(default_factory=dict)
     """Settings of parts that are not in the file, by their class; absent: the part's defaults."""
+    usage: ProcessUsage = process_usage
 
     def of(self, kind: type[T]) -> T:
         found = self.tuned.get(kind)

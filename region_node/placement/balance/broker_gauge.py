@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.bundles import BundleTable
 from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.process_usage import ProcessUsage
 from region_node.placement.balance.load_report import CONNECTIONS, MEMORY
 from region_node.placement.balance.load_score import BundleTraffic
 from region_node.placement.balance.load_shedding import Bundle
@@ -64,11 +65,12 @@ class BrokerGauge:
         bundles: Callable[[str], BundleTable | None],
         clock: Clock,
         connections: Callable[[], float] = lambda: 0.0,
+        usage: ProcessUsage = process_usage,
     ) -> None:
-        self._connections = connections
+        self._connections, self._usage = connections, usage
         self._loaded, self._activity, self._bundles, self._clock = loaded, activity, bundles, clock
-        self._cpu_s, self._cpu_at = process_usage.cpu_s(), clock.monotonic()
-        self._memory_bytes, self._core = process_usage.memory_limit_bytes(), min(1.0, process_usage.cores())
+        self._cpu_s, self._cpu_at = usage.cpu_s(), clock.monotonic()
+        self._memory_bytes, self._core = usage.memory_limit_bytes(), min(1.0, usage.cores())
         self._spaces: dict[str, _Space] = {}
         self._held: dict[Bundle, list[int]] = {}
         """Topics, and clients' producers and consumers, of each bundle."""
@@ -79,10 +81,10 @@ class BrokerGauge:
         """`cpu`: of one core, or of the part of one that its control group leaves it, since the last call; `memory`: of
         what this process may have; `connections`: of those that it takes.
         """
-        cpu_s, now = process_usage.cpu_s(), self._clock.monotonic()
+        cpu_s, now = self._usage.cpu_s(), self._clock.monotonic()
         share = (cpu_s - self._cpu_s) / max(1e-3, now - self._cpu_at) / self._core
         self._cpu_s, self._cpu_at = cpu_s, now
-        memory = process_usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0
+        memory = self._usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0
         return {"cpu": max(0.0, share), MEMORY: memory, CONNECTIONS: self._connections()}
 
     async def traffic(self) -> tuple[dict[Bundle, BundleTraffic], tuple[float, float]]:
