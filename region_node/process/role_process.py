@@ -237,8 +237,8 @@ def _folder(settings: ProcessSettings) -> Iterator[None]:
         lock = (folder / "lock").open("a+")
     except OSError as error:
         raise ConfigError(
-            f"the data folder {folder} cannot be used ({error.strerror}): make it writable (is its disk mounted, and not "
-            "read-only?), or choose another one where nothing was stored there yet"
+            f"the data folder {folder} cannot be used ({error.strerror}): make it writable (is its disk mounted, and "
+            "not read-only?), or choose another one where nothing was stored there yet"
         ) from error
     with lock:
         _lock(lock, folder)
