@@ -4,7 +4,8 @@ Is: one read, from one bookie after the other, or from a second one while the fi
 of what is confirmed: the caller never asks beyond LAC.
 Invariants: what it returns is verified, starts at the first entry asked for, and has no hole. A late bookie is no
 failed one: the second read counts only as what it brings. A copy of a sealed run that is not what was sealed there is a
-bad copy: others are read, also by who wants it as it is stored.
+bad copy: others are read, also by who wants it as it is stored. One whose data key is not known here is copied only
+where no other one opens.
 Source: docs/protocols/ledger.md.
 """
 
@@ -23,6 +24,17 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.sealing.cipher import check_form
 
 log = logging.getLogger("storage.ledger.ledger_reader")
+
+
+class NotJudged(KeyMissing):
+    """The data key of a copy that is to be copied is not known here. runs: what cannot be judged so, as it is stored,
+    from the first entry on; for who finds no copy that opens.
+    """
+
+    def __init__(self, error: KeyMissing, runs: list[tuple[int, Run]]) -> None:
+        super().__init__(str(error))
+        self.runs = runs
+
 
 OnEnd = Callable[[int], None]
 """Called with the entry behind what a read will bring, before it has brought it: the next one may begin there."""
@@ -81,6 +93,7 @@ async def _read(
     left = context.pool.best_first(bookies[shift:] + bookies[:shift])
     asked: dict[asyncio.Task[list[tuple[int, Run]]], None] = {}
     worst: HeliographError | None = None
+    unjudged: list[list[tuple[int, Run]]] = []
 
     def ask() -> None:
         bookie = left.pop(0)
@@ -103,9 +116,13 @@ async def _read(
                     return task.result()
                 except HeliographError as error:
                     worst = _worse(worst, error)
+                    if isinstance(error, NotJudged):
+                        unjudged.append(error.runs)
     finally:
         for task in asked:
             task.cancel()
+    if unjudged:
+        return min(unjudged, key=len)  # behind the shorter one another copy may open
     assert worst is not None
     raise worst
 
@@ -145,25 +162,36 @@ async def verified(
     context: LedgerContext, metadata: LedgerMetadata, bookie: str, runs: list[tuple[int, Run]], *, opening: bool
 ) -> list[tuple[int, Run]]:
     """The runs before the first that is not what was sealed there; opened, or as they are stored. Raises CorruptData
-    where that is none; opening: KeyMissing, while what is to be copied needs no key.
+    where that is none; KeyMissing where the first one's data key is not known, NotJudged where that is to be copied.
     """
     try:
         return await _checked(context, metadata, runs, opening=opening)
     except (CorruptData, KeyMissing):
         good: list[tuple[int, Run]] = []  # one by one: which of them it is
+    unjudged: list[tuple[int, Run]] = []
+    missing: KeyMissing | None = None
     for first, run in runs:
         try:
-            good += await _checked(context, metadata, [(first, run)], opening=opening)
-        except (CorruptData, KeyMissing) as error:
-            if isinstance(error, KeyMissing) and not opening:
-                good.append((first, run))
-                continue
-            if isinstance(error, CorruptData):
-                told = {"ledger": metadata.ledger, "entry": first, "bookie": bookie, "error": str(error)}
-                log.error("ledger.copy_refused", extra=told)
-            if not good:
+            found = await _checked(context, metadata, [(first, run)], opening=opening)
+        except KeyMissing as error:
+            if good:
+                break
+            if opening:
+                raise
+            missing = missing or error
+            unjudged.append((first, run))
+        except CorruptData as error:
+            told = {"ledger": metadata.ledger, "entry": first, "bookie": bookie, "error": str(error)}
+            log.error("ledger.copy_refused", extra=told)
+            if not good and not unjudged:
                 raise
             break
+        else:
+            if unjudged:
+                break
+            good += found
+    if missing is not None:
+        raise NotJudged(missing, unjudged)
     return good
 
 

@@ -33,7 +33,7 @@ from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.bookies.bookie_port import END
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import verified
+from storage.ledger.reading.ledger_reader import NotJudged, verified
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.underreplicated_marks import mark_lacking
 
@@ -141,6 +141,7 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
     """The entries above the known LAC, to the end. Raises BookieUnavailable where the end can't be told now."""
     ledger, tail = metadata.ledger, list[_Block]()
     while not core.ended:
+        unjudged: list[list[_Block]] = []
         for bookie in core.to_ask():
             try:
                 blocks = await context.pool.client(bookie).read(ledger, core.next, END, READ_BYTES)
@@ -152,6 +153,8 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
                 core.on_absent(bookie)
                 if core.ended:
                     break
+            except NotJudged as error:
+                unjudged.append(pieces[: len(error.runs)])
             except HeliographError as error:
                 if isinstance(error, BookieUnavailable) and error.forgotten:
                     core.on_forgotten(bookie)
@@ -164,7 +167,11 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
                 core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
                 break
         else:
-            if not core.ended:
+            if unjudged:  # no copy opens
+                pieces = min(unjudged, key=len)
+                tail += pieces
+                core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
+            elif not core.ended:
                 raise BookieUnavailable(f"ledger {ledger}: nobody can tell yet whether entry {core.next} exists")
     return tail
 
