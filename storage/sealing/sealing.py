@@ -127,12 +127,17 @@ class Sealing:
             )
         return RunSealer(ledger, self._rng.getrandbits(64), key, lambda: key, form or self.form())(run, first)
 
-    async def opened(self, ledger: int, runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
-        """[(first entry, run)], open. Raises KeyMissing; CorruptData where one is not what was sealed there."""
+    async def opened(
+        self, ledger: int, runs: Sequence[tuple[int, Run]], *, looking: bool = True
+    ) -> list[tuple[int, Run]]:
+        """[(first entry, run)], open. Raises KeyMissing; CorruptData where one is not what was sealed there.
+
+        looking: the configuration is asked for a key that is not known here; raises what that raises.
+        """
         out: list[tuple[int, Run]] = []
         for first, run in runs:
             if run.seal is not None:
-                if self._ring.secret(run.seal.key) is None:
+                if looking and self._ring.secret(run.seal.key) is None:
                     await self.look()
                 run = self._ciphers.opened(ledger, first, run)
             out.append((first, run))

@@ -49,14 +49,19 @@ async def read_open(
     return await _read(context, metadata, first, last, max_bytes, on_end, opening=True)
 
 
-async def opened(context: LedgerContext, ledger: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
-    """[(first entry, run)] of one ledger, open. Raises KeyMissing; CorruptData where one is not what was sealed."""
+async def opened(
+    context: LedgerContext, ledger: int, runs: list[tuple[int, Run]], *, looking: bool = True
+) -> list[tuple[int, Run]]:
+    """[(first entry, run)] of one ledger, open. Raises KeyMissing; CorruptData where one is not what was sealed.
+
+    looking: the configuration is asked for a data key that is not known here; raises what that raises.
+    """
     sealed = next((run.seal for _, run in runs if run.seal is not None), None)
     if sealed is None:
         return runs
     if context.sealing is None:
         raise KeyMissing(f"ledger {ledger} is sealed with data key {sealed.key:016x}, and no master key is set here")
-    return await context.sealing.opened(ledger, runs)
+    return await context.sealing.opened(ledger, runs, looking=looking)
 
 
 async def read_entries(
@@ -146,16 +151,16 @@ async def _read_from(
     began = loop.time()
     try:
         blocks = await context.pool.client(bookie).read(metadata.ledger, first, last, max_bytes, ends)
-        context.latency.add(loop.time() - began)
-        runs = _cut(metadata.ledger, first, last, blocks)
-        if not metadata.seal_form and all(run.seal is None for _, run in runs):
-            return runs
-        return await verified(context, metadata, bookie, runs, opening=opening)
-    except (NoSuchEntry, NoSuchLedger, CorruptData, KeyMissing):
+    except (NoSuchEntry, NoSuchLedger, CorruptData):
         raise
     except HeliographError:
         context.pool.suspect(bookie)
         raise
+    context.latency.add(loop.time() - began)
+    runs = _cut(metadata.ledger, first, last, blocks)
+    if not metadata.seal_form and all(run.seal is None for _, run in runs):
+        return runs
+    return await verified(context, metadata, bookie, runs, opening=opening)
 
 
 async def verified(
@@ -200,7 +205,9 @@ async def _checked(
 ) -> list[tuple[int, Run]]:
     for first, run in runs:
         check_form(metadata.ledger, first, run, metadata.seal_form)
-    found = await opened(context, metadata.ledger, runs) if opening or context.sealing is not None else runs
+    if context.sealing is None and not opening:
+        return runs
+    found = await opened(context, metadata.ledger, runs, looking=opening)
     return found if opening else runs
 
 

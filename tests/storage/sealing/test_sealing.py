@@ -28,6 +28,7 @@ from local_meta.keys import ledger as ledger_key
 from region_node.faces.admin.tenancy.data_keys import may_hold
 from storage.bookie.entry_log.block_cutting import cut_block
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries, read_open
+from storage.ledger.recovery.ledger_recovery import recover_ledger
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.cipher import BYTES_ALONE, UNSEALED, WITH_HEADER
@@ -388,6 +389,32 @@ def test_a_recovery_takes_no_tail_that_a_bookies_disk_was_given(
         other = Broker(region, sealing=await config.sealing(region))
         assert await names(await other.open()) == [f"entry{i}" for i in range(8)]
         assert [blocks_of(held) for held in copies] == [good] * len(copies), "it writes what it found to all copies"
+
+    run(work)
+
+
+def test_what_is_copied_asks_the_configuration_for_no_key_and_bookies_are_not_blamed_for_it() -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = config.store()
+        late = Sealing(store, "us", Masters(), region.sim.clock(), region.rng)
+        await late.start()
+        await late.close()  # it hears of no key any more
+        broker = Broker(region, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        await publish(broker, ledger, "one", "two")
+        number = ledger.ledgers()[0].ledger
+        broker.factory.abandon()
+        for bookie in region.bookies.values():
+            if bookie.holds(number):
+                bookie.ledgers[number].lac = -1
+        store.unavailable = "nobody answers"
+        context = Broker(region, sealing=late).factory.context
+        metadata = await recover_ledger(context, number)
+        assert metadata.last_entry == 1
+        assert [run.count for _, run in await read_entries(context, metadata, 0, 1, 1 << 20)] == [2]
+        with pytest.raises(MetadataUnavailable):
+            await read_open(context, metadata, 0, 1, 1 << 20)
+        assert not any(context.pool.suspected(bookie) for bookie in metadata.write_set(0))
 
     run(work)
 
