@@ -12,12 +12,13 @@ Source: docs/protocols/ledger.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.wire.block import decode_block
+from heliograph.wire.block import decode_block, verify_block
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
@@ -96,14 +97,14 @@ async def _read(
     bookies = list(metadata.write_set(first))
     shift = metadata.ledger % len(bookies)
     left = context.pool.best_first(bookies[shift:] + bookies[:shift])
-    asked: dict[asyncio.Task[list[tuple[int, Run]]], None] = {}
+    asked: dict[asyncio.Task[list[tuple[int, Run]]], str] = {}
     worst: HeliographError | None = None
-    unjudged: list[list[tuple[int, Run]]] = []
+    missing: dict[str, KeyMissing] = {}
 
     def ask() -> None:
         bookie = left.pop(0)
         work = _read_from(context, bookie, metadata, first, last, max_bytes, on_end, opening=opening)
-        asked[asyncio.ensure_future(work)] = None
+        asked[asyncio.ensure_future(work)] = bookie
 
     try:
         while left or asked:
@@ -116,17 +117,21 @@ async def _read(
                 context.latency.second_reads += 1
                 ask()
             for task in [task for task in asked if task in done]:
-                del asked[task]
+                bookie = asked.pop(task)
                 try:
-                    return task.result()
+                    found = task.result()
                 except HeliographError as error:
                     worst = _worse(worst, error)
-                    if isinstance(error, NotJudged):
-                        unjudged.append(error.runs)
+                    if isinstance(error, KeyMissing):
+                        missing[bookie] = error
+                else:
+                    for other, refusal in missing.items():
+                        copy_refused(metadata.ledger, first, other, refusal)
+                    return found
     finally:
         for task in asked:
             task.cancel()
-    if unjudged:
+    if unjudged := [error.runs for error in missing.values() if isinstance(error, NotJudged)]:
         return min(unjudged, key=len)  # behind the shorter one another copy may open
     assert worst is not None
     raise worst
@@ -157,7 +162,7 @@ async def _read_from(
         context.pool.suspect(bookie)
         raise
     context.latency.add(loop.time() - began)
-    runs = _cut(metadata.ledger, first, last, blocks)
+    runs = _cut(metadata.ledger, first, last, bookie, blocks)
     if not metadata.seal_form and all(run.seal is None for _, run in runs):
         return runs
     return await verified(context, metadata, bookie, runs, opening=opening)
@@ -186,8 +191,7 @@ async def verified(
             missing = missing or error
             unjudged.append((first, run))
         except CorruptData as error:
-            told = {"ledger": metadata.ledger, "entry": first, "bookie": bookie, "error": str(error)}
-            log.error("ledger.copy_refused", extra=told)
+            copy_refused(metadata.ledger, first, bookie, error)
             if not good and not unjudged:
                 raise
             break
@@ -198,6 +202,19 @@ async def verified(
     if missing is not None:
         raise NotJudged(missing, unjudged)
     return good
+
+
+def copy_refused(ledger: int, entry: int, bookie: str, error: HeliographError) -> None:
+    """Says of one copy that somebody has written it."""
+    told = {"ledger": ledger, "entry": entry, "bookie": bookie, "error": str(error)}
+    log.error("ledger.copy_refused", extra=told)
+
+
+def not_decoded(ledger: int, entry: int, bookie: str, block: Buffer, error: CorruptData) -> None:
+    """Says the same of a block that raised `error`, where its checksum fits: by chance none is so."""
+    with contextlib.suppress(CorruptData):
+        verify_block(block)
+        copy_refused(ledger, entry, bookie, error)
 
 
 async def _checked(
@@ -221,14 +238,15 @@ def _worse(worst: HeliographError | None, error: HeliographError) -> HeliographE
     return error if isinstance(worst, explicit) and not isinstance(error, explicit) else worst
 
 
-def _cut(ledger: int, first: int, last: int, blocks: Sequence[Buffer]) -> list[tuple[int, Run]]:
+def _cut(ledger: int, first: int, last: int, bookie: str, blocks: Sequence[Buffer]) -> list[tuple[int, Run]]:
     """Raises CorruptData where not even the first entry is good."""
     runs: list[tuple[int, Run]] = []
     at = first
     for block in blocks:
         try:
             found, start, run = decode_block(block)
-        except CorruptData:
+        except CorruptData as error:
+            not_decoded(ledger, at, bookie, block, error)
             if runs:
                 break
             raise

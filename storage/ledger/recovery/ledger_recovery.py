@@ -33,7 +33,7 @@ from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.bookies.bookie_port import END
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import NotJudged, verified
+from storage.ledger.reading.ledger_reader import NotJudged, copy_refused, not_decoded, verified
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.underreplicated_marks import mark_lacking
 
@@ -141,11 +141,11 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
     """The entries above the known LAC, to the end. Raises BookieUnavailable where the end can't be told now."""
     ledger, tail = metadata.ledger, list[_Block]()
     while not core.ended:
-        unjudged: list[list[_Block]] = []
+        unjudged: dict[str, tuple[NotJudged, list[_Block]]] = {}
         for bookie in core.to_ask():
             try:
                 blocks = await context.pool.client(bookie).read(ledger, core.next, END, READ_BYTES)
-                pieces = _pieces(ledger, core.next, blocks)
+                pieces = _pieces(ledger, core.next, bookie, blocks)
                 if metadata.seal_form:
                     found = [(first, decode_block(b"".join(block))[2]) for first, _, block, _ in pieces]
                     pieces = pieces[: len(await verified(context, metadata, bookie, found, opening=False))]
@@ -154,7 +154,7 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
                 if core.ended:
                     break
             except NotJudged as error:
-                unjudged.append(pieces[: len(error.runs)])
+                unjudged[bookie] = error, pieces[: len(error.runs)]
             except HeliographError as error:
                 if isinstance(error, BookieUnavailable) and error.forgotten:
                     core.on_forgotten(bookie)
@@ -163,12 +163,14 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
                 else:
                     context.pool.suspect(bookie)
             else:
+                for other, (refusal, _) in unjudged.items():
+                    copy_refused(ledger, core.next, other, refusal)
                 tail += pieces
                 core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
                 break
         else:
             if unjudged:  # no copy opens
-                pieces = min(unjudged, key=len)
+                pieces = min((found for _, found in unjudged.values()), key=len)
                 tail += pieces
                 core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
             elif not core.ended:
@@ -176,7 +178,7 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
     return tail
 
 
-def _pieces(ledger: int, at: int, blocks: Sequence[Buffer]) -> list[_Block]:
+def _pieces(ledger: int, at: int, bookie: str, blocks: Sequence[Buffer]) -> list[_Block]:
     """The blocks from entry `at` on, verified, cut where the first begins earlier. Raises CorruptData where not even
     the first is good.
     """
@@ -184,7 +186,8 @@ def _pieces(ledger: int, at: int, blocks: Sequence[Buffer]) -> list[_Block]:
     for block in blocks:
         try:
             found, first, run = decode_block(block)
-        except CorruptData:
+        except CorruptData as error:
+            not_decoded(ledger, at, bookie, block, error)
             if pieces:
                 break
             raise

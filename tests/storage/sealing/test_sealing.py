@@ -306,6 +306,12 @@ def keyed_anew(blocks: list[Buffer], older: Buffer = b"") -> list[Buffer]:
     return [blocks[0], summed(block[:HEAD_BYTES] + b"unknown." + block[HEAD_BYTES + 8 :]), *blocks[2:]]
 
 
+def refused(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, int]]:
+    """(bookie, ledger, entry) of the copies of which the log says so."""
+    fields = [vars(record) for record in caplog.records if record.message == "ledger.copy_refused"]
+    return [(told["bookie"], told["ledger"], told["entry"]) for told in fields]
+
+
 def blocks_of(held: Held) -> list[Buffer]:
     return [block for _, block in sorted(set(held.blocks.values()))]
 
@@ -321,8 +327,12 @@ ATTACKS = [moved, swapped, headed_anew, piece_elsewhere, opened_up, lowered, in_
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_who_writes_a_bookies_disk_is_a_spoilt_copy(attack: Callable[[list[Buffer], Buffer], list[Buffer]]) -> None:
-    """Other copies are read, also to be copied; where all are so, the error says which ledger and entry."""
+def test_who_writes_a_bookies_disk_is_a_spoilt_copy(
+    attack: Callable[[list[Buffer], Buffer], list[Buffer]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other copies are read, also to be copied, and the log says which is so; where all are so, the error says which
+    ledger and entry.
+    """
 
     async def work(region: Region, config: Config) -> None:
         broker = Broker(region, sealing=(sealing := await config.sealing(region)))
@@ -352,6 +362,7 @@ def test_who_writes_a_bookies_disk_is_a_spoilt_copy(attack: Callable[[list[Buffe
             copied = [b"".join(encode_block(run, number, at)) for at, run in await read(0, how=read_entries)]
             assert copied == good
             put_blocks(held, good)
+        assert refused(caplog).count((metadata.write_set(0)[0], number, 2)) >= 2, "once for each way to read"
         for held in copies:
             put_blocks(held, attack(good, older))
         assert (await read_open(context, metadata, 0, 7, 1 << 20))[-1][0] == 0, "what is before it is read"
@@ -365,13 +376,14 @@ def test_who_writes_a_bookies_disk_is_a_spoilt_copy(attack: Callable[[list[Buffe
             with pytest.raises(CorruptData, match=f"ledger {number}: .*entry 2 ") as error:
                 await how(context, metadata, 2, 7, 1 << 20)
             assert "sealed" in str(error.value)
+        assert {(bookie, number, 2) for bookie in metadata.write_set(0)} <= {*refused(caplog)}
 
     run(work)
 
 
 @pytest.mark.parametrize("attack", [moved, opened_up, keyed_anew])
 def test_a_recovery_takes_no_tail_that_a_bookies_disk_was_given(
-    attack: Callable[[list[Buffer]], list[Buffer]],
+    attack: Callable[[list[Buffer]], list[Buffer]], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(region: Region, config: Config) -> None:
         broker = Broker(region, sealing=await config.sealing(region))
@@ -389,6 +401,7 @@ def test_a_recovery_takes_no_tail_that_a_bookies_disk_was_given(
         other = Broker(region, sealing=await config.sealing(region))
         assert await names(await other.open()) == [f"entry{i}" for i in range(8)]
         assert [blocks_of(held) for held in copies] == [good] * len(copies), "it writes what it found to all copies"
+        assert (first, number, 2) in refused(caplog)
 
     run(work)
 
