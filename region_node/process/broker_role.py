@@ -343,8 +343,8 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(closing(self.level.close))
         self.level.check_own()
-        self.sealing.permit = partial(
-            self.level.reach_if_spoken, AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest"
+        self.sealing.permit = lambda: self.level.reach_if_spoken(
+            AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest", lambda: self.balancer.paused
         )
         self.sealing.form = lambda: WITH_HEADER if self.level.present >= AUTHENTICATED_SEALS else BYTES_ALONE
         factory.page_when(lambda: self.level.present >= LEDGER_PAGES)

@@ -95,10 +95,12 @@ class RegionLevel:
             )
         await self._raise(level)
 
-    async def reach_if_spoken(self, level: int, least: int, what: str) -> None:
-        """As `reach` of `level`; where not everybody speaks that, of `least`."""
+    async def reach_if_spoken(self, level: int, least: int, what: str, paused: Callable[[], bool]) -> None:
+        """As `reach` of `level`; where not everybody speaks that, or balancing is paused (who is away may be an older
+        one, in the middle of a rolling upgrade), of `least`.
+        """
         try:
-            await self.reach(level, what)
+            await self.reach(least if paused() else level, what)
         except NotAllowed:
             await self.reach(least, what)
 

@@ -107,17 +107,21 @@ def test_the_newest_form_is_reached_where_everybody_speaks_it_and_an_older_one_e
         world = World()
         level = await world.begin()
         world.brokers = [BrokerRecord("b0"), BrokerRecord("b1", level=1)]
-        reach = partial(level.reach_if_spoken, AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest")
+        paused = False
+        reach = partial(level.reach_if_spoken, AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest", lambda: paused)
         with pytest.raises(NotAllowed, match=f"wants feature level {SEALED_RUNS} of region us, but b1 run an older"):
             await reach()
         for spoken, reached in (
             (SEALED_RUNS, SEALED_RUNS),
             (AUTHENTICATED_SEALS - 1, SEALED_RUNS),
-            (LEVEL, AUTHENTICATED_SEALS),
         ):
             world.brokers[1] = BrokerRecord("b1", level=spoken)
             await reach()
             assert await world.stored() == reached
+        world.brokers.pop()
+        for paused, reached in ((True, SEALED_RUNS), (False, AUTHENTICATED_SEALS)):  # noqa: B007
+            await reach()
+            assert await world.stored() == reached, "who is upgraded next is away while it is paused"
 
     run(main())
 
