@@ -343,6 +343,7 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(closing(self.level.close))
         self.level.check_own()
+        pool.region_level = lambda: self.level.present
         self.sealing.permit = lambda: self.level.reach_if_spoken(
             AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest", lambda: self.balancer.paused
         )

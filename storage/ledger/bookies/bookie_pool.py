@@ -40,6 +40,11 @@ class BookiePool:
         self.racks_min = racks_min
         self._meta, self._factory, self._rng = meta, client_factory, rng
         self._loop = asyncio.get_running_loop()
+        self.region_level: Callable[[], int] = lambda: 1
+        """A bookie of an earlier version than the region's feature level gets nothing new: it refuses what it does not
+        know.
+        """
+        self._levels: dict[str, int] = {}
         self._addresses: dict[str, tuple[str, int]] = {}
         self._http: dict[str, str] = {}
         self._writable: dict[str, bool] = {}
@@ -133,7 +138,12 @@ class BookiePool:
         return sorted(self._draining)
 
     def writable(self) -> list[str]:
-        return sorted(b for b, writable in self._writable.items() if writable and b not in self._draining)
+        least = self.region_level()
+        return sorted(
+            b
+            for b, writable in self._writable.items()
+            if writable and b not in self._draining and self._levels[b] >= least
+        )
 
     def best_first(self, bookies: Sequence[str]) -> list[str]:
         """For a read: those that are there, then those that have just failed, then those that are not registered; else
@@ -260,6 +270,9 @@ class BookiePool:
                 int(fields.get("free_bytes", 0)),
             )
             group = str(fields.get("group", ""))
+            self._levels[bookie] = level = int(fields.get("level", 1))
+            if level < (present := self.region_level()):
+                log.warning("bookie.older", extra={"bookie": bookie, "level": level, "region_level": present})
             directories, lost = fields.get("lost_dirs", (1, ()))
             before = (
                 self._writable.get(bookie),

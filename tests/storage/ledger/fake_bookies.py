@@ -174,9 +174,16 @@ class FakeBookie:
     # -- registration -------------------------------------------------------------------------------------------------
 
     async def register(
-        self, meta: MetadataStore, *, writable: bool = True, rack: str = "", group: str = "", free_bytes: int = 0
+        self,
+        meta: MetadataStore,
+        *,
+        writable: bool = True,
+        rack: str = "",
+        group: str = "",
+        free_bytes: int = 0,
+        level: int = 1,
     ) -> None:
-        said = {"writable": writable, "rack": rack, "group": group, "free_bytes": free_bytes}
+        said = {"writable": writable, "rack": rack, "group": group, "free_bytes": free_bytes, "level": level}
         value = msgpack.packb({"host": self.name, "port": 1, "http_port": 2, **said})
         await meta.put(keys.bookie(self.name), value)
 

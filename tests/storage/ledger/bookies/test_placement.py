@@ -114,6 +114,30 @@ def test_news_of_free_space_alone_does_not_clear_a_suspicion() -> None:
     scenario(work)
 
 
+def test_a_bookie_of_an_earlier_version_than_the_region_is_read_from_and_gets_nothing_new(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        pool, meta, level = writer.context.pool, writer.context.meta, 5
+        pool.region_level = lambda: level
+        for name, spoken in (("b0", 6), ("b1", 6), ("b2", 5)):
+            await region.bookies[name].register(meta, level=spoken)
+        await meta.get("/x")
+        assert pool.writable() == ["b0", "b1", "b2"] and not caplog.records
+        level = 6
+        assert pool.writable() == ["b0", "b1"] and pool.registered("b2") and pool.spare(["b0", "b1"]) is None
+        with pytest.raises(NotEnoughBookies):
+            pool.pick(3)
+        await region.bookies["b2"].register(meta, level=5)
+        await meta.get("/x")
+        assert [vars(record)["bookie"] for record in caplog.records if record.message == "bookie.older"] == ["b2"]
+        await region.bookies["b2"].register(meta, level=6)
+        await meta.get("/x")
+        assert pool.spare(["b0", "b1"]) == "b2"
+
+    scenario(work)
+
+
 async def relabelled(region: Region, writer: Writer, racks: str, groups: Sequence[str] = ()) -> dict[str, str]:
     for index, bookie in enumerate(region.bookies.values()):
         await bookie.register(writer.context.meta, rack=racks[index], group=groups[index] if groups else "")
