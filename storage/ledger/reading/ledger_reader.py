@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger
+from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger, StorageError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import decode_block, verify_block
 from heliograph.wire.run import Buffer, Run
@@ -27,7 +27,7 @@ from storage.sealing.cipher import check_form
 log = logging.getLogger("storage.ledger.ledger_reader")
 
 
-class NotJudged(KeyMissing):
+class NotJudged(StorageError):
     """The data key of a copy that is to be copied is not known here. runs: what cannot be judged so, as it is stored,
     from the first entry on; for who finds no copy that opens.
     """
@@ -99,7 +99,7 @@ async def _read(
     left = context.pool.best_first(bookies[shift:] + bookies[:shift])
     asked: dict[asyncio.Task[list[tuple[int, Run]]], str] = {}
     worst: HeliographError | None = None
-    missing: dict[str, KeyMissing] = {}
+    missing: dict[str, KeyMissing | NotJudged] = {}
 
     def ask() -> None:
         bookie = left.pop(0)
@@ -122,7 +122,7 @@ async def _read(
                     found = task.result()
                 except HeliographError as error:
                     worst = _worse(worst, error)
-                    if isinstance(error, KeyMissing):
+                    if isinstance(error, KeyMissing | NotJudged):
                         missing[bookie] = error
                 else:
                     for other, refusal in missing.items():
