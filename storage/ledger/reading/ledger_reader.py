@@ -229,13 +229,18 @@ async def _checked(
 
 
 def _worse(worst: HeliographError | None, error: HeliographError) -> HeliographError:
-    """Which of two is told: damage before a key that is missing, that before silence, silence before an explicit no."""
-    if worst is None or isinstance(error, CorruptData):
-        return error
-    if isinstance(error, KeyMissing):
-        return worst if isinstance(worst, CorruptData) else error
-    explicit = (NoSuchEntry, NoSuchLedger)
-    return error if isinstance(worst, explicit) and not isinstance(error, explicit) else worst
+    """Which of two is told: damage before silence, that before a key that is missing, as who is silent may have a copy
+    that opens, and that before an explicit no.
+    """
+    return error if worst is None or _weight(error) > _weight(worst) else worst
+
+
+def _weight(error: HeliographError) -> int:
+    if isinstance(error, CorruptData):
+        return 3
+    if isinstance(error, NoSuchEntry | NoSuchLedger):
+        return 0
+    return 1 if isinstance(error, KeyMissing | NotJudged) else 2
 
 
 def _cut(ledger: int, first: int, last: int, bookie: str, blocks: Sequence[Buffer]) -> list[tuple[int, Run]]:

@@ -19,6 +19,7 @@ from heliograph.model.errors import (
     CorruptData,
     EntriesLost,
     HeliographError,
+    KeyMissing,
     NoSuchEntry,
     NoSuchLedger,
     StoreRefused,
@@ -35,6 +36,10 @@ from storage.managed_ledger.metadata.ledger_catalog import Catalog
 _ENDS_KEPT = 16
 _FETCHES_AHEAD = 2
 """With one only, bookies have nothing to do from its end until the reader has asked for the next."""
+_UNREAD = (BookieUnavailable, CorruptData, KeyMissing, NoSuchEntry, NoSuchLedger)
+"""No copy that is known could be read, and another one may be: also where a key is missing, as anybody may have written
+the number of one.
+"""
 
 
 class ColdReads(Protocol):
@@ -141,7 +146,7 @@ class LogReader:
                 if lost is None:
                     raise
                 raise lost from error
-            except (CorruptData, StoreRefused):
+            except (CorruptData, KeyMissing, StoreRefused):
                 self._counts.read_errors += 1
                 raise
             answer = _bounded(ledger, runs, max_entries, max_bytes)
@@ -185,7 +190,7 @@ class LogReader:
         """From bookies; where none of them has it, from the object store, if that has it too."""
         try:
             return await self._fetch(ledger, first, max_entries, max_bytes)
-        except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
+        except _UNREAD:
             record = self._catalog.offload_of(ledger)
             if self._cold is None or record is None or record.state == OffloadState.BEGUN:
                 raise
@@ -221,7 +226,7 @@ class LogReader:
             self._metadata[ledger] = metadata = await ledger_metadata(self._context, ledger)
         try:
             return await read_open(self._context, metadata, first, last, max_bytes, on_end)
-        except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
+        except _UNREAD:
             found = await ledger_metadata(self._context, ledger)
             if found.fragments == metadata.fragments:
                 raise

@@ -35,6 +35,7 @@ from storage.sealing.cipher import BYTES_ALONE, UNSEALED, WITH_HEADER
 from storage.sealing.keyring import DataKey, TenantKeys
 from storage.sealing.sealing import Sealing
 from storage.tiered.objects.object_format import HEAD_BYTES as OBJECT_HEAD_BYTES
+from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.storage.ledger.fake_bookies import Held
 from tests.storage.managed_ledger.world import Broker, Region, names_of, read_all, run_of
 from tests.storage.sealing.world import HEAD_BYTES, ONE, TWO, Config, Masters, forged, leaks, summed
@@ -519,6 +520,24 @@ def test_who_writes_an_object_store_is_found_out(what: str) -> None:
         assert await other.cold.place(again.topic, info.ledger, info.offload, 0, 5) == ("", 0, 0, 0), (
             "nobody is sent to read it without a broker, whatever the object says of itself"
         )
+
+    run(work)
+
+
+def test_where_no_copy_on_bookies_names_a_known_key_the_object_is_read() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = TierBroker(
+            region, FakeStore({}), OffloadPolicy(threshold_bytes=0), sealing=await config.sealing(region)
+        )
+        ledger = await broker.open()
+        await more(broker, ledger, 0, 15)
+        await settled(broker, ledger)
+        info = ledger.ledgers()[0]
+        assert info.offload is not None and not local_gone(info)
+        for held in (bookie.ledgers[info.ledger] for bookie in region.bookies.values() if bookie.holds(info.ledger)):
+            put_blocks(held, keyed_anew(blocks_of(held)))
+        ledger.forget_cached(info.ledger)
+        assert await names(ledger) == [f"e{i}" for i in range(15)] and broker.cold.reads > 0
 
     run(work)
 

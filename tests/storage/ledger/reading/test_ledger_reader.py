@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import reduce
 
 import pytest
 
-from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry
+from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, KeyMissing, NoSuchEntry
 from storage.ledger.bookies.bookie_latency import ReadLatency
 from storage.ledger.bookies.quarantine import Quarantine
-from storage.ledger.reading.ledger_reader import read_entries
+from storage.ledger.reading.ledger_reader import _worse, read_entries
 from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of
 
@@ -96,3 +97,12 @@ def test_the_percentile_follows_the_last_samples() -> None:
     for _ in range(256):
         latency.add(1.0)
     assert latency.percentile(0.1) == 1.0
+
+
+def test_who_is_silent_may_have_a_copy_that_opens() -> None:
+    damage, silence, no = CorruptData(""), BookieUnavailable(""), NoSuchEntry("")
+    order: list[HeliographError] = [no, KeyMissing(""), silence, damage]
+    none: HeliographError | None = None
+    for told in (order, order[::-1]):
+        assert reduce(_worse, told, none) is damage
+        assert reduce(_worse, [error for error in told if error is not damage], none) is silence
