@@ -9,10 +9,11 @@ Source: docs/protocols/storage.md, "In-place repair".
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
+from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, KeyMissing, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerState, local_gone
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
@@ -37,6 +38,8 @@ class BookieCopies:
         self._throttle = Throttle(_BYTES_PER_S)
         self._known: LedgerMetadata | None = None
         """The metadata of the ledger that was read last, where it is closed: so it changes no more."""
+        self._opens = -1
+        """The ledger of which something was seen to open last, though not all of it does."""
 
     async def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
         await log.ledger.whole()
@@ -64,12 +67,29 @@ class BookieCopies:
             self._known = known if known.state == LedgerState.CLOSED else None
         try:
             return await read_open(self._context, known, first, last, max_bytes)
+        except KeyMissing as error:
+            if self._opens == ledger or await self._opens_elsewhere(known, last):
+                self._opens = ledger
+                raise CorruptData(
+                    f"no copy of entry {ledger}:{first} names a data key of its ledger: {error}"
+                ) from error
+            raise
         except BookieUnavailable as error:
             if await self._all_answer(known.write_set(first), ledger):
                 raise CorruptData(
                     f"every bookie that has entry {ledger}:{first} answers, and none can read it: {error}"
                 ) from error
             raise
+
+    async def _opens_elsewhere(self, known: LedgerMetadata, last: int) -> bool:
+        """Whether the ledger's first or last entry opens, so that its key is here: what does not open was written by
+        somebody, while a ledger of which nothing opens waits for its key.
+        """
+        for entry in (0, last):
+            with contextlib.suppress(HeliographError):
+                await read_open(self._context, known, entry, entry, 1)
+                return True
+        return False
 
     async def _all_answer(self, bookies: Sequence[str], ledger: int) -> bool:
         """Whether nobody is only out of reach: a bookie that cannot read a block says no more than one that is not

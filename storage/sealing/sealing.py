@@ -143,6 +143,10 @@ class Sealing:
             out.append((first, run))
         return out
 
+    def knows(self, key: int) -> bool:
+        """Whether what that data key sealed opens here, as far as is known without a look."""
+        return self._ring.secret(key) is not None
+
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     @property

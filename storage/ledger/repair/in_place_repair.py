@@ -61,8 +61,8 @@ class Source(Protocol):
 
 
 class Runs:
-    """A Source of runs that were fetched already. runs: (first entry, run), of one ledger, in order; holes are
-    allowed.
+    """A Source of runs that were fetched already, for entries that somebody has judged damaged: they also take the
+    place of copies whose data key is not known. runs: (first entry, run), of one ledger, in order; holes are allowed.
     """
 
     def __init__(self, runs: Iterable[tuple[int, Run]]) -> None:
@@ -261,7 +261,11 @@ class _Filling:
                 runs, fresh = await self._fetched_runs(at, stop), holders
                 self._fetched += sum(run.count for _, run in runs)
             else:
-                self._copied += sum(run.count for _, run in runs) if fresh else 0
+                if instead := await self._in_place_of(runs):
+                    runs, fresh = instead, holders
+                    self._fetched += sum(run.count for _, run in runs)
+                else:
+                    self._copied += sum(run.count for _, run in runs) if fresh else 0
             if not runs:
                 whole = False
                 _note(self._missing, at, at)
@@ -272,6 +276,14 @@ class _Filling:
                 at = start + run.count
                 self._index_at = at, run.first_index + run.messages
         return whole
+
+    async def _in_place_of(self, runs: Sequence[tuple[int, Run]]) -> Sequence[tuple[int, Run]]:
+        """What was fetched for entries that no copy here names a known data key for; [] where that is nothing."""
+        first, last, sealing = runs[0][0], runs[-1][0] + runs[-1][1].count - 1, self._context.sealing
+        seal = runs[0][1].seal  # where it is not known, it is so of all of them
+        if not isinstance(self._source, Runs) or seal is None or sealing is None or sealing.knows(seal.key):
+            return []
+        return await self._fetched_runs(first, last)
 
     async def _fetched_runs(self, first: int, last: int) -> list[tuple[int, Run]]:
         metadata, at = self._metadata, first

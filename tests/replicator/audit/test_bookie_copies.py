@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
+from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, KeyMissing, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Buffer, Run
@@ -76,6 +76,36 @@ def test_nobody_is_given_up_who_is_only_out_of_reach(
 ) -> None:
     with pytest.raises(BookieUnavailable, match="no connection"):
         read(monkeypatch, {"a": AWAY, "b": other})
+
+
+def test_an_unknown_key_is_damage_only_where_something_of_its_ledger_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens: set[int] = set()
+    asked: list[int] = []
+
+    async def metadata(*_: Any) -> LedgerMetadata:
+        return LEDGER
+
+    async def info(_: int) -> LedgerInfo:
+        return LedgerInfo(7, 10, 1)
+
+    async def read_open(_: Any, known: LedgerMetadata, first: int, last: int, max_bytes: int) -> list[int]:
+        asked.append(first)
+        if first not in opens:
+            raise KeyMissing("data key 17")
+        return [first]
+
+    monkeypatch.setattr(bookie_copies, "ledger_metadata", metadata)
+    monkeypatch.setattr(bookie_copies, "read_open", read_open)
+    log: Any = SimpleNamespace(ledger=SimpleNamespace(ledger_info=info))
+    copies = BookieCopies(cast(Any, SimpleNamespace()))
+    with pytest.raises(KeyMissing):
+        asyncio.run(copies.read(log, 7, 3, 9, 1000))
+    opens.add(9)
+    asked.clear()
+    for entry in (3, 4):
+        with pytest.raises(CorruptData, match=f"entry 7:{entry} names a data key"):
+            asyncio.run(copies.read(log, 7, entry, 9, 1000))
+    assert asked == [3, 0, 9, 4], "it is asked once"
 
 
 def test_what_it_writes_into_a_sealed_ledger_is_sealed_whatever_is_wanted_today(

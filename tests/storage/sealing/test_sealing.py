@@ -29,6 +29,7 @@ from region_node.faces.admin.tenancy.data_keys import may_hold
 from storage.bookie.entry_log.block_cutting import cut_block
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries, read_open
 from storage.ledger.recovery.ledger_recovery import recover_ledger
+from storage.ledger.repair.in_place_repair import Runs
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.sealing.cipher import BYTES_ALONE, UNSEALED, WITH_HEADER
@@ -482,6 +483,33 @@ def test_what_is_put_back_into_a_sealed_ledger_is_sealed_whatever_the_policy_is_
         ledger.forget_cached(number)
         assert not (await ledger.refill(number, Elsewhere())).missing
         assert await names(ledger) == [f"secret{i}" for i in range(10)] and not leaks(region, "secret")
+
+    run(work)
+
+
+def test_what_was_judged_damaged_takes_the_place_of_copies_with_an_unknown_key_and_nothing_else_does() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        wanted = [f"entry{i}" for i in range(8)]
+        for i in range(0, 8, 2):
+            await publish(broker, ledger, *wanted[i : i + 2])
+        await ledger.roll_over()
+        number = ledger.ledgers()[0].ledger
+        for held in (bookie.ledgers[number] for bookie in region.bookies.values() if bookie.holds(number)):
+            put_blocks(held, keyed_anew(blocks_of(held)))
+        ledger.forget_cached(number)
+
+        def brought(first: int) -> Runs:
+            out = run_of(f"entry{first}", f"entry{first + 1}")
+            out.first_index, out.time_ms = -1, 7
+            return Runs([(first, out)])
+
+        assert (await ledger.refill(number, brought(4))).fetched_entries == 0
+        with pytest.raises(KeyMissing):
+            await names(ledger)
+        assert (await ledger.refill(number, brought(2))).fetched_entries == 2
+        assert await names(ledger) == wanted
 
     run(work)
 
