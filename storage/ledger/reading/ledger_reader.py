@@ -5,7 +5,7 @@ of what is confirmed: the caller never asks beyond LAC.
 Invariants: what it returns is verified, starts at the first entry asked for, and has no hole. A late bookie is no
 failed one: the second read counts only as what it brings. A copy of a sealed run that is not what was sealed there is a
 bad copy: others are read, also by who wants it as it is stored. One whose data key is not known here is copied only
-where no other one opens.
+where no other one opens, and no bookie that is there is silent.
 Source: docs/protocols/ledger.md.
 """
 
@@ -16,7 +16,15 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger, StorageError
+from heliograph.model.errors import (
+    BookieUnavailable,
+    CorruptData,
+    HeliographError,
+    KeyMissing,
+    NoSuchEntry,
+    NoSuchLedger,
+    StorageError,
+)
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import decode_block, verify_block
 from heliograph.wire.run import Buffer, Run
@@ -99,7 +107,7 @@ async def _read(
     left = context.pool.best_first(bookies[shift:] + bookies[:shift])
     asked: dict[asyncio.Task[list[tuple[int, Run]]], str] = {}
     worst: HeliographError | None = None
-    missing: dict[str, KeyMissing | NotJudged] = {}
+    failed: dict[str, HeliographError] = {}
 
     def ask() -> None:
         bookie = left.pop(0)
@@ -121,17 +129,17 @@ async def _read(
                 try:
                     found = task.result()
                 except HeliographError as error:
-                    worst = _worse(worst, error)
-                    if isinstance(error, KeyMissing | NotJudged):
-                        missing[bookie] = error
+                    worst, failed[bookie] = _worse(worst, error), error
                 else:
-                    for other, refusal in missing.items():
-                        copy_refused(metadata.ledger, first, other, refusal)
+                    for other, refusal in failed.items():
+                        if isinstance(refusal, KeyMissing | NotJudged):
+                            copy_refused(metadata.ledger, first, other, refusal)
                     return found
     finally:
         for task in asked:
             task.cancel()
-    if unjudged := [error.runs for error in missing.values() if isinstance(error, NotJudged)]:
+    unjudged = [error.runs for error in failed.values() if isinstance(error, NotJudged)]
+    if unjudged and not any(may_open(context, bookie, error) for bookie, error in failed.items()):
         return min(unjudged, key=len)  # behind the shorter one another copy may open
     assert worst is not None
     raise worst
@@ -215,6 +223,11 @@ def not_decoded(ledger: int, entry: int, bookie: str, block: Buffer, error: Corr
     with contextlib.suppress(CorruptData):
         verify_block(block)
         copy_refused(ledger, entry, bookie, error)
+
+
+def may_open(context: LedgerContext, bookie: str, error: HeliographError) -> bool:
+    """Whether a bookie that has failed is there, and may soon give a copy that opens."""
+    return isinstance(error, BookieUnavailable) and not error.forgotten and context.pool.registered(bookie)
 
 
 async def _checked(

@@ -33,7 +33,7 @@ from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.bookies.bookie_port import END
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import NotJudged, copy_refused, not_decoded, verified
+from storage.ledger.reading.ledger_reader import NotJudged, copy_refused, may_open, not_decoded, verified
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.underreplicated_marks import mark_lacking
 
@@ -142,6 +142,7 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
     ledger, tail = metadata.ledger, list[_Block]()
     while not core.ended:
         unjudged: dict[str, tuple[NotJudged, list[_Block]]] = {}
+        silent = False
         for bookie in core.to_ask():
             try:
                 blocks = await context.pool.client(bookie).read(ledger, core.next, END, READ_BYTES)
@@ -162,6 +163,7 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
                         break
                 else:
                     context.pool.suspect(bookie)
+                    silent = silent or may_open(context, bookie, error)
             else:
                 for other, (refusal, _) in unjudged.items():
                     copy_refused(ledger, core.next, other, refusal)
@@ -169,7 +171,7 @@ async def _read_tail(context: LedgerContext, core: LedgerRecovery, metadata: Led
                 core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
                 break
         else:
-            if unjudged:  # no copy opens
+            if unjudged and not silent:  # no copy opens
                 pieces = min((found for _, found in unjudged.values()), key=len)
                 tail += pieces
                 core.on_found(pieces[-1][0] + pieces[-1][1] - 1)

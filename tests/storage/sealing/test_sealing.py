@@ -13,6 +13,7 @@ from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import (
+    BookieUnavailable,
     ConfigError,
     CorruptData,
     HeliographError,
@@ -24,6 +25,7 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import FORMAT, SEALED, ManagedLedgerMetadata, local_gone
 from heliograph.wire.block import AUTHENTICATED, VERSION, decode_block, encode_block, peek_block
 from heliograph.wire.run import Buffer, Run
+from local_meta.keys import bookie as bookie_key
 from local_meta.keys import ledger as ledger_key
 from region_node.faces.admin.tenancy.data_keys import may_hold
 from storage.bookie.entry_log.block_cutting import cut_block
@@ -430,6 +432,29 @@ def test_what_is_copied_asks_the_configuration_for_no_key_and_bookies_are_not_bl
         with pytest.raises(MetadataUnavailable):
             await read_open(context, metadata, 0, 1, 1 << 20)
         assert not any(context.pool.suspected(bookie) for bookie in metadata.write_set(0))
+
+    run(work)
+
+
+def test_a_copy_with_an_unknown_key_is_not_copied_while_a_bookie_that_is_there_is_silent() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=await config.sealing(region))
+        ledger = await broker.open()
+        for i in range(0, 8, 2):
+            await publish(broker, ledger, f"entry{i}", f"entry{i + 1}")
+        await ledger.roll_over()
+        context, number = broker.factory.context, ledger.ledgers()[0].ledger
+        metadata = await ledger_metadata(context, number)
+        one, other = metadata.write_set(0)
+        changed = keyed_anew(blocks_of(region.bookies[one].ledgers[number]))
+        put_blocks(region.bookies[one].ledgers[number], changed)
+        region.bookies[other].crash()
+        with pytest.raises(BookieUnavailable):
+            await read_entries(context, metadata, 2, 7, 1 << 20)
+        await context.meta.delete(bookie_key(other))
+        await until(lambda: not context.pool.registered(other))
+        ((_, run),) = await read_entries(context, metadata, 2, 7, 1 << 20)
+        assert b"".join(encode_block(run, number, 2)) == changed[1], "it is gone, and there may be no other copy"
 
     run(work)
 
