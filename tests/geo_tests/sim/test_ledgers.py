@@ -102,13 +102,13 @@ def one_fence_is_enough(patch: BrokenRules) -> None:
 
 
 def a_time_out_is_absence(patch: BrokenRules) -> None:
-    async def read_tail(context: Any, core: recovery_rules.LedgerRecovery, ledger: int) -> list[Any]:
-        tail: list[Any] = []
+    async def read_tail(context: Any, core: recovery_rules.LedgerRecovery, metadata: LedgerMetadata) -> list[Any]:
+        ledger, tail = metadata.ledger, list[Any]()
         while not core.ended:
             for bookie in core.to_ask():
                 try:
                     blocks = await context.pool.client(bookie).read(ledger, core.next, END, ledger_recovery.READ_BYTES)
-                    pieces = ledger_recovery._pieces(ledger, core.next, blocks)
+                    pieces = ledger_recovery._pieces(ledger, core.next, bookie, blocks)
                 except HeliographError:
                     core.on_absent(bookie)
                     if core.ended:
