@@ -152,7 +152,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
 _BODY_BYTES_MAX = 1 << 20
 _READS = ("GET", "HEAD", "OPTIONS")
 _MESSAGES = "/topics/"
-"""Publishing by REST: messages are not for a log."""
+"""Publishing by REST: a message is no change."""
 NAME = "request_id"
 
 
@@ -251,16 +251,17 @@ class AdminServer:
         return answer
 
     def _record(self, request: web.Request, status: int, reason: str) -> None:
-        """Writes a change down. Reads, what another broker or region answers, and what is asked by nobody who is known,
-        or for what there is no call, are passed over: whoever reaches the port could push all others out.
+        """Writes a change down. Reads, messages, what another broker or region answers, and what is asked by nobody who
+        is known, or for what there is no call, are passed over: whoever reaches the port could push all others out.
         """
         is_nothing = PRINCIPAL not in request or request.match_info.route.resource is None
-        if request.method in _READS or status == 307 or request.get("passed_on") or is_nothing:
+        is_no_change = request.method in _READS or request.path.startswith(_MESSAGES)
+        if is_no_change or status == 307 or request.get("passed_on") or is_nothing:
             return
         more: dict[str, Any] = {"reason": reason} if reason else {}
         if "change" in request:
             more["before"], more["after"] = request["change"]
-        if "given" in request and not request.path.startswith(_MESSAGES):
+        if "given" in request:
             more["given"] = request["given"]
         self._admin.audit.change(
             role=getattr(request[PRINCIPAL], "role", ""),

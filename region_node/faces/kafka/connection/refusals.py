@@ -27,13 +27,24 @@ def refused(answer: Fields) -> tuple[Code, str, int] | None:
 
 
 def in_part(answer: Fields) -> bool:
-    """Whether something of what was asked for was done: some row has no code that says no, of those without rows of
-    their own.
+    """Whether something of what was asked for was done: some row has a code that does not say no, of those without such
+    rows of their own. Of nothing nothing is done.
     """
-    rows = [each for value in answer.values() if isinstance(value, list) for each in value if isinstance(each, dict)]
-    if answer.get("error_code", 0) not in _ORDINARY:
+    code = answer.get("error_code")
+    if code is not None and code not in _ORDINARY:
         return False
-    return any(map(in_part, rows)) if rows else True
+    rows = [each for value in answer.values() if isinstance(value, list) for each in value if isinstance(each, dict)]
+    coded = [each for each in rows if any(True for _ in _all_codes(each))]
+    return any(map(in_part, coded)) if coded else code is not None
+
+
+def _all_codes(row: Mapping[str, Any]) -> Iterator[int]:
+    if "error_code" in row:
+        yield row["error_code"]
+    for value in row.values():
+        for each in value if isinstance(value, list) else ():
+            if isinstance(each, dict):
+                yield from _all_codes(each)
 
 
 def _codes(row: Mapping[str, Any]) -> Iterator[tuple[Code, str]]:

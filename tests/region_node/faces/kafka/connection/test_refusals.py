@@ -102,6 +102,8 @@ NO = int(Code.TOPIC_AUTHORIZATION_FAILED)
         ({"error_code": NO, "results": [{"error_code": 0}]}, False),
         ({"responses": [{"name": "t", "partitions": [{"error_code": NO}, {"error_code": 0}]}]}, True),
         ({"error_code": 0, "filter_results": []}, True),
+        ({"topics": [{"error_code": 0, "configs": [{"name": "a"}]}]}, True),
+        ({"throttle_time": 0, "topics": []}, False),
     ],
 )
 def test_what_was_done_in_part_is_told_from_what_was_refused(answer: dict[str, Any], done: bool) -> None:
