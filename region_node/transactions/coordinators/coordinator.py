@@ -321,12 +321,13 @@ class TransactionCoordinator:
     # -- as time goes by ----------------------------------------------------------------------------------------------
 
     def expired(self, now_ms: int) -> list[Txn]:
-        """Open ones whose time is over."""
-        return [
-            txn
-            for txn in self.open.values()
-            if txn.status is TransactionStatus.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms
-        ]
+        """Open ones whose time is over. The time of one that was begun by a clock that was ahead begins now."""
+        over: list[Txn] = []
+        for txn in self.open.values():
+            txn.opened_ms = min(txn.opened_ms, now_ms)
+            if txn.status is TransactionStatus.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms:
+                over.append(txn)
+        return over
 
     def ending(self) -> list[Txn]:
         """Decided, and not ended everywhere."""
@@ -339,9 +340,12 @@ class TransactionCoordinator:
     def forget(
         self, now_ms: int, asked_for: Callable[[int], bool] = lambda _number: False, count_max: int = 500
     ) -> list[int]:
-        """Those whose end nobody asks for any more: what is stored of them can go. asked_for: stays, however old."""
+        """Those whose end nobody asks for any more: what is stored of them can go. asked_for: stays, however old. One
+        that was ended by a clock that was ahead is taken for ended now.
+        """
         gone: list[int] = []
         for number, txn in self.final.items():
+            txn.ended_ms = min(txn.ended_ms, now_ms)
             if len(gone) >= count_max or now_ms - txn.ended_ms < self.settings.kept_ms:
                 break
             if not asked_for(number):

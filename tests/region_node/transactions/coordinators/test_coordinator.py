@@ -93,6 +93,17 @@ def test_the_low_watermark_is_the_first_that_has_not_ended() -> None:
         made.find(5)
 
 
+def test_a_clock_that_was_ahead_keeps_nothing_open_and_nothing_remembered_for_longer() -> None:
+    made = core(kept_ms=100)
+    made.begin(1, 500, "", 1_000_000)
+    assert made.expired(1000) == made.expired(1499) == [] and [t.number for t in made.expired(1500)] == [1]
+    made.begin(2, 500, "", 1000)
+    for number, ended_ms in ((1, 1_000_000), (2, 1000)):
+        made.end(number, commit=False)
+        made.done(number, ended_ms)
+    assert made.forget(1000) == [] and made.forget(1100) == [1, 2]
+
+
 def test_time_is_over() -> None:
     made = core()
     made.begin(1, 500, "", 1000)
