@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -59,6 +59,8 @@ OPEN, COMMIT, ABORT = 0, 1, 2
 EPOCH_MAX = (1 << 15) - 2
 """The last epoch of a producer; whoever begins then gets another one."""
 _ID_BYTES_MAX = 1 << 10
+ENDED_AT_ONCE = 32
+"""Ids whose transactions are ended at once, because their producers do not."""
 _TRIES = 16
 
 
@@ -95,10 +97,12 @@ def _producer_value(record: TransactionRecord) -> bytes:
 
 
 class KafkaTransactions:
-    """Runs transactions of the ids that one broker coordinates. `service`: the region's coordinators that run here."""
+    """Runs transactions of the ids that one broker coordinates. `service`: the region's coordinators that run here.
+    `ending_s`: so long `recover` waits for those that it ends; what takes longer goes on.
+    """
 
-    def __init__(self, broker: KafkaBroker, service: Transactions) -> None:
-        self._broker, self._service = broker, service
+    def __init__(self, broker: KafkaBroker, service: Transactions, *, ending_s: float = 10.0) -> None:
+        self._broker, self._service, self._ending_s = broker, service, ending_s
         self._meta: MetadataStore = broker.meta
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         """Of ids that somebody holds, or waits for."""
@@ -108,6 +112,8 @@ class KafkaTransactions:
         """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time
         was over.
         """
+        self._ending: dict[str, None] = {}
+        """Those of them that are being ended."""
         self._opened: dict[TxnId, str] = {}
         """Transactions of the ids that are coordinated here, as long as a record names them."""
         service.asked_for = self._asks
@@ -224,7 +230,8 @@ class KafkaTransactions:
             except NotAllowed as error:
                 raise Refused(Code.CONCURRENT_TRANSACTIONS, str(error)) from error
             record = await self._put(transactional_id, replace(record, txn=txn))
-            self._opened[txn] = transactional_id
+        assert record.txn is not None
+        self._opened[record.txn] = transactional_id  # also of a put whose answer was lost
         return record
 
     async def _asked(self, work: object, record: TransactionRecord) -> None:
@@ -256,6 +263,7 @@ class KafkaTransactions:
         ABORT where it should have committed.
         """
         assert record.txn is not None
+        self._opened[record.txn] = transactional_id
         happened = intent
         try:
             await self._service.end(record.txn, commit=intent == COMMIT)
@@ -294,20 +302,40 @@ class KafkaTransactions:
             elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not TransactionStatus.OPEN:
                 self._unfinished[transactional_id] = None
                 ended.setdefault(transactional_id, []).append(txn)
-        for transactional_id in [each for each in self._unfinished if not self._lock(each).locked()]:
-            async with self._lock(transactional_id):
-                try:
-                    await self._mine(transactional_id)
-                    await self._end_alone(transactional_id)
-                    for txn in ended.get(transactional_id, ()):  # its record names it no more
-                        self._opened.pop(txn, None)
-                except HeliographError as error:
-                    log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
-                    if not isinstance(error, Refused):
-                        continue  # the next call tries again
-                self._unfinished.pop(transactional_id, None)  # also where another broker has it by now
+        await self._end_some(ended)
         if self._idle.due():
             await self._idle.look(lambda each: self._service.coordinator_of(each) in loaded, self._idle_producer)
+
+    async def _end_some(self, ended: Mapping[str, Sequence[TxnId]]) -> None:
+        """Ends some of those that are unfinished, side by side. One that takes long, as where a topic of it cannot be
+        told, goes on by itself, and holds up no other.
+
+        ended: id -> transactions that its record names, or named, and that are not open any more.
+        """
+        waiting = [each for each in self._unfinished if each not in self._ending and not self._lock(each).locked()]
+        tasks = []
+        for transactional_id in waiting[: ENDED_AT_ONCE - len(self._ending)]:
+            self._ending[transactional_id] = None
+            work = self._end_unfinished(transactional_id, ended.get(transactional_id, ()))
+            tasks.append(self._broker.tasks.spawn(work))
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._ending_s)
+
+    async def _end_unfinished(self, transactional_id: str, ended: Sequence[TxnId]) -> None:
+        try:
+            async with self._lock(transactional_id):
+                await self._mine(transactional_id)
+                if not await self._end_alone(transactional_id):
+                    return  # its coordinator has yet to write down that its time is over: the next call tries again
+                for txn in ended:  # its record names it no more
+                    self._opened.pop(txn, None)
+        except HeliographError as error:
+            log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
+            if not isinstance(error, Refused):
+                return  # the next call tries again
+        finally:
+            self._ending.pop(transactional_id, None)
+        self._unfinished.pop(transactional_id, None)  # also where another broker has it by now
 
     def _found(self, transactional_id: str, blob: bytes, version: int) -> None:
         """A record that another broker, or this one in another life, may have left in the middle of something."""
@@ -323,27 +351,31 @@ class KafkaTransactions:
             self._looked_at.get(coordinator.number) is not coordinator or (coordinator.number, number) in self._opened
         )
 
-    async def _end_alone(self, transactional_id: str) -> None:
-        """Nobody asks for it any more. Raises Refused, and what the metadata raises."""
+    async def _end_alone(self, transactional_id: str) -> bool:
+        """Ends what nobody asks for any more. Returns whether its record is free: False where the transaction is open
+        as far as is stored. Raises Refused, and what the metadata raises.
+        """
         record = await self._get(transactional_id)
         if record is None or record.txn is None:
-            return
+            return True
         if not record.intent:
             stored = await as_stored(self._meta, record.txn)
             if stored is not None and stored.status == TransactionStatus.OPEN:
-                return
+                return False
             # its time was over: what its producer still sends must not count for the next one, and its commit must not
             # be answered with success
             record = await self._put(transactional_id, replace(record, epoch=record.epoch + 1, intent=ABORT))
             log.info("kafka.transaction_timed_out", extra={"id": transactional_id, "producer": record.producer})
         await self._finish(transactional_id, record, record.intent)
+        return True
 
     async def _between(self, transactional_id: str) -> int | None:
-        """The version of its record where it is in no transaction; None: it is in one."""
-        record = await self._get(transactional_id)
-        if record is None:
+        """The version of its record where it is in no transaction; None: it is in one, or nobody can read it."""
+        found = await self._meta.get(IDS + quote(transactional_id, safe=""))
+        if found is None:
             return ABSENT
-        return record.version if record.txn is None else None
+        record = _readable(transactional_id, *found)
+        return record.version if record is not None and record.txn is None else None
 
     def _idle_producer(self, transactional_id: str, blob: bytes, version: int) -> int | None:
         record = _readable(transactional_id, blob, version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from region_node.transactions.coordinators.transaction_service import Transactio
 from tests.region_node.faces.kafka.harness import Client, Face
 from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.pulsar.harness import settle
 
 TIMEOUT_MS = 60_000
 
@@ -147,5 +149,49 @@ def test_a_transactions_offsets_count_however_late_the_next_broker_comes(looked_
         assert await offset_of(face, "t", 0) == 7
         await service.loaded[number].tick(service.asked_for)
         assert service.loaded[number].core.final == {} and not late._opened
+
+    with_transactions(run)
+
+
+def test_an_end_that_is_not_written_down_yet_is_looked_at_again() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await begun(transactions)
+        await transactions.hold_offsets("id", *producer, "g", {("t", 0): Row(7, -1, "", 1)})
+        record = await transactions._get("id")
+        assert record is not None and record.txn is not None
+        service.loaded[record.txn[0]].core.end(record.txn[1], commit=False)  # its time is over: the write is on its way
+        await transactions.recover()
+        assert transactions._opened and await transactions.unstable("g")
+        await service.end(record.txn, commit=False)
+        await transactions.recover()
+        assert not transactions._opened and not await transactions.unstable("g")
+
+    with_transactions(run)
+
+
+def test_one_that_cannot_end_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(face: Face, service: Transactions, _: KafkaTransactions) -> None:
+        transactions, ends = KafkaTransactions(face.broker, service, ending_s=0.0), service.end
+        records = []
+        for name in ("id", "other"):
+            producer = await transactions.begin_producer(name, TIMEOUT_MS, -1, -1)
+            await transactions.add_offsets(name, *producer)
+            record = await transactions._get(name)
+            assert record is not None and record.txn is not None
+            await ends(record.txn, commit=False)  # its time was over
+            records.append(record)
+
+        async def end(txn: Any, *, commit: bool) -> Any:
+            if txn == records[0].txn:
+                await asyncio.Event().wait()
+            return await ends(txn, commit=commit)
+
+        monkeypatch.setattr(service, "end", end)
+        for _ in range(3):
+            await transactions.recover()
+            await settle(20)
+        assert list(transactions._opened.values()) == list(transactions._ending) == ["id"]
+        other = await transactions._get("other")
+        assert other is not None and other.txn is None
 
     with_transactions(run)
