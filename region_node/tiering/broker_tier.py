@@ -37,7 +37,7 @@ from region_node.tiering.compacted_offload import CompactionOffload
 from region_node.tiering.offload_metrics import TierMetrics
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
-from storage.ledger.reading.ledger_reader import opened
+from storage.ledger.sealed_copies import opened
 from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.tiered.objects.builtin_stores import maker
 from storage.tiered.offload.offload_plan import OffloadPolicy, stored

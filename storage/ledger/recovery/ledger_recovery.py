@@ -33,8 +33,8 @@ from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.bookies.bookie_port import END
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import NotJudged, copy_refused, may_open, not_decoded, verified
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
+from storage.ledger.sealed_copies import NotJudged, copy_refused, may_open, not_decoded, verified
 from storage.ledger.underreplicated_marks import mark_lacking
 
 READ_BYTES = 1 << 20

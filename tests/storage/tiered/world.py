@@ -14,7 +14,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import MetadataStore, Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NoSuchObject
-from storage.ledger.reading.ledger_reader import opened
+from storage.ledger.sealed_copies import opened
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
