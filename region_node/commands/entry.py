@@ -259,11 +259,14 @@ def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None]
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, supervisor.stop)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             await supervisor.run(ready)
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # half an event loop cannot be told from a failure
     try:
         asyncio.run(main())
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         lock.release()
     console.print("stopped")
 
