@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -204,8 +205,8 @@ class EndedOrigins:
         what storage raises.
         """
         regions, name, count = self._manager.peers(log), await self._name(log, origin), 0
-        while (after := log.state.intake.submitted(origin)) < through:
-            told = {}
+        while (have := log.state.intake.submitted(origin)) < through:
+            after, told = max(have, log.state.local_end(origin)), {}
             for region in regions:
                 answer = await self._manager.auditor.ask(
                     log, region, Ask(What.ENTRIES, origin, after, through, whole=True)
@@ -226,7 +227,7 @@ class EndedOrigins:
                 break
             if log.closed is not None:
                 raise log.closed
-            if log.state.intake.submitted(origin) != after or regions != self._manager.peers(log):
+            if log.state.intake.submitted(origin) != have or regions != self._manager.peers(log):
                 regions = self._manager.peers(log)
                 continue  # something has come meanwhile, or somebody else is to be asked, too
             upto = min(answer.upto for answer in told.values())
@@ -250,9 +251,8 @@ class EndedOrigins:
                 [self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()],
                 _named(told.values(), upto),
             )
-            await _append(
-                log, in_order(origin, after, upto, entries, lost, self._manager.region), name, self._manager.region
-            )
+            first, *others = in_order(origin, after, upto, entries, lost, self._manager.region)
+            await _append(log, [_behind(have, first), *others], name, self._manager.region)
             count += len(entries)
         return count
 
@@ -414,6 +414,15 @@ def in_order(
     if at < upto:
         out.append(SkipRecord(origin, at, upto, SkipReason.FILTERED, region))
     return out
+
+
+def _behind(previous: Position, send: Send) -> Send:
+    """The same of all above `previous`, where what lies between was published here and never comes: it follows the last
+    that did.
+    """
+    if isinstance(send, SkipRecord):
+        return replace(send, after=previous)
+    return OutgoingRun(previous, send.run)
 
 
 def _pieces(sends: list[Send], name: str, region: str) -> list[Send]:

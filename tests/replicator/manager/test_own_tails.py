@@ -392,6 +392,38 @@ def test_a_transaction_that_was_committed_since_is_whole() -> None:
     play(8, scenario)
 
 
+@pytest.mark.parametrize("more", [0, 4])
+def test_an_end_that_another_region_published_is_passed(more: int) -> None:
+    """The last position of the earlier epoch is eu's; others have trimmed what lies up to it, or `more` entries."""
+
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us, eu, ap = instance.regions.values()
+        us.publish(5)
+        await asyncio.sleep(3)
+        eu.publish(2)
+        await asyncio.sleep(3)
+        before, backup, own = us.log.origin, us.back_up(), us.log.last_own()[1]
+        if more:
+            us.publish(more)
+        await asyncio.sleep(3)
+        for region in (eu, ap):
+            region.ledger.rollover()
+        us.publish(3)
+        await asyncio.sleep(3)
+        for region in (eu, ap):
+            region.ledger.save()
+            region.ledger.trim((1, 99))
+        await restore(us, damaged, backup)
+        await asyncio.sleep(120)
+        end = us.log.state.past[0][1]
+        assert end > own and seen(us) == [US + n for n in (*range(5), *range(5 + more, 8 + more))]
+        assert us.log.vector.missing(before) == (((own, (end[0], end[1] + more)),) if more else ())
+        assert sum(is_skip(run) for _, _, run in us.store.runs()) == bool(more)
+        await consistent(instance, damaged)
+
+    play(10, scenario)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_all_regions_hold_the_same_in_the_end(seed: int) -> None:
     """What some other region held when the epoch rose is in the restored one, and nothing is anywhere twice."""
