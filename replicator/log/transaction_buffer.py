@@ -253,13 +253,13 @@ class TransactionBuffer:
             found.messages += run.messages
 
     def end_own(self, run: Run, through: Position) -> None:
-        """The end of a transaction of this region that another one brought back: what was published of it up to
-        `through` lies here as what is first published here.
+        """The commit of a transaction of this region that another one brought back: what was published of it up to
+        `through` lies here as what is first published here. An abort is told to nobody, and so by nobody.
         """
         assert run.transaction is not None
         key = (None, *run.transaction)
-        if (found := self.open.get(key)) is not None and found.first <= through:
-            self._end(key, read_marker(run.parts[0])[0], 0)
+        if (found := self.open.get(key)) is not None and found.first <= through and is_commit(run):
+            self._end(key, COMMIT, 0)
 
     def _hold(self, key: Key, held: UnseenCommit) -> None:
         if not self.held:

@@ -31,7 +31,7 @@ from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.configuration.replication_routes import Routes, delivers
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.runtime.backoff import Backoff
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
@@ -231,6 +231,10 @@ class EndedOrigins:
                 regions = self._manager.peers(log)
                 continue  # something has come meanwhile, or somebody else is to be asked, too
             upto = min(answer.upto for answer in told.values())
+            if upto >= never_from(log, origin):
+                raise PeerError(
+                    f"{', '.join(told)}: told of {origin} up to {upto}, which was given out after it had ended"
+                )
             entries, plain = merged(
                 told.values(),
                 origin,
@@ -285,13 +289,24 @@ class EndedOrigins:
         return known or f"region-{origin[0]}"
 
 
+def never_from(log: ReplicatedLog, origin: Origin) -> Position:
+    """Nothing was published under an own origin of an earlier epoch from here on: what this region wrote first since
+    lies in that ledger, or in one behind it, and ledger ids only rise.
+    """
+    end = log.state.local_end(origin)
+    first = log.ledger.next_position(end)
+    own = log.state.is_own(origin) and end[0] < first[0] and first <= log.ledger.last_confirmed
+    return (first[0], 0) if own else AFTER_ALL
+
+
 def merged(
     told: Iterable[AuditAnswer], origin: Origin, upto: Position, region: str, trees: TreeBook
 ) -> tuple[dict[Position, Run], bool]:
     """By coordinate, each entry of `told` up to `upto` that was published for `region` ("": for whomever), or goes by
     it to regions behind; whether all go without a tree or a transaction.
 
-    trees: those that are known here. Raises PeerError.
+    trees: those that are known here. Raises PeerError, also where two of them tell different entries under one
+    coordinate: which was published nobody here can say.
     """
     runs = [run for answer in told for run in answer.runs]
     if any(run.origin != origin for run in runs):
@@ -299,15 +314,17 @@ def merged(
     book = trees.with_records(origin, [run for run in runs if is_tree(run)])
     plain = origin not in book
     found: dict[Position, Run] = {}
+    checksums: dict[Position, int | None] = {}
     for run in runs:
         plain = plain and run.transaction is None
         for index in range(run.count):
             at = run.coordinate(index)
-            if (
-                at <= upto
-                and at not in found
-                and _wanted(entry := run.cut(index, index + 1), book.governing(origin, at), region)
-            ):
+            if at > upto:
+                continue
+            checksum = None if run.checksums is None else run.checksums[index]
+            if checksums.setdefault(at, checksum) != checksum:
+                raise PeerError(f"tail: regions tell different entries of {origin} at {at}: look at their copies")
+            if at not in found and _wanted(entry := run.cut(index, index + 1), book.governing(origin, at), region):
                 found[at] = entry
     return found, plain
 

@@ -226,3 +226,14 @@ def test_markers_that_make_no_sense() -> None:
     for blob in (b"", b"\x02" + bytes(9), b"\x01\x07" + bytes(8)):
         with pytest.raises(CorruptData):
             read_marker(blob)
+
+
+def test_of_an_own_transaction_only_a_commit_comes_back() -> None:
+    buffer, ends = TransactionBuffer(), (3, 0)
+    buffer.confirm(3, 0, run((0, 1), b"a"))
+    for action, still in ((ABORT, 1), (COMMIT, 0)):
+        marker = marker_run((0, 1), action, 1)
+        marker.origin, marker.spans = ORIGIN, ((9, 0, 1),)
+        buffer.end_own(marker, ends)
+        assert len(buffer.open) == still
+    assert (buffer.commits, buffer.aborts) == (1, 0)

@@ -13,22 +13,25 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import Origin
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask, What
+from heliograph.wire.run import Run
 from replicator.audit.audit_scan import Teller
 from replicator.audit.audit_settings import AUDIT_LIMITS
 from replicator.dedup.producer_dedup import Producers
 from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of, vector_at
-from replicator.log.replicated_entries import is_passing, passing, received
+from replicator.log.replicated_entries import checked_and_addressed, is_passing, passing, received
 from replicator.log.routing_trees import is_skip
 from replicator.log.topic_state import TopicState
 from replicator.log.transaction_buffer import COMMIT, TransactionBuffer, marker_run
 from replicator.manager import ended_origins
+from replicator.manager.ended_origins import never_from
 from replicator.manager.link_manager import LinkSettings
 from tests.broken_rules import BrokenRules
 from tests.replicator.audit.audit_world import Copies, Damaged, held
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.link_transactions import append, publish, shown
+from tests.replicator.link_world import entry
 
 Scenario = Callable[[Instance, Damaged], Coroutine[Any, Any, None]]
 US = 1_000_000
@@ -73,11 +76,11 @@ async def consistent(instance: Instance, damaged: Damaged) -> None:
         report = await damaged.audit(region)
         assert not report.findings, (region.name, report.findings)
         log, through = region.log, dict[Origin, Position]()
-        for position, (coordinate, entry) in held(region).items():
+        for position, (coordinate, stored) in held(region).items():
             origin, at = coordinate
             assert at > through.get(origin, BEFORE_ALL), (region.name, coordinate)
             through[origin] = at
-            if entry.startswith(b"passing "):
+            if stored.startswith(b"passing "):
                 continue
             found = await position_of(log, origin, at)
             assert (found.status, found.position) == (LookupStatus.HERE, position), (region.name, coordinate, found)
@@ -422,6 +425,60 @@ def test_an_end_that_another_region_published_is_passed(more: int) -> None:
         await consistent(instance, damaged)
 
     play(10, scenario)
+
+
+def test_nothing_comes_back_that_others_tell_differently() -> None:
+    """What it takes of its own past it stands for as its origin: an audit elsewhere believes it."""
+
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us, eu, ap = instance.regions.values()
+        us.publish(5)
+        await asyncio.sleep(3)
+        before, backup = us.log.origin, us.back_up()
+        us.ledger.rollover()
+        us.publish(4)
+        await asyncio.sleep(3)
+        at = coordinates(us, before)[6]
+        there = next(place for place, (one, _) in held(eu).items() if one == (before, at))
+        copies = damaged.copies["eu"]
+        right = copies.entry(there)
+        copies.flip(there, random.Random(1), consistent=True)
+        await restore(us, damaged, backup)
+        await asyncio.sleep(60)
+        assert len(seen(us)) == 5 and us.log.vector.prefix(before) == us.log.state.past[0][1]
+        copies.put(there, right)
+        await asyncio.sleep(120)
+        assert seen(us) == seen(eu) == seen(ap) == [US + n for n in range(9)]
+        await consistent(instance, damaged)
+
+    play(11, scenario)
+
+
+def test_nothing_comes_back_from_a_ledger_that_was_made_since() -> None:
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us, eu, _ = instance.regions.values()
+        us.publish(5)
+        await asyncio.sleep(3)
+        before, backup = us.log.origin, us.back_up()
+        us.ledger.rollover()
+        us.publish(4)
+        await asyncio.sleep(3)
+        await restore(us, damaged, backup)
+        assert never_from(us.log, before) == AFTER_ALL, "nothing was published since"
+        us.publish(1)
+        await asyncio.sleep(20)
+        assert len(seen(us)) == 10 and never_from(us.log, before) == (us.ledger.ledger, 0)
+        through, part = us.log.vector.prefix(before), entry(US + 99, "us-producer", 99)
+        made = Run([part], [len(part)])
+        checksums = checked_and_addressed(made, frozenset(("eu",)))[0]
+        made = received(made.as_replicated(before, us.ledger.ledger, 3, checksums), "us")
+        eu.brokers[0].machine.run(
+            eu.log.append_replicated, through, made, lambda _: None, lambda error: eu.faults.append(repr(error))
+        )
+        await asyncio.sleep(60)
+        assert US + 99 in seen(eu) and US + 99 not in seen(us) and us.log.vector.prefix(before) == through
+
+    play(12, scenario)
 
 
 @pytest.mark.parametrize("seed", range(12))
