@@ -97,9 +97,11 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
         never = state.is_own(origin) if log.sync_by is None else log.sync_by.gone(log, origin, at)
         return Found(LookupStatus.LOST if never else LookupStatus.AWAITED)
     low, high = state.positions.around(origin, at)
-    first, before = log.ledger.first_position(), False
+    first, before, end = log.ledger.first_position(), False, state.local_end(origin)
     following: Position | None = None
-    async for ledger, start, run in _runs(log, max(low, first), log.ledger.last_confirmed if high is None else high):
+    least = end[0], end[1] + 1  # of an own origin nothing that came back lies up to its end
+    last = log.ledger.last_confirmed if high is None else high
+    async for ledger, start, run in _runs(log, max(low, first, least), last):
         if run.origin != origin or _hidden(run):
             continue
         if run.coordinate(run.count - 1) < at:
@@ -124,7 +126,7 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
     if not state.vector.holds(origin, at):
         reason = state.reasons.of(HERE, origin, at)
         return Found(_STATUS.get(reason, LookupStatus.LOST), None, following, reason)
-    if not before and (low > BEFORE_ALL or _trimmed(log)):
+    if not before and (low > BEFORE_ALL or (_trimmed(log) and first > least)):
         return Found(LookupStatus.TRIMMED, None, following)
     return Found(LookupStatus.FILTERED, None, following)
 

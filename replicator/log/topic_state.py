@@ -361,7 +361,8 @@ class TopicState:
         is known.
         """
         end, around = self.local_end(origin), self.positions.around
-        low = (after[0], after[1] + 1) if after < end else around(origin, after)[0]
+        before = min(after, end)
+        low = max((before[0], before[1] + 1), around(origin, after)[0])
         if through <= end:
             return low, through
         return low, around(origin, through)[1] or (end if end > BEFORE_ALL else None)

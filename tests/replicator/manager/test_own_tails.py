@@ -281,6 +281,37 @@ def test_what_came_back_is_told_also_where_all_before_it_is_trimmed() -> None:
     play(9, scenario)
 
 
+def test_what_came_back_is_looked_for_behind_the_end_alone() -> None:
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us = instance.regions["us"]
+        us.publish(5)
+        us.ledger.rollover()
+        us.publish(50)
+        await asyncio.sleep(3)
+        before, backup = us.log.origin, us.back_up()
+        us.ledger.rollover()
+        us.ledger.rollover()
+        us.publish(4)
+        await asyncio.sleep(3)
+        await restore(us, damaged, backup)
+        us.publish(3)
+        await asyncio.sleep(20)
+        us.ledger.save()
+        us.ledger.trim((1, 99))
+        read, end, through = list[int](), us.log.state.past[0][1], us.log.vector.prefix(before)
+
+        async def take(entries: int, _bytes: int) -> None:
+            read.append(entries)
+
+        told = await Teller(damaged.copies["us"], take).tell(us.log, Ask(What.ROWS, before, end, through), "eu")
+        assert [at for at, _ in told.rows] == coordinates(us, before)[-4:] and sum(read) == 7
+        assert us.log.state.between(before, (end[0], end[1] + 1), (end[0], end[1] + 2))[0] > end
+        found = await position_of(us.log, before, (end[0] + 1, 0))
+        assert found.status is LookupStatus.FILTERED and found.following is not None, "nothing behind `end` is trimmed"
+
+    play(13, scenario)
+
+
 @pytest.mark.parametrize("kind", ["chain", "star"])
 def test_by_trees_too(kind: str) -> None:
     async def scenario(instance: Instance, damaged: Damaged) -> None:
