@@ -135,14 +135,16 @@ async def _own(log: ReplicatedLog, origin: Origin, at: Position) -> Found:
     state, ledger = log.state, log.ledger
     if at > state.vector.prefix(origin):
         return Found(LookupStatus.AWAITED if origin == state.origin else LookupStatus.LOST)
-    following = None
-    async for number, start, run in _runs(log, max(at, ledger.first_position()), ledger.last_confirmed):
-        if run.origin in (None, origin) and not _hidden(run):
+    following, end = None, state.local_end(origin)
+    async for number, start, run in _runs(log, max(at, ledger.first_position()), min(end, ledger.last_confirmed)):
+        if run.origin is None and not _hidden(run) and state.origin_at((number, start)) == origin:
             following = (number, start)
             break
+    if following is None and end < state.vector.prefix(origin):  # what came back follows
+        following = (await position_of(log, origin, (end[0], end[1] + 1))).following
     if at < ledger.first_position():
         return Found(LookupStatus.DELETED if was_removed(state, at) else LookupStatus.TRIMMED, None, following)
-    if following == at and state.origin_at(at) == origin:
+    if following == at:
         return Found(LookupStatus.HERE, at, at)
     return Found(LookupStatus.UNKNOWN, None, following)
 

@@ -284,13 +284,15 @@ class SyncedCursor:
 
     async def _floor(self, start: Position) -> dict[Origin, Position]:
         """By origin, everything that comes before the first entry here behind `start`: at or below it, or trimmed."""
-        floor = await vector_at(self._log, start)
+        floor, past = await vector_at(self._log, start), [origin for origin, _ in self._log.state.past]
         for origin in list(self._log.vector):
             ledger, entry = floor.get(origin, BEFORE_ALL)
             looked = await position_of(self._log, origin, (ledger, entry + 1))
             following = looked.position or looked.following
             if following is not None and (first := (await coordinate_of(self._log, following)).coordinate) is not None:
                 floor[origin] = (first[1][0], first[1][1] - 1)
+            elif looked.status in (LookupStatus.TRIMMED, LookupStatus.DELETED) and origin in past:
+                floor[origin] = self._log.vector.prefix(origin)  # nothing of that epoch is left
         return floor
 
     async def _coordinates(self, ranges: Sequence[Range]) -> dict[Origin, list[Range]]:

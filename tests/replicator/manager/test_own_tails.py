@@ -27,6 +27,8 @@ from replicator.log.transaction_buffer import COMMIT, TransactionBuffer, marker_
 from replicator.manager import ended_origins
 from replicator.manager.ended_origins import never_from
 from replicator.manager.link_manager import LinkSettings
+from replicator.subscriptions.subscription_cursor import SyncedCursor
+from replicator.subscriptions.subscription_state import SubscriptionState
 from tests.broken_rules import BrokenRules
 from tests.replicator.audit.audit_world import Copies, Damaged, held
 from tests.replicator.link_instance import Instance, TestRegion
@@ -310,6 +312,56 @@ def test_what_came_back_is_looked_for_behind_the_end_alone() -> None:
         assert found.status is LookupStatus.FILTERED and found.following is not None, "nothing behind `end` is trimmed"
 
     play(13, scenario)
+
+
+def test_what_follows_the_last_own_entry_of_an_epoch_is_the_first_that_came_back() -> None:
+    """Between them lie eu's, and what was published since."""
+
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us, eu, _ = instance.regions.values()
+        us.publish(5)
+        await asyncio.sleep(3)
+        eu.publish(2)
+        await asyncio.sleep(3)
+        before, backup, own = us.log.origin, us.back_up(), us.log.last_own()[1]
+        us.ledger.rollover()
+        us.publish(4)
+        await asyncio.sleep(3)
+        await restore(us, damaged, backup)
+        us.publish(3)
+        await asyncio.sleep(20)
+        tail = [at for at, (one, _) in held(us).items() if one[0] == before and one[1][0] > 1]
+        for at in ((own[0], own[1] + 1), us.log.state.past[0][1]):
+            found = await position_of(us.log, before, at)
+            assert (found.status, found.following) == (LookupStatus.UNKNOWN, tail[0])
+        found = await position_of(us.log, us.log.origin, own)
+        assert found.following == (us.ledger.ledger, 0), "of the new epoch nothing lies before it"
+        assert (await floor(us, own))[before] == (2, -1), "only what came back is behind it"
+
+    play(14, scenario)
+
+
+async def floor(region: TestRegion, start: Position) -> dict[Origin, Position]:
+    """By origin, what a subscription of `region` that begins behind `start` has nothing to do with."""
+    return await SyncedCursor(region.log, "s", SubscriptionState(1), lambda _: 1)._floor(start)
+
+
+def test_of_an_epoch_that_is_trimmed_nothing_lies_behind_any_position() -> None:
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us = instance.regions["us"]
+        us.publish(2)
+        us.ledger.rollover()
+        us.publish(3)
+        await asyncio.sleep(3)
+        before = us.log.origin
+        await restore(us, damaged, us.back_up())
+        us.publish(3)
+        await asyncio.sleep(3)
+        us.ledger.save()
+        us.ledger.trim(us.log.state.past[0][1])
+        assert (await floor(us, (1, 0)))[before] == us.log.vector.prefix(before)
+
+    play(15, scenario)
 
 
 @pytest.mark.parametrize("kind", ["chain", "star"])

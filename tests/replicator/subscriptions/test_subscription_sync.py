@@ -751,7 +751,7 @@ def test_what_lies_late_behind_the_cursor_or_expired_there_is_not_claimed(monkey
     cursor = SimpleNamespace(durable=True, changes=1, properties={}, partly_acked={}, acked_ranges=[])
     log: Any = SimpleNamespace(
         vector=Vector(),
-        state=SimpleNamespace(late=late),
+        state=SimpleNamespace(late=late, past=[]),
         ledger=SimpleNamespace(cursors={"s": cursor}, first_position=lambda: (0, 0)),
     )
     log.vector.advance(origin, (3, 9))
@@ -785,7 +785,7 @@ def test_a_late_copy_that_the_cursor_has_passed_is_claimed(monkeypatch: pytest.M
     )
     log: Any = SimpleNamespace(
         vector=Vector(),
-        state=SimpleNamespace(late=LateMap()),
+        state=SimpleNamespace(late=LateMap(), past=[]),
         ledger=SimpleNamespace(cursors={"s": cursor}, first_position=lambda: (0, 0)),
     )
     log.vector.advance(origin, (3, 9))
