@@ -357,15 +357,17 @@ class ReplicatedLog:
 
     def _repeated(self, run: Run) -> Held | None:
         """Which regions have what `run`, a duplicate, repeats of another region, as they have told: those that have all
-        that is here of the regions that the topic goes to, as nothing says which one it was. None: it was this one.
+        that is here of the regions that the topic goes to, and of this one's what came back to it, as nothing says
+        which one it was. None: it was this one.
         """
         if self.waits is None or not self.state.producers.repeats_others(run):
             return None
         of = None if self.sync_by is None else set(map(self.sync_by.region_number, self.waits.targets))
         here = {
-            origin: self.vector.prefix(origin)
+            origin: at
             for origin in self.vector
-            if origin[0] != self.origin[0] and (of is None or origin[0] in of)
+            if (at := self.vector.prefix(origin)) > self.state.local_end(origin)
+            and (of is None or origin[0] in of or origin[0] == self.origin[0])
         }
 
         def held(region: str) -> bool:

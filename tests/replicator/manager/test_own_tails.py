@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.coordinates import Origin
+from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask, What
 from heliograph.wire.run import Run
@@ -448,6 +448,33 @@ def test_who_tries_again_what_came_back_is_no_double_and_who_begins_anew_is_not_
         assert seen(us) == seen(eu) == [*(US + n for n in range(10)), US + 6]
 
     play(7, scenario)
+
+
+def test_who_repeats_what_came_back_hears_of_it_once_others_have_that() -> None:
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us = instance.regions["us"]
+        us.publish(5)
+        await asyncio.sleep(3)
+        before, backup = us.log.origin, us.back_up()
+        us.ledger.rollover()
+        us.publish(4)
+        await asyncio.sleep(3)
+        await restore(us, damaged, backup)
+        await asyncio.sleep(20)
+        broker, log, answered = us.brokers[0], us.log, list[Any]()
+        broker.machine.run(broker.links.require, log, {"regions": 3, "degradeAfterMs": 60_000})
+        told, now_ms = log.known["ap"]
+        known = Vector()
+        known.advance(before, log.state.past[0][1])
+        log.known = {**log.known, "ap": (known, now_ms)}
+        part = entry(US + 8, "us-producer", 8)
+        run = Run([part], [len(part)], producers=(("us-producer", 1, 8, None),))
+        broker.machine.run(log.publish, run, answered.append, answered.append)
+        assert not answered, "ap has nothing of what came back, as far as it has told"
+        broker.machine.run(log.learn, "ap", told, now_ms)
+        assert answered == [[(1, -1, -1)]] and len(seen(us)) == 9
+
+    play(16, scenario)
 
 
 def test_a_transaction_that_was_committed_since_is_whole() -> None:
