@@ -271,6 +271,18 @@ class ReplicatedLog:
         """The last confirmed coordinate of the own origin."""
         return self.state.origin, self.state.vector.prefix(self.state.origin)
 
+    def awaits_past(self, position: Position) -> bool:
+        """Whether what was published under the earlier epoch of the entry at `position`, or a later one, may still come
+        back from another region: the end of its transaction may be among it.
+        """
+        if self.sync_by is None or not self.linked:
+            return False
+        for origin, end in self.state.past:
+            ledger, entry = max(end, self.vector.prefix(origin))
+            if position <= end and not self.sync_by.gone(self, origin, (ledger, entry + 1)):
+                return True
+        return False
+
     def comes_from(self, region: str, link: IncomingLink) -> None:
         """A link from `region` is open: it takes the place of the one before, and goes on with its counts, and with
         what its source told last.

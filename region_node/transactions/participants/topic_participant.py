@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from heliograph.model.errors import HeliographError, NotAllowed, NotFound, TopicTerminated
+from heliograph.model.errors import HeliographError, LinkError, NotAllowed, NotFound, TopicTerminated
 from heliograph.wire.run import Origin, Run, TxnId
 from region_node.transactions.participants.committed_view import CommittedView
 from region_node.transactions.participants.transaction_errors import TransactionState
-from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run, verdict_run
+from replicator.health.link_causes import Cause
+from replicator.log.transaction_buffer import ABORT, COMMIT, Key, TransactionBuffer, marker_run, verdict_run
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic
@@ -93,19 +94,21 @@ class TopicTransactions:
         """Returns once that is durable; False: the topic is terminated, and has no part in it. low: everything of that
         coordinator below it has ended.
         others: the topics that it commits in beside this one. again: it has ended here, and had named more of them: it
-        is said once more for other regions. Raises TransactionState, and what storage raises.
+        is said once more for other regions. Raises TransactionState, LinkError where its commit may still come back
+        from another region, and what storage raises.
         """
         action = COMMIT if commit else ABORT
         buffer = self.buffer
         for key in [
             key
             for key in (buffer.open if buffer is not None else {})
-            if key[0] is None and key[1] == txn[0] and key[2] < low
+            if key[0] is None and key[1] == txn[0] and key[2] < low and not self._comes_back(key)
         ]:
             await self._append(
                 (key[1], key[2]), ABORT, low
             )  # published without being registered: nobody will ever end it
         if buffer is not None and (ended := buffer.ended(txn)) is not None:
+            self._ending.pop(txn, None)
             if ended != action:
                 raise TransactionState(
                     f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in "
@@ -114,6 +117,13 @@ class TopicTransactions:
             if again and not self._topic.terminated:
                 await self._stored(marker_run(txn, action, low, others), lambda: None)
             return True
+        if not commit and self._comes_back((None, *txn)):
+            self._ending.setdefault(txn, ABORT)
+            raise LinkError(
+                Cause.TRANSACTION_OPEN,
+                f"transaction {txn[0]}:{txn[1]} may have been committed since the backup: it is aborted once no region "
+                f"may bring back more of {self._topic.text}",
+            )
         if self._topic.terminated and (buffer is None or (None, *txn) not in buffer.open):
             # Nothing of it is open here, and nothing can come. Was it told before a coordinator's crash, and forgotten
             # since? Then other regions still wait for this topic's part; where there is none, they wait in vain, which
@@ -121,6 +131,11 @@ class TopicTransactions:
             return buffer is not None and commit and buffer.may_have_committed(txn)
         await self._append(txn, action, low, others)
         return True
+
+    def _comes_back(self, key: Key) -> bool:
+        """Whether it is open, and the region's metadata was restored since it began: its commit may be elsewhere."""
+        found = None if self.buffer is None else self.buffer.open.get(key)
+        return found is not None and bool(cast(Any, self._topic.log).awaits_past(found.first))
 
     async def decide(self, origin: Origin, txn: TxnId, *, commit: bool) -> None:
         """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound

@@ -7,15 +7,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.errors import LinkError
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.links.audit_commands import Ask, What
 from heliograph.wire.run import Run
+from region_node.transactions.participants.topic_participant import TopicTransactions
+from region_node.transactions.participants.transaction_errors import TransactionState
 from replicator.audit.audit_scan import Teller
 from replicator.audit.audit_settings import AUDIT_LIMITS
 from replicator.dedup.producer_dedup import Producers
@@ -23,7 +28,7 @@ from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, positi
 from replicator.log.replicated_entries import checked_and_addressed, is_passing, passing, received
 from replicator.log.routing_trees import is_skip
 from replicator.log.topic_state import TopicState
-from replicator.log.transaction_buffer import COMMIT, TransactionBuffer, marker_run
+from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
 from replicator.manager import ended_origins
 from replicator.manager.ended_origins import never_from
 from replicator.manager.link_manager import LinkSettings
@@ -656,6 +661,43 @@ def seen_in(backup: Any) -> list[int]:
         for part in run.parts
         if not run.flags and (body := int.from_bytes(bytes(part)[-8:], "big")) // 1_000_000 == 1
     ]
+
+
+def test_nothing_is_aborted_whose_commit_may_come_back() -> None:
+    """Its coordinator, which was restored as well, aborts it when its time is over, or another one ends."""
+
+    async def scenario(instance: Instance, damaged: Damaged) -> None:
+        us = instance.regions["us"]
+        publish(us, (0, 1), 2)
+        publish(us, (0, 2), 2)
+        backup = us.back_up()
+        us.ledger.rollover()
+        publish(us, (0, 1), 2)
+        append(us, marker_run((0, 1), COMMIT, 1))
+        append(us, marker_run((0, 2), ABORT, 1))
+        await asyncio.sleep(5)
+        instance.sim.network.cut("us", "ap")
+        await restore(us, damaged, backup)
+        await asyncio.sleep(5)
+        topic = TopicTransactions(cast(Any, SimpleNamespace(log=us.log, text="orders", terminated=False, on_held=None)))
+
+        async def end(number: int, *, commit: bool, low: int) -> None:
+            await us.brokers[0].machine.ask(partial(topic.end, (0, number), commit=commit, low=low))
+
+        for number in (1, 2):
+            with pytest.raises(LinkError):
+                await end(number, commit=False, low=1)
+        await end(9, commit=True, low=3)
+        assert topic.buffer is not None and list(topic.buffer.open) == [(None, 0, 1), (None, 0, 2)]
+        instance.sim.network.heal("us", "ap")
+        await asyncio.sleep(20)
+        assert list(topic.buffer.open) == [(None, 0, 2)]
+        with pytest.raises(TransactionState):
+            await end(1, commit=False, low=1)
+        await end(2, commit=False, low=1)
+        assert shown(us) == [US, US + 1, US + 4, US + 5]
+
+    play(17, scenario)
 
 
 CONFIRM = Producers.confirm_replicated
