@@ -187,7 +187,7 @@ class WentBack(Reborn):
             platter = node.machine.platter(_META)
             disk = platter.disk()
             rows = rules.restored_rows(reader.rows(), held, instance, rules.RestoredKeys())
-            pieces = restored_pieces(index, rules.restored_counters(counters, first), rows)
+            pieces = restored_pieces(index, rules.restored_counters(counters, first, now_ms), rows)
             write_snapshot(disk, index, RESTORED_TERM, group_of([voter.name for voter in region.voters]), pieces)
             life_file.restore(disk)
             disk.close()
