@@ -70,6 +70,10 @@ def unknown_ledgers(
     """
     if publish_to and ledger is None:
         raise ConfigError("--publish-to wants one --ledger: list them first, without it")
+    if after >= 0 and not publish_to:
+        raise ConfigError(
+            "--after says from where on to publish: give --ledger and --publish-to with it, or leave it out"
+        )
     tls = given(ca, cert, key)
     if not address:
         where = region_of(data, region)

@@ -115,6 +115,7 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
             and not unknown["beyond_a_gap"]
         )
         assert "--publish-to wants" in run("unknown-ledgers", "--address", meta, "--publish-to", LATER, code=2)
+        assert "--after says" in run("unknown-ledgers", "--address", meta, "--after", "5", code=2)
         publishing = ["--ledger", str(unknown["ledger"]), "--publish-to", LATER, "--service", region.service_url()]
         assert "3 entries of ledger" in run("unknown-ledgers", "--address", meta, *publishing)
         assert read_all(region.service_url(), LATER) == later
