@@ -314,6 +314,7 @@ class BookieRole:
             http_port=ports.get("http", 0),
             writable=lambda: self.bookie.writable,
             limbo=lambda: (self.bookie.limbo, self.bookie.in_doubt),
+            floor=lambda: self.bookie.floor,
             clock=self._runtime.clock,
             rng=rng,
             rack=own.rack,

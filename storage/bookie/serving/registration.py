@@ -37,6 +37,7 @@ class Registration:
     lost_dirs: how many ledger directories there are, and which of them were dropped: auto-recovery copies what was
     there.
     limbo: why it cannot say what it does not hold, "" where it can; and whether a new life would end that.
+    floor: ledgers below it are older than its life; 0: of none.
     gives_entries: over HTTP, to who has a permit.
     """
 
@@ -57,17 +58,18 @@ class Registration:
         dropped: Callable[[], list[str]] = list,
         lost_dirs: Callable[[], tuple[int, list[int]]] = lambda: (1, []),
         limbo: Callable[[], tuple[str, bool]] = lambda: ("", False),
+        floor: Callable[[], int] = lambda: 0,
         gives_entries: bool = False,
     ) -> None:
         self._meta, self._key = meta, bookie(bookie_id)
         self._host, self._port, self._http_port, self._writable = host, port, http_port, writable
         self._rng, self._rack, self._group, self._free_bytes = rng, rack, group, free_bytes
         self._dropped, self._lost_dirs, self._gives_entries = dropped, lost_dirs, gives_entries
-        self._limbo = limbo
+        self._limbo, self._floor = limbo, floor
         self._said_free = 0
         self._lease = 0
         self._refused = ""
-        self._said: tuple[bool, list[str], tuple[str, bool]] | None = None
+        self._said: tuple[bool, list[str], tuple[str, bool], int] | None = None
         self._wake = asyncio.Event()
         self._tasks = TaskSet("the registration of the bookie has ended")
 
@@ -105,7 +107,7 @@ class Registration:
                 await self._meta.renew(self._lease)
             else:
                 self._lease, self._said = await self._meta.grant(LEASE_TTL_MS), None
-            said, free = (self._writable(), self._dropped(), self._limbo()), self._free()
+            said, free = (self._writable(), self._dropped(), self._limbo(), self._floor()), self._free()
             if said != self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
                 fields = {
                     "host": self._host,
@@ -118,6 +120,7 @@ class Registration:
                 fields |= {"group": self._group} if self._group else {}
                 fields |= {"gives_entries": True} if self._gives_entries else {}
                 fields |= {"limbo": said[2]} if said[2][0] else {}
+                fields |= {"floor": said[3]} if said[3] else {}
                 fields |= {"free_bytes": free, "dropped_dirs": said[1], "lost_dirs": self._lost_dirs()}
                 await self._meta.put(self._key, msgpack.packb(fields), lease=self._lease)
                 self._said, self._said_free = said, free

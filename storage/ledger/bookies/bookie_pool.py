@@ -52,6 +52,8 @@ class BookiePool:
         self._groups: dict[str, str] = {}
         self._free_bytes: dict[str, int] = {}
         self._lost_dirs: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self.floors: dict[str, int] = {}
+        """By bookie: the ledger from which on all are of its life."""
         self.limbo: dict[str, bool] = {}
         """Bookies which say that they may have lost something: they store nothing, and what they have is no copy to
         count on -> whether that is only until somebody says which life of theirs this is.
@@ -111,6 +113,12 @@ class BookiePool:
         directories, lost = self._lost_dirs.get(bookie, (1, ()))
         return bool(lost) and home_of(ledger, directories) in lost
 
+    def forgot(self, bookie: str, ledger: int) -> bool:
+        """Whether that bookie is there, in a life that began after the ledger was made: it takes no more of its entries
+        from its writer, and may have lost those that it had.
+        """
+        return bookie in self._writable and bookie not in self.limbo and ledger < self.floors.get(bookie, 0)
+
     def failed_directories(self) -> list[tuple[str, int]]:
         """(bookie, index of a ledger directory), of those that are registered."""
         return sorted((b, at) for b, (_, lost) in self._lost_dirs.items() if b in self._writable for at in lost)
@@ -149,7 +157,7 @@ class BookiePool:
         """For a read: those that are there, then those that have just failed, then those that are not registered; else
         in the order given.
         """
-        return sorted(bookies, key=lambda b: (b not in self._writable, self._suspicious(b)))
+        return sorted(bookies, key=lambda b: (b not in self._writable, self.suspected(b)))
 
     def pick(self, count: int, write_quorum: int = 0, affinity: Affinity = ANYWHERE) -> tuple[str, ...]:
         """`count` writable bookies, as `placement` chooses; of a striped ensemble at least `write_quorum`. Raises
@@ -161,7 +169,7 @@ class BookiePool:
             raise NotEnoughBookies(
                 f"{least} bookies{kept} are needed, and only {len(found)} are writable in this region"
             )
-        well = [b for b in found if not self._suspicious(b)]
+        well = [b for b in found if not self.suspected(b)]
         width = min(count, max(len(well), least))  # rather narrower than on one that has just failed
         chosen = choose([self._candidate(b, affinity) for b in found], width, (), self._rng, least)
         for places in Striping(width, least).sets:
@@ -188,7 +196,7 @@ class BookiePool:
             self._candidate(b, affinity)
             for b in self._allowed(exclude, affinity)
             if (
-                not self._suspicious(b)
+                not self.suspected(b)
                 or (forgiven_s is not None and self._quarantine.held_s(b, self._loop.time()) >= forgiven_s)
             )
             and all(racks((*others, b), self.rack) >= min(self.racks_min, len(others) + 1) for others in beside)
@@ -200,7 +208,7 @@ class BookiePool:
 
     def can_go_on(self, write_quorum: int, affinity: Affinity, but: str = "") -> bool:
         """Whether a ledger could be made of bookies that have not just failed, without `but`."""
-        well = [b for b in self._allowed((but,), affinity) if not self._suspicious(b)]
+        well = [b for b in self._allowed((but,), affinity) if not self.suspected(b)]
         return len(well) >= write_quorum and racks(well, self.rack) >= min(self.racks_min, write_quorum)
 
     def _allowed(self, exclude: Collection[str], affinity: Affinity) -> list[str]:
@@ -208,9 +216,7 @@ class BookiePool:
 
     def _candidate(self, bookie: str, affinity: Affinity) -> Candidate:
         secondary = bool(affinity.primary) and (self.group(bookie) or "") not in affinity.primary
-        return Candidate(
-            bookie, self.rack(bookie), self._free_bytes.get(bookie, 0), self._suspicious(bookie), secondary
-        )
+        return Candidate(bookie, self.rack(bookie), self._free_bytes.get(bookie, 0), self.suspected(bookie), secondary)
 
     def suspect(self, bookie: str) -> None:
         """It has just failed, or is slow: nothing new is put on it for a while, where there are others."""
@@ -218,7 +224,7 @@ class BookiePool:
 
     def suspected(self, bookie: str) -> bool:
         """Whether it has just failed, or was slow."""
-        return self._suspicious(bookie)
+        return self._quarantine.holds(bookie, self._loop.time())
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back whenever a registration comes, goes, or changes. Returns "stop". For those who wait for a
@@ -238,9 +244,6 @@ class BookiePool:
         for client in self._clients.values():
             client.close()
         self._clients.clear()
-
-    def _suspicious(self, bookie: str) -> bool:
-        return self._quarantine.holds(bookie, self._loop.time())
 
     def free_bytes(self, bookie: str) -> int:
         """What it said last; 0: nothing."""
@@ -274,19 +277,22 @@ class BookiePool:
             if level < (present := self.region_level()):
                 log.warning("bookie.older", extra={"bookie": bookie, "level": level, "region_level": present})
             directories, lost = fields.get("lost_dirs", (1, ()))
+            floor = int(fields.get("floor", 0))
             before = (
                 self._writable.get(bookie),
                 self._racks.get(bookie),
                 self._groups.get(bookie),
                 self._lost_dirs.get(bookie),
                 self.limbo.get(bookie),
+                self.floors.get(bookie, 0),
             )
             limbo, in_doubt = fields.get("limbo", ("", False))
             self.limbo.pop(bookie, None)
             if limbo:
                 self.limbo[bookie] = bool(in_doubt)
             self._lost_dirs[bookie] = int(directories), tuple(lost)
-            said = (writable, rack, group, self._lost_dirs[bookie], self.limbo.get(bookie)) == before
+            self.floors[bookie] = floor
+            said = (writable, rack, group, self._lost_dirs[bookie], self.limbo.get(bookie), floor) == before
             only_space = said and self._free_bytes.get(bookie) != free
             self._writable[bookie], self._racks[bookie], self._groups[bookie], self._free_bytes[bookie] = (
                 writable,

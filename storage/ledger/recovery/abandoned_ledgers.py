@@ -4,7 +4,7 @@ Is: since when each of them has been found so, and its recovery after a while. I
 the copies: once it is closed, a ledger is marked and repaired as any other.
 Invariants: a writer that lives goes to a spare within seconds, so that nothing is closed under it. Were it alive all
 the same, it would be fenced: its topic is opened again, and nothing is lost. Without a spare nothing is done: no copy
-could be made either.
+could be made either; but a bookie that is there in a new life takes the copies itself.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -42,7 +42,7 @@ class Abandoned:
         for ledger in [ledger for ledger, since in self._since.items() if now - since >= self._after_s]:
             found = await self._context.meta.get(keys.ledger(ledger))
             metadata = readable(LedgerMetadata.decode, keys.ledger(ledger), found[0]) if found is not None else None
-            if metadata is None or not self._has_spare(metadata, gone):
+            if metadata is None or not self._can_leave(metadata, gone):
                 continue
             self._since[ledger] = now  # where it fails: not again at once
             try:
@@ -58,12 +58,14 @@ class Abandoned:
                 extra={"ledger": ledger, "topic": metadata.topic, "last_entry": closed.last_entry},
             )
 
-    def _has_spare(self, metadata: LedgerMetadata, gone: Callable[[str, int], bool]) -> bool:
-        """Whether its writer could have left a bookie that is lost."""
+    def _can_leave(self, metadata: LedgerMetadata, gone: Callable[[str, int], bool]) -> bool:
+        """Whether its writer could have left a bookie that is lost, or ended it for one that began a new life."""
         ensemble = metadata.fragments[-1][1]
         if metadata.state == LedgerState.CLOSED:
             return False
         for at, bookie in enumerate(ensemble):
+            if self._context.pool.forgot(bookie, metadata.ledger):
+                return True
             if gone(bookie, metadata.ledger):
                 beside = [[ensemble[place] for place in others] for others in metadata.striping.others(at)]
                 if self._context.pool.spare(ensemble, beside, metadata.affinity) is not None:

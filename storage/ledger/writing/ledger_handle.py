@@ -255,13 +255,15 @@ class LedgerHandle:
         self._context.ticker.drop(self)
         self._wake_drained()
 
-    def leave_draining(self) -> None:
-        """Goes on elsewhere than on bookies that are being emptied, as far as there are spares."""
+    def leave_bookies(self) -> None:
+        """Goes on elsewhere than on bookies that are being emptied, as far as there are spares, and on those that began
+        a new life; without a spare for such a one it fails.
+        """
+        pool = self._context.pool
         for slot in list(self._slots):
-            if (
-                slot.writing
-                and self._context.pool.draining(slot.bookie)
-                and self._spare(self._slots.index(slot)) is not None
+            if slot.writing and (
+                pool.forgot(slot.bookie, self.ledger)
+                or (pool.draining(slot.bookie) and self._spare(self._slots.index(slot)) is not None)
             ):
                 self._end_slot(slot)
                 self._loop.call_soon(self._replace, slot, None)
@@ -394,6 +396,13 @@ class LedgerHandle:
             self._mark_gaps(slot.bookie)
             if self._recording is None:
                 self._recording = self._context.tasks.spawn(self._record())
+        elif self._context.pool.forgot(slot.bookie, self.ledger):
+            self._fail(
+                NotEnoughBookies(
+                    f"ledger {self.ledger}: {slot.bookie} began a new life, and no spare is there; the next ledger is "
+                    "written to it again"
+                )
+            )
         elif error is None:
             self._note_gap(slot.bookie)
             if self._context.pool.registered(slot.bookie):

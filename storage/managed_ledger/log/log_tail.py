@@ -165,9 +165,9 @@ class LogTail:
     def open_ledger(self) -> LedgerHandle | None:
         return self._handle or self._old
 
-    def leave_draining(self) -> None:
+    def leave_bookies(self) -> None:
         if self._handle is not None:
-            self._handle.leave_draining()
+            self._handle.leave_bookies()
 
     @property
     def idle(self) -> bool:

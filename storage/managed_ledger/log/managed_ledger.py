@@ -226,10 +226,10 @@ class ManagedLedger(LogRepair):
         """
         (self._tail or self._end()).append_run(run, done, failed)
 
-    def leave_draining(self) -> None:
-        """The open ledger goes on elsewhere than on bookies that are being emptied."""
+    def leave_bookies(self) -> None:
+        """As `LedgerHandle.leave_bookies`, of the open ledger."""
         if self._tail is not None:
-            self._tail.leave_draining()
+            self._tail.leave_bookies()
 
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back, at most once a loop pass, when `last_confirmed` has moved. Returns "stop"."""

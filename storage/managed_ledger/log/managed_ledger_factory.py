@@ -137,6 +137,7 @@ class ManagedLedgerFactory:
         self._open: dict[str, ManagedLedger] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeping: list[str] = []
+        self._lives = dict(pool.floors)
         self._stop_watching = pool.on_change(self._on_bookies)
 
     @property
@@ -424,9 +425,11 @@ class ManagedLedgerFactory:
             self.context.losses.forget_topic(ledger.topic)
 
     def _on_bookies(self) -> None:
-        if self.context.pool.all_draining():
+        pool = self.context.pool
+        lives, self._lives = self._lives, dict(pool.floors)
+        if pool.all_draining() or lives != self._lives:
             for ledger in self.opened:
-                ledger.leave_draining()
+                ledger.leave_bookies()
 
     def _swept(self) -> None:
         """In slices: to look at very many topics takes a while, and to close their ledgers writes metadata."""

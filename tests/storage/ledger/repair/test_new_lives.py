@@ -216,6 +216,52 @@ def test_an_open_ledger_gets_its_copy_once_it_is_closed(again: bool) -> None:
     on_premises(work, bookies=2)
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_writer_without_a_spare_ends_the_ledger_of_which_a_bookie_has_forgotten(goes_on: bool) -> None:
+    """Else nobody could say what the bookie lacks before the ledger is full, which may be never."""
+
+    async def work(premises: Premises) -> None:
+        owner = await premises.owner("first")
+        ledger = await owner.open()
+        await owner.append(ledger, *ENTRIES)
+        recovery = await owner.do(lambda: audited(owner))
+        lost = premises.region.bookies[0].name
+        await emptied(premises, lost)
+        await owner.do(lambda: recovery.new_lives.grant(lost, force=True))
+        if goes_on:
+            await owner.append(ledger, "g", "h")
+        assert not (await whole(owner, recovery, lost, 60)).ledgers_left
+        await owner.append(ledger, "i")
+        first, *others = [info.ledger for info in ledger.ledgers()]
+        assert others and await holds(owner, lost, first)
+        assert await owner.read(ledger) == [*ENTRIES, *("gh" if goes_on else ""), "i"]
+        await owner.do(recovery.stop)
+
+    on_premises(work, bookies=2)
+
+
+def test_a_ledger_without_a_writer_is_closed_though_there_is_no_spare() -> None:
+    async def work(premises: Premises) -> None:
+        first = await premises.owner("first")
+        ledger = await first.open()
+        await first.append(ledger, *ENTRIES)
+        number = ledger.ledgers()[-1].ledger
+        await asyncio.sleep(1.0)
+        first.machine.power_cut()
+        owner = await premises.owner("second")
+        recovery = await owner.do(lambda: audited(owner))
+        lost = premises.region.bookies[0].name
+        await emptied(premises, lost)
+        await owner.do(lambda: recovery.new_lives.grant(lost, force=True))
+        await asyncio.sleep(Premises.settings.auto_recovery.abandoned_after_s - 60)
+        assert not recovery.abandoned.closed
+        await whole(owner, recovery, lost, 200)
+        assert recovery.abandoned.closed == 1 and await holds(owner, lost, number)
+        await owner.do(recovery.stop)
+
+    on_premises(work, bookies=2)
+
+
 def test_a_ledger_of_which_nobody_has_a_copy_is_closed_empty_once_all_have_said_so() -> None:
     async def work(premises: Premises) -> None:
         first = await premises.owner("first")
