@@ -74,19 +74,27 @@ class TransactionRecord:
     txn: TxnId | None = None
     intent: int = OPEN
     version: int = ABSENT
+    asked_with: int = -1
+    """The epoch with which the producer itself asked for this one (KIP-360); -1: somebody began who knew none."""
 
     def encode(self) -> bytes:
         txn = None if self.txn is None else list(self.txn)
-        packed: bytes = msgpack.packb([FORMAT, self.producer, self.epoch, self.timeout_ms, txn, self.intent])
+        more = [self.asked_with] if self.asked_with >= 0 else []
+        packed: bytes = msgpack.packb([FORMAT, self.producer, self.epoch, self.timeout_ms, txn, self.intent, *more])
         return packed
+
+    def answers(self, producer: int, epoch: int) -> bool:
+        """Whether this epoch was given to the producer that asks with `epoch` again, as it did not hear the answer."""
+        return self.producer == producer and 0 <= epoch == self.asked_with == self.epoch - 1
 
     @classmethod
     def decode(cls, blob: bytes, version: int) -> TransactionRecord:
         try:
-            number, producer, epoch, timeout_ms, txn, intent = msgpack.unpackb(blob)
+            number, producer, epoch, timeout_ms, txn, intent, *more = msgpack.unpackb(blob)
             if number != FORMAT:
                 raise CorruptData(f"transactional id: format {number}; this version reads {FORMAT}")
-            return cls(producer, epoch, timeout_ms, None if txn is None else (txn[0], txn[1]), intent, version)
+            named = None if txn is None else (txn[0], txn[1])
+            return cls(producer, epoch, timeout_ms, named, intent, version, int(more[0]) if more else -1)
         except (ValueError, TypeError, IndexError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"transactional id: {error}") from error
 
@@ -187,14 +195,22 @@ class KafkaTransactions:
             before = -1 if record is None else record.producer
             if record is None:
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
-            elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
+            elif (
+                producer >= 0
+                and not record.answers(producer, epoch)
+                and (record.producer, record.epoch) != (producer, epoch)
+            ):
                 raise Refused(Code.PRODUCER_FENCED)
-            record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
+            if not record.answers(producer, epoch):
+                asked_with = epoch if epoch == record.epoch else -1
+                record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms, asked_with=asked_with)
             if record.epoch > EPOCH_MAX:
                 if record.txn is not None:  # what it holds is of the producer that it has until now
                     record = await self._put(transactional_id, record)
                     record = await self._finish(transactional_id, record, record.intent or ABORT)
-                record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN)
+                record = replace(
+                    record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN, asked_with=-1
+                )
             claim = await self.rights.claim(principal, before, record.producer)
             record = await self._put(transactional_id, record, claim)  # from here on the older one is fenced
             if record.txn is not None:

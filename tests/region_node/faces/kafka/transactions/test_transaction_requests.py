@@ -114,3 +114,29 @@ def test_no_lock_of_an_id_is_kept_that_nobody_holds() -> None:
         assert (await waits)[1] == 0 and not transactions._locks
 
     with_transactions(run)
+
+
+def test_a_producer_that_did_not_hear_of_its_new_epoch_gets_it_again_and_a_zombie_does_not() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        async def begun(producer: int = -1, epoch: int = -1) -> tuple[int, int]:
+            return await transactions.begin_producer("id", 60_000, producer, epoch)
+
+        producer, first = await begun()
+        await transactions.add_offsets("id", producer, first)
+        second = await begun(producer, first)
+        transactions = KafkaTransactions(face.broker, service)  # its broker dies before the answer is heard
+        assert await begun(producer, first) == await begun(producer, first) == second == (producer, first + 1)
+        third = await begun(*second)
+        assert third == (producer, first + 2)
+        for epoch in (first, first - 1, first + 5):
+            with pytest.raises(Refused) as refused:
+                await begun(producer, epoch)
+            assert refused.value.code == Code.PRODUCER_FENCED
+        with pytest.raises(Refused):
+            await begun(producer + 1, second[1])
+        newer = await begun()  # another instance of the application
+        with pytest.raises(Refused):
+            await begun(*third)
+        assert await begun(*newer) == (producer, newer[1] + 1)
+
+    with_transactions(run)
