@@ -136,8 +136,10 @@ class PolicyBook:
         known = self._duties.get(tenant)
         if known is None:
             found, quota, duty = self._view.tenant(tenant), self._view.tenant_quota(tenant), dict[str, Any]()
-            if found is not None and found.encryption_at_rest:
-                duty["encryptionAtRest"] = True
+            if found is not None:
+                duty["allowedRegions"] = found.allowed_regions  # no policy: where it changes, its topics' links do
+                if found.encryption_at_rest:
+                    duty["encryptionAtRest"] = True
             if quota is not None and quota.resource_group:
                 duty["resourceGroup"] = quota.resource_group
             if tenant in self.full:

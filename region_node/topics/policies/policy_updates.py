@@ -60,10 +60,11 @@ class PolicyApplier:
         self._maintenance.follow(topic)
         own, namespace = self._region, self._view.namespace(topic.name.namespace)
         wanted = policies.values.get("replication")
+        tenant = self._view.tenant(topic.name.tenant) if wanted else None
         regions = [
             name
             for name in wanted or (namespace.regions if namespace is not None else ())
-            if self._view.cluster(name) is None
+            if self._view.cluster(name) is None and (tenant is None or name in tenant.allowed_regions)
         ]
         elsewhere = targets(policies.values.get("replicationRoutes"), own, regions)
         if isinstance(topic.log, MemoryLog):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.configuration.leadership import Leadership, subscription_name
 from heliograph.model.errors import (
     AlreadyExists,
@@ -240,6 +240,27 @@ def test_unloading_a_bundle_takes_only_its_topics() -> None:
             await broker.topics.get(name, create=True)
         await broker.topics.unload_bundle(NAMESPACE, 1)
         assert sorted(broker.topics.loaded) == sorted(n for n in names if bundle_of(n, 4) != 1)
+
+    with_broker(test)
+
+
+def test_a_topics_own_regions_are_no_more_than_its_tenants() -> None:
+    """Also where the tenant loses one later: that region takes nothing, and the link would try for ever."""
+
+    async def test(broker: Broker) -> None:
+        def tenant(*regions: str) -> None:
+            broker.view.tenants["public"] = TenantInfo(allowed_regions=regions)
+            for callback in list(broker.view.callbacks):
+                callback("/tenants/public")
+
+        name = f"persistent://{NAMESPACE}/t"
+        broker.view.topics[name] = TopicPolicies(policies={"replication": ["us", "eu", "ap"]})
+        tenant("us", "eu", "ap")
+        await broker.topics.get(name, create=True)
+        for left, linked in ((("us", "ap"), ["ap"]), (("us",), []), (("us", "eu", "ap"), ["eu", "ap"])):
+            tenant(*left)
+            await settle()
+            assert broker.links.attached[name] == linked
 
     with_broker(test)
 
