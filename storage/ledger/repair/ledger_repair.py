@@ -31,6 +31,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
@@ -42,6 +43,8 @@ READ_BYTES = 1 << 20
 _STUCK_MAX = 8
 """Fragments of a ledger of which something cannot be read: with so many of them the bookies are in trouble."""
 _SPARES_MAX = 10_000
+_AT_ONCE = 64
+"""Runs that are on their way to one bookie: each waits for its fsync, which many share."""
 
 
 class LedgerRepair:
@@ -166,17 +169,30 @@ class LedgerRepair:
                 raise NotEnoughBookies(
                     f"ledger {metadata.ledger}: nobody has the entries from {at} on: {error}"
                 ) from error
-            for first, run in runs:
-                await self._throttle.take(run.size_bytes)
-                try:
-                    block = encode_block(run, metadata.ledger, first)
-                    await self._context.pool.client(spare).add_recovery(metadata.ledger, first, run.count, block, lac)
-                except HeliographError as error:
-                    if not isinstance(error, NoSuchLedger):
-                        self._context.pool.suspect(spare)
-                    raise
-                self.copied_bytes += run.size_bytes
-                at = first + run.count
+            for start in range(0, len(runs), _AT_ONCE):
+                await self._store(metadata.ledger, runs[start : start + _AT_ONCE], spare, lac)
+            at = runs[-1][0] + runs[-1][1].count
+
+    async def _store(self, ledger: int, runs: Sequence[tuple[int, Run]], spare: str, lac: int) -> None:
+        """Returns once all of them are durable there; raises what the first one failed by, once all have ended."""
+        for _, run in runs:
+            await self._throttle.take(run.size_bytes)
+        try:
+            client = self._context.pool.client(spare)
+            for failed in await asyncio.gather(
+                *(
+                    client.add_recovery(ledger, first, run.count, encode_block(run, ledger, first), lac)
+                    for first, run in runs
+                ),
+                return_exceptions=True,
+            ):
+                if failed is not None:
+                    raise failed
+        except HeliographError as error:
+            if not isinstance(error, NoSuchLedger):
+                self._context.pool.suspect(spare)
+            raise
+        self.copied_bytes += sum(run.size_bytes for _, run in runs)
 
     async def _held(self, ledger: int, repair: Repair, spare: str) -> Sequence[tuple[int, int]]:
         """What of it the spare has from a try before; nothing where it does not say."""

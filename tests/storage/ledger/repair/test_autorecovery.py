@@ -230,6 +230,26 @@ def test_the_record_of_a_copy_keeps_what_the_writer_has_recorded_meanwhile() -> 
     scenario(work, bookies=6, seed=3)  # of which the copy goes to another bookie than the one that is lost
 
 
+def test_many_small_runs_wait_for_one_fsync_together() -> None:
+    """Else a ledger of small runs takes as long as so many fsyncs, and a new life of a bookie is not whole for hours."""
+
+    async def work(world: Worlds) -> None:
+        for part in world.parts:
+            await part.stop()
+        await (await filled(world, 400)).close()
+        ledgers = await world.ledgers()
+        lost = ledgers[0].fragments[0][1][0]
+        await world.lose(lost)
+        loop, repair = asyncio.get_running_loop(), LedgerRepair(world.broker().factory.context, 1 << 30)
+        began = loop.time()
+        for metadata in ledgers:
+            await repair.run(metadata.ledger, await marked(world, metadata.ledger, [lost]), Mark([lost]))
+        assert loop.time() - began < 0.5, "of virtual time: one behind the other they take a second"
+        assert repair.copied_fragments == len(ledgers) == 1
+
+    scenario(work)
+
+
 def test_a_mark_that_has_changed_ends_the_repair() -> None:
     async def work(world: Worlds) -> None:
         for part in world.parts:
