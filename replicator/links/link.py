@@ -395,12 +395,15 @@ class Link:
         for region, vector in vectors.items():
             if region != self.manager.region:
                 self.log.learn(region, vector, self.manager.clock.wall_ms(), self.target)
-        if (
-            self.core is not None
-            and self.target in vectors
-            and (went_back := self.core.heard(vectors[self.target])) is not None
-        ):
+        if self.core is None or self.target not in vectors:
+            return
+        receipts = self.core.receipts
+        went_back = self.core.heard(vectors[self.target])
+        if went_back is not None:
             self._rewound(went_back)
+        elif self.core.receipts > receipts:  # what follows there may be this link's to name, or nothing is left to name
+            self.move_cursor()
+            self.pump()
 
     def touch(self) -> None:
         """The target is to be told something."""

@@ -349,6 +349,8 @@ class LinkSender(Skips):
             self._read_totals = now
             self._steps.shift(drift)
             self.done = added(self.done, drift)
+        if self._unsure:
+            self._advance()
 
     # -- what must not be waited for -----------------------------------------------------------------------------------
 
@@ -436,7 +438,7 @@ class LinkSender(Skips):
         if passed is not None and (self._passed is None or passed[0] > self._passed[0]):
             self._passed = passed
         for origin, named in list(self._unsure.items()):
-            if named is not None and self.remote.prefix(origin) >= named:
+            if self.remote.prefix(origin) >= (self.state.vector.prefix(origin) if named is None else named):
                 del self._unsure[origin]
         return None if self._unsure else self._passed
 

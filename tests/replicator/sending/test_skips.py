@@ -6,6 +6,8 @@ import pytest
 
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
+from heliograph.wire.run import Run
+from replicator.log.routing_trees import Tree
 from replicator.sending.link_sender import LinkSender, SenderSettings
 from tests.replicator.sending.published_topic import WINDOW_BYTES, PublishedTopic
 
@@ -89,3 +91,25 @@ def test_incarnations_that_were_deleted_are_named_once_to_a_target_that_is_there
     link.gap(link.attempt, vector)
     assert link.of_the_dead() == []
     assert link.lacks(None) is None, "without trees nothing of other regions is this one's to name"
+
+
+@pytest.mark.parametrize("relayed_first", [True, False])
+def test_nothing_is_left_to_name_once_the_target_got_it_from_elsewhere(relayed_first: bool) -> None:
+    """Of another region's origin that was this region's to relay, and is trimmed here: the mark waits for the target,
+    whoever serves it.
+    """
+    topic, eu = published(), (2, 1, 7)
+    topic.state.trees.note(eu, (1, 0), Tree("eu", {"ap": "us"}, whole=True))
+    topic.state.positions.add(Run([b"x"], [1], origin=eu, spans=((1, 7, 1),), checksums=[0]), 2, 1)
+    topic.state.vector.advance(eu, (1, 7))
+    link = LinkSender("ap", topic.state, BEFORE_ALL, SenderSettings(), "us")
+    held = topic.vector((2, 3))
+    link.opened(held, WINDOW_BYTES)
+    link.mark = (1, 1)
+    assert link.trimmed((3, 0)) is None
+    link.take(3, 0, topic.runs[2][2], 0.0)
+    arrived = [(eu, (1, 7)), (topic.origin, (3, 1))]
+    for origin, through in arrived if relayed_first else reversed(arrived):
+        assert link.mark < (3, 1), "it may lack some of it still"
+        link.receipt(origin, through)
+    assert link.mark == (3, 1)

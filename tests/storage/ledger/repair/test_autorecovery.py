@@ -231,7 +231,7 @@ def test_the_record_of_a_copy_keeps_what_the_writer_has_recorded_meanwhile() -> 
 
 
 def test_many_small_runs_wait_for_one_fsync_together() -> None:
-    """Else a ledger of small runs takes as long as so many fsyncs, and a new life of a bookie is not whole for hours."""
+    """Else a ledger of small runs takes as long as so many fsyncs, and a new life is not whole for hours."""
 
     async def work(world: Worlds) -> None:
         for part in world.parts:
