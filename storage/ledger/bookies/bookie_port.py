@@ -6,6 +6,7 @@ Isn't: placement, quorums, or any decision about failures.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from heliograph.wire.run import Buffer
 
 END = (1 << 63) - 1
 """As the last entry of a read: to the end of what the bookie holds."""
+COPIES_AT_ONCE = 64
+"""Runs of a copy that are on their way to one bookie: each waits for its fsync, which many share."""
 
 
 class BookiePort(Protocol):
@@ -69,3 +72,21 @@ class BookiePort(Protocol):
     async def delete(self, ledger: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+async def add_copies(
+    bookie: BookiePort, ledger: int, runs: Sequence[tuple[int, int, Sequence[Buffer]]], lac: int
+) -> None:
+    """Adds runs of a recovery or a repair, COPIES_AT_ONCE at a time, and returns once all are durable. Raises what the
+    first of them failed by, once those that were sent with it have ended.
+
+    runs: (first entry, count, block).
+    """
+    for start in range(0, len(runs), COPIES_AT_ONCE):
+        adds = [
+            bookie.add_recovery(ledger, first, count, block, lac)
+            for first, count, block in runs[start : start + COPIES_AT_ONCE]
+        ]
+        for failed in await asyncio.gather(*adds, return_exceptions=True):
+            if failed is not None:
+                raise failed

@@ -31,7 +31,7 @@ from heliograph.runtime.task_set import cancel_all
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
-from storage.ledger.bookies.bookie_port import END
+from storage.ledger.bookies.bookie_port import END, add_copies
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.sealed_copies import NotJudged, copy_refused, may_open, not_decoded, verified
@@ -241,10 +241,8 @@ async def _write_tail(
 
     async def one(place: int, bookie: str) -> None:
         try:
-            client = context.pool.client(bookie)
-            for first, count, block, _ in tail:
-                if striping.holds(place, first):
-                    await client.add_recovery(metadata.ledger, first, count, block, tail[0][0] - 1)
+            mine = [(first, count, block) for first, count, block, _ in tail if striping.holds(place, first)]
+            await add_copies(context.pool.client(bookie), metadata.ledger, mine, tail[0][0] - 1)
         except HeliographError:
             context.pool.suspect(bookie)
             failed[bookie] = None

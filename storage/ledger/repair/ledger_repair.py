@@ -33,6 +33,7 @@ from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
+from storage.ledger.bookies.bookie_port import COPIES_AT_ONCE, add_copies
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.repair.lost_bookies import Repair, repairs, with_copy
@@ -43,8 +44,6 @@ READ_BYTES = 1 << 20
 _STUCK_MAX = 8
 """Fragments of a ledger of which something cannot be read: with so many of them the bookies are in trouble."""
 _SPARES_MAX = 10_000
-_AT_ONCE = 64
-"""Runs that are on their way to one bookie: each waits for its fsync, which many share."""
 
 
 class LedgerRepair:
@@ -169,8 +168,8 @@ class LedgerRepair:
                 raise NotEnoughBookies(
                     f"ledger {metadata.ledger}: nobody has the entries from {at} on: {error}"
                 ) from error
-            for start in range(0, len(runs), _AT_ONCE):
-                await self._store(metadata.ledger, runs[start : start + _AT_ONCE], spare, lac)
+            for start in range(0, len(runs), COPIES_AT_ONCE):
+                await self._store(metadata.ledger, runs[start : start + COPIES_AT_ONCE], spare, lac)
             at = runs[-1][0] + runs[-1][1].count
 
     async def _store(self, ledger: int, runs: Sequence[tuple[int, Run]], spare: str, lac: int) -> None:
@@ -178,16 +177,8 @@ class LedgerRepair:
         for _, run in runs:
             await self._throttle.take(run.size_bytes)
         try:
-            client = self._context.pool.client(spare)
-            for failed in await asyncio.gather(
-                *(
-                    client.add_recovery(ledger, first, run.count, encode_block(run, ledger, first), lac)
-                    for first, run in runs
-                ),
-                return_exceptions=True,
-            ):
-                if failed is not None:
-                    raise failed
+            blocks = [(first, run.count, encode_block(run, ledger, first)) for first, run in runs]
+            await add_copies(self._context.pool.client(spare), ledger, blocks, lac)
         except HeliographError as error:
             if not isinstance(error, NoSuchLedger):
                 self._context.pool.suspect(spare)
