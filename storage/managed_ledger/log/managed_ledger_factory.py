@@ -30,7 +30,7 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.runtime.throttle import Throttle
+from heliograph.runtime.throttle import Throttle, pause
 from local_meta import keys
 from storage.ledger.bookies.bookie_pool import BookiePool
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
@@ -428,8 +428,14 @@ class ManagedLedgerFactory:
         pool = self.context.pool
         lives, self._lives = self._lives, dict(pool.floors)
         if pool.all_draining() or lives != self._lives:
-            for ledger in self.opened:
-                ledger.leave_bookies()
+            self.context.tasks.spawn(self._leave_bookies())
+
+    async def _leave_bookies(self) -> None:
+        """In slices, as `_swept`."""
+        for looked_at, ledger in enumerate(self.opened, 1):
+            ledger.leave_bookies()
+            if looked_at % _SWEPT_A_SLICE == 0:
+                await pause()
 
     def _swept(self) -> None:
         """In slices: to look at very many topics takes a while, and to close their ledgers writes metadata."""
