@@ -3,17 +3,22 @@
 Is: the decisions of auto-recovery, as plain values. Isn't: I/O, the copy, or who decides.
 Invariants: only a fragment that can grow no more is copied: of a ledger that is not closed the last one belongs to its
 live writer, or to its recovery; everything in an earlier one is confirmed. A copy is recorded only in the fragment that
-it was made of.
+it was made of; one that lacks entries splits it, so that the lost bookie stays named for these alone.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
+
+FRAGMENTS_MAX = 256
+"""A ledger is split around what cannot be read into so many fragments at the most: beyond, the shortest stretches that
+can be read wait for their copy with what lies around them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +131,54 @@ def waits_for_its_writer(metadata: LedgerMetadata, lost: Collection[str]) -> boo
     return metadata.state != LedgerState.CLOSED and any(b in lost for b in metadata.fragments[-1][1])
 
 
-def with_copy(metadata: LedgerMetadata, repair: Repair, lost: str, spare: str) -> LedgerMetadata | None:
-    """The metadata with `spare`, which holds every entry of `repair`, in the place of `lost`; None where that fragment
-    is another one by now.
+def with_copy(
+    metadata: LedgerMetadata, repair: Repair, lost: str, spare: str, unread: Sequence[tuple[int, int]] = ()
+) -> LedgerMetadata | None:
+    """The metadata with `spare`, which holds every entry of `repair` but those of `unread`, in the place of `lost`,
+    which stays named for these; None where that fragment is another one by now.
+
+    unread: [first, last] of each, ascending and apart.
     """
     for current in repairs(metadata, (lost,)):
         if (current.first, current.last) == (repair.first, repair.last) and spare not in current.ensemble:
             ensemble = tuple(spare if b == lost else b for b in current.ensemble)
-            return replace(
-                metadata, fragments=tuple((f, ensemble if f == repair.first else e) for f, e in metadata.fragments)
-            )
+            fragments: list[tuple[int, tuple[str, ...]]] = []
+            for first, before in metadata.fragments:
+                pieces = [(first, False)]
+                if first == repair.first:
+                    pieces = _pieces(repair, unread, FRAGMENTS_MAX - len(metadata.fragments) + 1)
+                for at, copied in pieces:
+                    places = ensemble if copied else before
+                    # where nobody adds any more, those that have become one are one again
+                    if metadata.state != LedgerState.CLOSED or not fragments or fragments[-1][1] != places:
+                        fragments.append((at, places))
+            return replace(metadata, fragments=tuple(fragments))
     return None
+
+
+def _pieces(repair: Repair, unread: Sequence[tuple[int, int]], pieces_max: int) -> list[tuple[int, bool]]:
+    """(first entry, whether it was copied) of each piece that the repair falls into, in turn; of more than `pieces_max`
+    the longest that were copied.
+    """
+    copied: list[tuple[int, int]] = []
+    at = repair.first
+    for first, last in [*unread, (repair.last + 1, repair.last + 1)]:
+        if at < first:
+            copied.append((at, first - 1))
+        at = last + 1
+    if unread and len(copied) + len(unread) > pieces_max:
+        longest = sorted(copied, key=lambda part: part[0] - part[1])[: max(0, (pieces_max - 1) // 2)]
+        copied = sorted(longest)
+    pieces: list[tuple[int, bool]] = []
+    at = repair.first
+    for first, last in copied:
+        if at < first:
+            pieces.append((at, False))
+        pieces.append((first, True))
+        at = last + 1
+    if at <= repair.last:
+        pieces.append((at, False))
+    return pieces
 
 
 def is_surplus(metadata: LedgerMetadata, bookie: str) -> bool:

@@ -1,22 +1,39 @@
-"""Holdings: what the bookies of a ledger say that they hold of it, against what they should.
+"""Holdings: what the bookies of a ledger say that they hold of it, against what they should; and how far what cannot be
+read of any of them reaches.
 
 Is: the questions to the bookies, and the arithmetic of ranges. Isn't: a mark, a repair, or the choice of ledgers.
 Invariants: only confirmed entries are asked for: of a closed ledger all, of an open one what lies in fragments that
 can't grow any more, and what a bookie knows to be at or below LAC. Who does not answer, or can't, lacks nothing that is
-known. An entry that nobody holds is not one to be copied.
+known. An entry that nobody holds is not one to be copied. What a bookie that may come soon could have is not called
+unreadable.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from heliograph.model.errors import HeliographError, NoSuchLedger
+from heliograph.model.errors import (
+    BookieUnavailable,
+    CorruptData,
+    DiskFailed,
+    HeliographError,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.repair.lost_bookies import Repair
+
+UNREAD = (BookieUnavailable, CorruptData, DiskFailed, NoSuchEntry, NoSuchLedger)
+"""What a read raises of which no copy could be had."""
+_STEPS = 16
+"""Behind unreadable entries the next look is a sixteenth of them further: so far reaches what may be missed."""
+_LOOKING_S_MAX = 30.0
+"""A bookie that says no sooner than after a time-out is asked no longer than so: it may be well later."""
 
 Ranges = Sequence[tuple[int, int]]
 """[first, last] of each, ascending and disjoint."""
@@ -98,6 +115,54 @@ async def _look_at(
         found.lacking += [Repair(begin, end, tuple(ensemble), (bookie,)) for begin, end in without(missing, nowhere)]
     if len(told) == len(ensemble):
         found.nowhere += without([(first, last)], somewhere)
+
+
+async def unreadable_through(
+    context: LedgerContext, metadata: LedgerMetadata, at: int, last: int, gone: Collection[str], error: HeliographError
+) -> int:
+    """The last of the entries from `at` on, which raised `error`, that cannot be read of any copy: at most `last`,
+    which lies in the same fragment, and the end of the stripe. A readable stretch counts with them where there are over
+    sixteen times as many before it.
+
+    gone: bookies that are not waited for. Raises BookieUnavailable where another one does not answer.
+    """
+    pool, last = context.pool, min(last, metadata.striping.last(at))
+    later = BookieUnavailable(f"ledger {metadata.ledger}: the entries from {at} on cannot be read now: {error}")
+
+    async def held(bookie: str) -> Ranges:
+        try:
+            ranges = await pool.client(bookie).held(metadata.ledger, at, last)
+        except NoSuchLedger:
+            return []
+        except HeliographError as refusal:
+            if bookie in gone or (isinstance(refusal, BookieUnavailable) and refusal.forgotten):
+                return []
+            raise later from refusal
+        return [(at, last)] if ranges is None else ranges
+
+    told = await asyncio.gather(*map(held, metadata.write_set(at)))
+    first, end = next(iter(union(entry for ranges in told for entry in ranges)), (last + 1, last))
+    if first > at:
+        return first - 1
+    until = asyncio.get_running_loop().time() + _LOOKING_S_MAX
+    bad, good, reached = at, end + 1, False
+    while good - bad > 1:  # a block that is bad is so from its first entry to its last
+        if asyncio.get_running_loop().time() > until:
+            raise later
+        look = (bad + good) // 2 if reached else min(bad + 1 + (bad - at) // _STEPS, good - 1)
+        if await _reads(context, metadata, look):
+            good, reached = look, True
+        else:
+            bad = look
+    return bad
+
+
+async def _reads(context: LedgerContext, metadata: LedgerMetadata, entry: int) -> bool:
+    try:
+        await read_entries(context, metadata, entry, entry, 1)
+    except UNREAD:
+        return False
+    return True
 
 
 def expected(metadata: LedgerMetadata, first: int, last: int, place: int) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ import pytest
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from storage.ledger.repair.lost_bookies import (
+    FRAGMENTS_MAX,
     AutoRecoverySettings,
     LostBookies,
     Repair,
@@ -73,6 +74,40 @@ def test_a_copy_takes_the_place_of_the_lost_one_in_its_own_fragment_only() -> No
     assert with_copy(copied, repair, "a", "e") is None, "it is recorded already"
     assert with_copy(OPEN, repair, "a", "b") is None
     assert with_copy(OPEN.with_fragment(0, ("a", "b")), repair, "a", "e") is None, "that fragment can grow again"
+
+
+def test_a_copy_that_lacks_entries_leaves_the_lost_one_named_for_these() -> None:
+    repair = repairs(OPEN, ["a"])[1]
+    copied = with_copy(OPEN, repair, "a", "e", [(10, 11), (15, 15)])
+    assert copied is not None and copied.fragments[1:] == (
+        (10, ("a", "c")),
+        (12, ("e", "c")),
+        (15, ("a", "c")),
+        (16, ("e", "c")),
+        (20, ("c", "d")),
+    )
+    (first, _, _, last) = [(one.first, one.last) for one in repairs(copied, ["a", "e"])][1:]
+    assert (first, last) == ((10, 11), (16, 19))
+    assert with_copy(OPEN, repair, "a", "e", [(10, 19)]) == OPEN
+
+
+def test_pieces_that_have_the_same_places_again_are_one() -> None:
+    split = replace(CLOSED, fragments=((0, ("e", "b")), (3, ("a", "b")), (5, ("e", "b")), (10, ("c", "d"))))
+    joined = with_copy(split, repairs(split, ["a"])[0], "a", "e")
+    assert joined is not None and joined.fragments == ((0, ("e", "b")), (10, ("c", "d")))
+
+
+def test_a_ledger_is_split_into_so_many_fragments_at_the_most() -> None:
+    long = LedgerMetadata(7, 2, 2, ((0, ("a", "b")), (5000, ("c", "d"))), LedgerState.CLOSED, 5999)
+    repair = repairs(long, ["a"])[0]
+    gaps = [(at, at) for at in range(0, 4990, 9 + 1)]
+    copied = with_copy(long, repair, "a", "e", [*gaps[:100], *gaps[110:]])  # one stretch is longer than the others
+    assert copied is not None and FRAGMENTS_MAX - 3 < len(copied.fragments) <= FRAGMENTS_MAX
+    assert (991, ("e", "b")) in copied.fragments
+    full = with_copy(long, repair, "a", "e")
+    assert full is not None and len(full.fragments) == 2
+    many = replace(long, fragments=tuple((at, (f"x{at}", "b")) for at in range(0, 5000, 10)))
+    assert with_copy(many, repairs(many, ["x0"])[0], "x0", "e", [(3, 3)]) == many, "it has too many already"
 
 
 def test_surplus_is_what_a_closed_ledger_does_not_name() -> None:
