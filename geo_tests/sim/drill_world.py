@@ -27,7 +27,7 @@ from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnav
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_gates import Gate
 from region_node.dr.operations.drill import Drill, shadow_of
-from region_node.dr.operations.operation import DRILL, Operation
+from region_node.dr.operations.operation import DRILL, Operation, StepAges
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.report_signing import Signer, check
 from region_node.faces.admin.calls.admin_context import Admin
@@ -114,6 +114,7 @@ class DrillWorld(PassiveWorld):
     pauses_s = (0.0, 0.3)
 
     async def _start(self) -> None:
+        self._ages: dict[str, StepAges] = {}
         await super()._start()
         self.sim.machine(_DRILLER)
         self._begun = 0
@@ -151,7 +152,14 @@ class DrillWorld(PassiveWorld):
         async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
             return cast(dict[str, Any], await self.on(region, lambda admin: counts_here(admin, namespace, what, given)))
 
-        conductor = Conductor(store, view, facts_of=facts_of, counts_of=counts_of, wall_ms=machine.clock.wall_ms)
+        conductor = Conductor(
+            store,
+            view,
+            facts_of=facts_of,
+            counts_of=counts_of,
+            wall_ms=machine.clock.wall_ms,
+            ages=self._ages.setdefault(host, StepAges(machine.clock.monotonic)),
+        )
         if host == _DRILLER:
             conductor.switching = _Watched(store, machine.clock.wall_ms)
         conductor.drill = Drill(
@@ -263,6 +271,7 @@ def _admin(broker: BrokerRole) -> Admin:
         view=broker.view,
         config=ConfigAdmin(broker.config, broker.deferred),
         clock=broker.runtime.clock,
+        step_ages=StepAges(broker.runtime.clock.monotonic),
         audit=broker.audit,
         version="sim",
         config_status=broker.config.status,

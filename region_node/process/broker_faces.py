@@ -227,6 +227,7 @@ class BrokerFaces:
             return
         from global_config.admin import ConfigAdmin
         from region_node.dr.operations.drill_schedule import DrillSchedule
+        from region_node.dr.operations.operation import StepAges
         from region_node.dr.operations.report_signing import Signer
         from region_node.faces.admin.calls.admin_context import Admin
         from region_node.faces.admin.calls.ends_elsewhere import end_elsewhere
@@ -249,6 +250,7 @@ class BrokerFaces:
             view=broker.view,
             config=ConfigAdmin(broker.config, broker.deferred, broker.runtime.rng, broker.runtime.clock),
             clock=broker.runtime.clock,
+            step_ages=StepAges(broker.runtime.clock.monotonic),
             audit=broker.audit,
             version=__version__,
             config_status=broker.config.status,

@@ -22,7 +22,9 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.manager.link_manager import LinkManager
 
 _CLOCKS_S = 1.0
-"""What the clocks of two regions, or of two who conduct one operation, may differ."""
+"""What an age that a region's broker has told may be wrong by: it is as old as the answer, and counts from when another
+broker of that region may have stamped it.
+"""
 _READ_ENTRIES, _READ_BYTES = 2048, 4 << 20
 
 Span = tuple[Origin, Position, Position]
@@ -142,7 +144,8 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 def newer(lag: Mapping[str, Any], since_s: float) -> bool:
     """Whether all that is on its way, as `not_in` says, was published within the last `since_s`. (Where producers go
-    on publishing, there is always something.)
+    on publishing, there is always something.) since_s: by a monotonic clock; the age is by the wall clocks of the
+    region that published it, so that no clock is compared with another region's.
     """
     age_s: float = lag["age_s"]
     return age_s + _CLOCKS_S < since_s

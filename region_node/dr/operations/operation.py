@@ -1,7 +1,7 @@
 """Operation: one switchover, failover, or rejoin of a namespace, as the global configuration keeps it.
 
-Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step
-(`region_node.dr.operations.operation_steps`).
+Is: what was asked, which step is next, what each step said, the numbers of the report; and for how long one process has
+seen its step. Isn't: the work of a step (`region_node.dr.operations.operation_steps`).
 Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every
 step may be done again.
 Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08}
@@ -12,6 +12,7 @@ over: JSON, at most 500 topics each; kept until the region that was lost is the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +51,8 @@ MEANING = {
 RUNNING, DONE, CANCELLED = "running", "done", "cancelled"
 KEPT = 50
 REPORTS_KEPT = 100
+_SEEN_MAX = 1000
+"""Operations whose steps one process remembers; of one that it has forgotten a step begins when it is seen again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,27 @@ class Operation(_Value):
             ended_ms=now_ms,
             steps=(*self.steps, ["open", now_ms, f"{self.target} was not seen to open"]),
         )
+
+
+class StepAges:
+    """For how long each operation is at its step, as far as this process has seen it. Its monotonic clock alone counts:
+    no clock of another machine, and no jump of its own, makes it longer than it was. Of a step that was begun
+    elsewhere, or before a restart, it is less.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._seen: dict[str, tuple[tuple[int, int, str], float]] = {}
+        """Namespace -> (operation, when it was begun, step), and since when."""
+
+    def age_s(self, op: Operation) -> float:
+        now, step = self._monotonic(), (op.id, op.begun_ms, op.step)
+        before, since = self._seen.pop(op.namespace, (step, now))
+        since = since if before == step else now
+        self._seen[op.namespace] = step, since
+        if len(self._seen) > _SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
+        return now - since
 
 
 def with_report(op: Operation, **report: Any) -> Operation:

@@ -35,6 +35,7 @@ from region_node.dr.operations.operation import (
     STEPS,
     SWITCHOVER,
     Operation,
+    StepAges,
     boundaries_prefix,
     boundary_prefix,
     history_prefix,
@@ -84,8 +85,11 @@ class Conductor:
         facts_of: Callable[[str, str], Awaitable[dict[str, Any]]],
         counts_of: Callable[[str, str, str, Mapping[str, Any]], Awaitable[dict[str, Any]]],
         wall_ms: Callable[[], int],
+        ages: StepAges,
     ) -> None:
+        """ages: of this process, and not of one conductor: each is there for a single request."""
         self._store, self._view, self._facts, self._counts, self._wall_ms = store, view, facts_of, counts_of, wall_ms
+        self._ages = ages
         self.switching = Switching(store, wall_ms)
         self.drill: Drill | None = None
         """Set where drills can be made."""
@@ -325,6 +329,7 @@ class Conductor:
         return op.passed(text, self._wall_ms(), closed_ms=began, closing_ms=record.since_ms, epoch_before=epoch_before)
 
     async def _deliver(self, op: Operation) -> Operation:
+        since_s = self._ages.age_s(op)
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
         left = [namespace_facts.not_in(source, op.target)]
         if op.kind == REJOIN:
@@ -332,7 +337,7 @@ class Conductor:
         for lag, other in zip(left, (target, source), strict=False):
             if trouble := self._trouble(lag, other):
                 return op.waits(trouble)
-            if lag["entries"] and not (op.kind == REJOIN and namespace_facts.newer(lag, self._since_s(op))):
+            if lag["entries"] and not (op.kind == REJOIN and namespace_facts.newer(lag, since_s)):
                 return op.waits(f"{lag['messages']} messages of {lag['topics']} topics are on their way")
         behind = " but what has come since they were counted" if any(lag["entries"] for lag in left) else ""
         return op.passed(
@@ -343,8 +348,9 @@ class Conductor:
         )
 
     async def _subscriptions(self, op: Operation) -> Operation:
+        since_s = self._ages.age_s(op)
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
-        if left := namespace_facts.out_of_step(source, target, op.source, op.target, self._since_s(op)):
+        if left := namespace_facts.out_of_step(source, target, op.source, op.target, since_s):
             return op.waits(f"not in step yet: {_some(left)}")
         count = sum(len(topic["subscriptions"]) for topic in source["topics"].values())
         return op.passed(f"{count} replicated subscriptions are in step", self._wall_ms(), subscriptions=count)
@@ -518,11 +524,6 @@ class Conductor:
         """Raises NotAllowed where the namespace has left the region that it is moved to."""
         if op.target not in self.regions(op.namespace):
             raise NotAllowed(f"{op.namespace} is not in {op.target} any more: put it back, or cancel this")
-
-    def _since_s(self, op: Operation) -> float:
-        """For how long the present step has been under way."""
-        began_ms: int = op.steps[-1][1]
-        return (self._wall_ms() - began_ms) / 1000
 
     async def _silent(self, op: Operation) -> str:
         """Who may not have heard of the leadership; "": nobody, or it was said that they may go on."""

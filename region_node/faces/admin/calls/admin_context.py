@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from region_node.dr.canary import Canary
     from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
     from region_node.dr.leadership.write_leases import WriteLeases
+    from region_node.dr.operations.operation import StepAges
     from region_node.dr.operations.report_signing import Signer
     from region_node.dr.slo_monitor import Promises
     from region_node.faces.admin.calls.entry_locations import BookiePlaces
@@ -130,6 +131,7 @@ class Admin:
     view: ConfigView
     config: ConfigAdmin
     clock: Clock
+    step_ages: StepAges
     audit: AuditLog
     version: str
     config_status: Callable[[], Awaitable[Mapping[str, Any]]]

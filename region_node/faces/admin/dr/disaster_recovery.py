@@ -442,7 +442,14 @@ def conductor_for(
 
     leases = leases_of(admin)
     ask = ask or facts_of(admin, request)
-    conductor = Conductor(leases.store, admin.view, facts_of=ask, counts_of=counts_of, wall_ms=admin.clock.wall_ms)
+    conductor = Conductor(
+        leases.store,
+        admin.view,
+        facts_of=ask,
+        counts_of=counts_of,
+        wall_ms=admin.clock.wall_ms,
+        ages=admin.step_ages,
+    )
     shadows = RegionShadows(
         admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given)
     )

@@ -89,7 +89,14 @@ def _conductor(admin: Admin) -> Conductor:
     async def nobody(*_: Any) -> dict[str, Any]:
         raise NotAllowed("other regions are not asked here")
 
-    return Conductor(leases_of(admin).store, admin.view, facts_of=nobody, counts_of=nobody, wall_ms=admin.clock.wall_ms)
+    return Conductor(
+        leases_of(admin).store,
+        admin.view,
+        facts_of=nobody,
+        counts_of=nobody,
+        wall_ms=admin.clock.wall_ms,
+        ages=admin.step_ages,
+    )
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"

@@ -353,6 +353,29 @@ def test_a_rejoin_ends_though_producers_go_on() -> None:
     run_alone(main())
 
 
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_wrong_ends_no_rejoin_before_its_messages_are_there_and_keeps_none_from_its_end(
+    ahead_ms: int,
+) -> None:
+    """The next step is asked for at a broker whose clock is an hour ahead, or behind."""
+
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        world.topic("eu")["links"]["us"] |= {"entries": 3, "messages": 3, "age_s": 4.0}
+        await world.conductor.begin("rejoin", NS, "us", "op")
+        while (await world.conductor.advance(NS)).step != "deliver":
+            pass
+        world.ahead_ms, world.conductor = ahead_ms, world.make()
+        op = await world.conductor.advance(NS)
+        assert op.step == "deliver" and "on their way" in op.waiting
+        world.later_ms += 5_500
+        op = await world.conductor.advance(NS)
+        assert op.step == "verify" and "has come since" in op.steps[-1][2]
+
+    run_alone(main())
+
+
 def test_where_another_region_took_over_since_a_rejoin_says_so() -> None:
     async def main() -> None:
         world = World()

@@ -11,7 +11,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from region_node.dr.operations.drill import Drill
-from region_node.dr.operations.operation import Operation
+from region_node.dr.operations.operation import Operation, StepAges
 from region_node.dr.operations.operation_steps import Conductor
 
 NS, TOPIC = "t/n", "persistent://t/n/x"
@@ -98,6 +98,9 @@ class World:
         self.down: set[str] = set()
         self.later_ms = 0
         """For how long somebody waited."""
+        self.ahead_ms = 0
+        """By how much the clock of who asks for the next steps is ahead of that of who asked for the others."""
+        self.ages = StepAges(lambda: self.later_ms / 1000)
         self.facts: dict[str, dict[str, Any]] = {
             region: {
                 "region": region,
@@ -134,7 +137,8 @@ class World:
             View(),
             facts_of=self._facts,
             counts_of=self._counts,
-            wall_ms=lambda: 1_000 + self.store.machine.index + self.later_ms,
+            wall_ms=lambda: 1_000 + self.store.machine.index + self.later_ms + self.ahead_ms,
+            ages=self.ages,
         )
         made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
         return made

@@ -54,6 +54,7 @@ class Survivor:
             region_patience_s=PATIENCE_S,
             view=view,
             clock=SimpleNamespace(wall_ms=lambda: 7),
+            step_ages=None,
             leases=SimpleNamespace(core=self.writing, store=self.store, settings=SimpleNamespace(ttl_ms=6000)),
             namespace=lambda _: NS,
             policies=lambda _: NamespacePolicies(regions=REGIONS),
