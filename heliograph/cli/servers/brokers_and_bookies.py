@@ -39,7 +39,7 @@ def brokers_list(rest: Rest, output: Output) -> None:
 
 @Call("GET", "/admin/v2/brokers/health", said="{answer}")
 def brokers_health() -> None:
-    """Say ok where this broker is well."""
+    """Say ok where this broker stores a message and reads it back."""
 
 
 def brokers_topics(rest: Rest, output: Output) -> None:

@@ -73,7 +73,21 @@ def owned_bundles(admin: Admin) -> list[str]:
 
 
 async def health(admin: Admin, request: web.Request) -> Any:
-    """Well: this broker is registered, which takes the local metadata and a live lease."""
+    """Well: a message is stored with its ack quorum and read back, as Pulsar's check does. It is the canary's verdict,
+    which `/heliograph/v1/health` says too.
+    """
+    if admin.canary is not None and not (await admin.canary.once()).good:
+        raise MetadataUnavailable(
+            "this broker does not store a message and read it back at this moment: `canary` of GET /heliograph/v1/dr "
+            "says why"
+        )
+    return web.Response(text="ok")
+
+
+async def ready(admin: Admin, request: web.Request) -> Any:
+    """Ready: this broker is registered, as far as it knows. It may be asked often, by who sends it clients: it stays so
+    while the region's metadata is away, as what is loaded is served on.
+    """
     if not any(record.broker == admin.ownership.record.broker for record in admin.ownership.brokers()):
         raise MetadataUnavailable("this broker is not registered in the region's metadata at this moment")
     return web.Response(text="ok")
@@ -267,7 +281,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/heliograph/v1/brokers/secret", CallAccess.SUPER, rotate_secret),
     Route("GET", "/admin/v2/brokers", CallAccess.SUPER, list_active),
     Route("GET", "/admin/v2/brokers/health", CallAccess.PUBLIC, health),
-    Route("GET", "/admin/v2/brokers/ready", CallAccess.PUBLIC, health),
+    Route("GET", "/admin/v2/brokers/ready", CallAccess.PUBLIC, ready),
     Route("GET", "/admin/v2/brokers/version", CallAccess.ANY, version),
     Route("GET", "/admin/v2/brokers/leaderBroker", CallAccess.SUPER, leader),
     Route("GET", "/admin/v2/brokers/internal-configuration", CallAccess.SUPER, internal_configuration),
@@ -280,7 +294,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/v2/broker-stats/mbeans", CallAccess.SUPER, metrics_as_json),
     Route("GET", "/admin/v2/broker-stats/bookieops", CallAccess.SUPER, bookie_operations),
     Route("GET", "/admin/v2/broker-stats/allocator-stats/{name}", CallAccess.SUPER, allocator),
-    Route("GET", "/status.html", CallAccess.PUBLIC, health),
+    Route("GET", "/status.html", CallAccess.PUBLIC, ready),
     Route("GET", "/metrics", CallAccess.METRICS, scrape),
     Route("GET", "/metrics/", CallAccess.METRICS, scrape),
 )

@@ -119,7 +119,7 @@ async def _answers(admin: Admin, topic: Topic, origin: Origin) -> str | None:
         admin.urls.check(info.admin_url, ("http", "https"))
     except NotAllowed:
         return None  # an address that nothing here may call: no link goes there either
-    url = f"{info.admin_url.rstrip('/')}/admin/v2/brokers/health"
+    url = f"{info.admin_url.rstrip('/')}/admin/v2/brokers/ready"
     try:
         async with ClientSession(timeout=_ASK) as session, session.get(url) as answer:
             return f"region {name} answers at {info.admin_url} ({answer.status})"
