@@ -149,6 +149,34 @@ async def _own(log: ReplicatedLog, origin: Origin, at: Position) -> Found:
     return Found(LookupStatus.UNKNOWN, None, following)
 
 
+async def came_back(log: ReplicatedLog, ledger: int, first: int, last: int) -> list[tuple[int, int]]:
+    """[first, last] of the entries `first` to `last` of `ledger` that were published to the topic before its region's
+    metadata went back, and lie here under the same coordinates: other regions have brought them. Ascending and apart.
+    Raises what storage raises.
+    """
+    state, found = log.state, set[int]()
+    after, through, begin = (ledger, first - 1), (ledger, last), log.ledger.first_position()
+    for origin in state.vector:
+        reached = min(through, state.vector.prefix(origin))
+        if origin == state.origin or not state.is_own(origin) or reached <= after:
+            continue
+        end = state.local_end(origin)
+        low = max(state.positions.around(origin, (ledger, first))[0], (end[0], end[1] + 1))
+        late = state.late.between(origin, after, through)
+        for at_least, at_most, in_order in [(low, log.ledger.last_confirmed, True), *((*part, False) for part in late)]:
+            async for number, start, run in _runs(log, max(at_least, begin), at_most):
+                if run.origin != origin or _hidden(run):
+                    continue
+                low_index, high_index, highest = entries_until(state, number, start, run, origin, after, through)
+                found.update(run.coordinate(index)[1] for index in range(low_index, high_index))
+                if in_order and highest >= reached:
+                    break
+    ranges: list[tuple[int, int]] = []
+    for entry in sorted(found):
+        ranges.append((ranges.pop()[0] if ranges and ranges[-1][1] == entry - 1 else entry, entry))
+    return ranges
+
+
 async def coordinate_of(log: ReplicatedLog, position: Position) -> Published:
     """Where the entry at the local `position` was first published. Raises what storage raises."""
     ledger = log.ledger

@@ -1,8 +1,9 @@
 """The command `unknown-ledgers`: what lies on bookies and is in no topic, because it was published after the backup
 that was restored.
 
-Is: options, and what a person sees. Isn't: the reading (`storage.ledger.reading.unknown_ledgers`), or the publishing
-(`region_node.commands.storage.raw_producer`).
+Is: options, what is published of it, and what a person sees. Isn't: the reading
+(`storage.ledger.reading.unknown_ledgers`), or the publishing (`region_node.commands.storage.raw_producer`).
+Invariants: what the topic has under the same coordinate, as other regions have brought it back, is not published again.
 Source: docs/operating.md, "Backup and restore".
 """
 
@@ -26,13 +27,17 @@ from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOp
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from ssl import SSLContext
 
     from heliograph.kv.metadata_store import MetadataStore
     from heliograph.wire.run import Run
+    from region_node.commands.storage.raw_producer import RawProducer
     from storage.ledger.bookies.bookie_client import BookieClient
     from storage.ledger.reading.unknown_ledgers import Unknown
+
+_ASKED = 1000
+"""Entries of one question for what the topic has; no run has more."""
 
 
 def register(app: typer.Typer) -> None:
@@ -52,9 +57,7 @@ def unknown_ledgers(
     ] = "",
     after: Annotated[
         int,
-        typer.Option(
-            help="Publish only what lies behind this entry: other regions have brought back what is before.", min=-1
-        ),
+        typer.Option(help="Publish only what lies behind this entry.", min=-1),
     ] = -1,
     service: Annotated[
         str,
@@ -64,7 +67,8 @@ def unknown_ledgers(
     cert: CertOption = "",
     key: KeyOption = "",
 ) -> None:
-    """List what lies on bookies and is in no topic since a restore; publish one such ledger again.
+    """List what lies on bookies and is in no topic since a restore; publish one such ledger again, but for what other
+    regions have brought back.
 
     Which topic it belonged to only the lost metadata knew: producers, times, and counts help to tell.
     """
@@ -81,7 +85,7 @@ def unknown_ledgers(
         address, service = f"{HOST}:{where.metadata.ports['meta']}", service or f"pulsar://{HOST}:{where.service_port}"
     if publish_to and not service:
         raise ConfigError("--publish-to wants the address of a broker, with --service pulsar://HOST:PORT")
-    found = asyncio.run(_run(address, tls, ledger, publish_to, service, after))
+    found, there = asyncio.run(_run(address, tls, ledger, publish_to, service, after))
     if output.json:
         output.show([{**asdict(one), "producers": sorted(one.producers)} for one in found])
     else:
@@ -89,12 +93,14 @@ def unknown_ledgers(
     if publish_to:
         one = found[0]
         what = f"{one.entries - one.replicated_entries} entries" if after < 0 else f"what lies behind entry {after}"
-        typer.echo(f"published to {publish_to}: {what} of ledger {one.ledger}", err=output.json)
+        but = f", but {there} that the topic has already" if there else ""
+        typer.echo(f"published to {publish_to}: {what} of ledger {one.ledger}{but}", err=output.json)
 
 
 async def _run(
     address: str, tls: SSLContext | None, wanted: int | None, topic: str, service: str, after: int
-) -> list[Unknown]:
+) -> tuple[list[Unknown], int]:
+    """What there is; and how many entries were not published, as the topic has them."""
     from storage.ledger.reading.unknown_ledgers import Unknown, read_unknown
     from storage.ledger.reading.unknown_ledgers import unknown_ledgers as find
 
@@ -106,41 +112,84 @@ async def _run(
                 "that it does not know"
             )
         found: list[Unknown] = []
+        there = 0
         for ledger, names in held.items():
             if wanted is None or ledger == wanted:
                 one = Unknown(ledger, names)
                 runs = read_unknown(ledger, [bookies[name] for name in names], one)
                 if topic:
-                    await _publish(runs, ledger, topic, service, after)
+                    there = await _publish(runs, ledger, topic, service, after, await _asks(meta, topic, ledger))
                 else:
                     async for _ in runs:
                         pass
                 found.append(one)
-        return found
+        return found, there
 
 
-async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str, service: str, after: int) -> None:
-    """What was first published in another region comes from there, and what no consumer ever saw is left out; so is
-    what lies up to entry `after`.
+async def _asks(meta: MetadataStore, topic: str, ledger: int) -> Callable[[int, int], Awaitable[list[tuple[int, int]]]]:
+    """Asks a broker which entries from one to another the topic has under their coordinates. Raises ConfigError."""
+    from heliograph.cli.rest import OWN_TOPIC, Rest, path_of
+    from heliograph.kv.metadata_store import rows_under
+    from local_meta import keys
+    from region_node.placement.ownership.broker_records import BrokerRecord
+
+    brokers = [BrokerRecord.decode(keys.id_of(key), value) for key, value, _ in await rows_under(meta, keys.BROKERS)]
+    url = next((broker.admin_url for broker in brokers if broker.admin_url), "")
+    if not url:
+        raise ConfigError("no broker with an admin port is registered: start one, it is asked what the topic has")
+    rest, path = Rest(url), path_of(f"{OWN_TOPIC}/back/{{ledger}}", topic=topic, ledger=ledger)
+
+    async def ask(first: int, last: int) -> list[tuple[int, int]]:
+        answer = await asyncio.to_thread(rest.get, path, first=first, last=last)
+        return [(low, high) for low, high in answer["here"]]
+
+    return ask
+
+
+async def _publish(
+    runs: AsyncIterator[tuple[int, Run]],
+    ledger: int,
+    topic: str,
+    service: str,
+    after: int,
+    ask: Callable[[int, int], Awaitable[list[tuple[int, int]]]],
+) -> int:
+    """Returns how many entries the topic has: these are left out. What was first published in another region comes from
+    there, and what no consumer ever saw is left out, too; so is what lies up to entry `after`.
     """
-    from heliograph.wire.run import FLAG_KAFKA
     from region_node.commands.storage.raw_producer import open_producer
+    from storage.ledger.repair.replica_holdings import without
 
+    there, asked = 0, -1
+    here: list[tuple[int, int]] = []
     producer = await open_producer(service, topic, f"restored-ledger-{ledger}")
     try:
         async for first, run in runs:
-            if run.origin is not None or first + run.count - 1 <= after:
+            last = first + run.count - 1
+            if run.origin is not None or last <= after:
                 continue
-            if first <= after:
-                run, first = run.cut(after + 1 - first, run.count), after + 1
-            for index in range(run.count) if run.flags is not None else (-1,):
-                if index < 0:
-                    await producer.publish(first, run)
-                elif run.flags is not None and not run.flags[index] & ~FLAG_KAFKA:
-                    await producer.publish(first + index, run.cut(index, index + 1))
+            if last > asked:
+                asked = max(last, first + _ASKED - 1)
+                here = await ask(first, asked)
+            wanted = [(max(first, after + 1), last)]
+            left = without(wanted, here)
+            there += last - wanted[0][0] + 1 - sum(high - low + 1 for low, high in left)
+            for low, high in left:
+                await _publish_run(producer, low, run.cut(low - first, high + 1 - first))
         await producer.finish()
     finally:
         producer.close()
+    return there
+
+
+async def _publish_run(producer: RawProducer, first: int, run: Run) -> None:
+    from heliograph.wire.run import FLAG_KAFKA
+
+    for index in range(run.count) if run.flags is not None else (-1,):
+        if index < 0:
+            await producer.publish(first, run)
+        elif run.flags is not None and not run.flags[index] & ~FLAG_KAFKA:
+            await producer.publish(first + index, run.cut(index, index + 1))
 
 
 @asynccontextmanager

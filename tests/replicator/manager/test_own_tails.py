@@ -24,7 +24,7 @@ from region_node.transactions.participants.transaction_errors import Transaction
 from replicator.audit.audit_scan import Teller
 from replicator.audit.audit_settings import AUDIT_LIMITS
 from replicator.dedup.producer_dedup import Producers
-from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of, vector_at
+from replicator.log.coordinate_lookup import LookupStatus, came_back, coordinate_of, position_of, vector_at
 from replicator.log.replicated_entries import checked_and_addressed, is_passing, passing, received
 from replicator.log.routing_trees import is_skip
 from replicator.log.topic_state import TopicState
@@ -126,6 +126,15 @@ def test_what_was_published_since_the_backup_comes_back_once() -> None:
         assert sorted(seen(us)) == [US + n for n in range(19)]
         assert [body for body in seen(us) if body < US + 16] == whole
         assert us.log.vector.prefix(before) == at and not us.log.vector.missing(before)
+        old, last = at
+        entries = [entry for ledger, entry in coordinates(us, before) if ledger == old]
+        assert len(entries) == 11
+        for low, high in ((0, last + 9), (2, last - 1), (last, last)):
+            told = await came_back(us.log, old, low, high)
+            assert [entry for begin, end in told for entry in range(begin, end + 1)] == [
+                entry for entry in entries if low <= entry <= high
+            ]
+        assert await came_back(us.log, us.log.ledger.last_confirmed[0], 0, 9) == [], "that one it has itself"
         assert (len(seen(eu)), len(seen(ap))) == (counts[0] + 3, counts[1] + 6), "each once"
         assert sorted(set(seen(ap))) == sorted(seen(ap)) == [US + n for n in (*range(9), *range(11, 19))]
         us.publish(2)

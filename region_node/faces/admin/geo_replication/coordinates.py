@@ -17,15 +17,18 @@ from heliograph.model.coordinates import Vector, format_coordinate, parse_coordi
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import subscription_of
 from region_node.topics.topic import Topic
 from replicator.coordinates.skip_reasons import HERE
-from replicator.log.coordinate_lookup import LookupStatus, coordinate_of, position_of
+from replicator.log.coordinate_lookup import LookupStatus, came_back, coordinate_of, position_of
 from replicator.log.region_durability import RegionWaits
 from replicator.log.replicated_log import ReplicatedLog
+
+BACK_MAX = 1000
+"""Entries of one question for what came back."""
 
 
 async def position(admin: Admin, request: web.Request) -> dict[str, Any]:
@@ -41,6 +44,18 @@ async def position(admin: Admin, request: web.Request) -> dict[str, Any]:
         "following": _list(found.following),
         "reason": _name(found.reason),
     }
+
+
+async def back(admin: Admin, request: web.Request) -> dict[str, Any]:
+    """Which entries of a ledger that the region's metadata no longer knows are in the topic under their coordinates."""
+    ledger, first, last = (
+        number(request.match_info.get(name) or request.query.get(name, ""), name)
+        for name in ("ledger", "first", "last")
+    )
+    if not 0 <= last - first < BACK_MAX:
+        raise MalformedRequest(f"first and last must name 1 to {BACK_MAX} entries, not {first} to {last}")
+    log = await admin.log(admin.topic(request))
+    return {"topic": log.topic, "ledger": ledger, "here": await came_back(log, ledger, first, last)}
 
 
 async def coordinate(admin: Admin, request: web.Request) -> dict[str, Any]:
@@ -180,6 +195,7 @@ def _position(text: str) -> Position:
 _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_TOPIC}/positions/{{coordinate}}", CallAccess.CONSUME, position),
+    Route("GET", f"{_TOPIC}/back/{{ledger}}", CallAccess.CONSUME, back),
     Route("GET", f"{_TOPIC}/coordinates/{{position}}", CallAccess.CONSUME, coordinate),
     Route("GET", f"{_TOPIC}/vectors", CallAccess.CONSUME, vectors),
     Route("GET", f"{_TOPIC}/risk", CallAccess.CONSUME, risk),
