@@ -124,7 +124,8 @@ async def unreadable_through(
     which lies in the same fragment, and the end of the stripe. A readable stretch counts with them where there are over
     sixteen times as many before it.
 
-    gone: bookies that are not waited for. Raises BookieUnavailable where another one does not answer.
+    gone: bookies that are not waited for. Raises BookieUnavailable where another one does not answer, or gives the
+    entry when it is asked again.
     """
     pool, last = context.pool, min(last, metadata.striping.last(at))
     later = BookieUnavailable(f"ledger {metadata.ledger}: the entries from {at} on cannot be read now: {error}")
@@ -144,6 +145,8 @@ async def unreadable_through(
     first, end = next(iter(union(entry for ranges in told for entry in ranges)), (last + 1, last))
     if first > at:
         return first - 1
+    if not isinstance(error, CorruptData) and await _reads(context, metadata, at):  # it was late, no more
+        raise later
     until = asyncio.get_running_loop().time() + _LOOKING_S_MAX
     bad, good, reached = at, end + 1, False
     while good - bad > 1:  # a block that is bad is so from its first entry to its last

@@ -223,6 +223,29 @@ def test_who_is_only_away_is_waited_for() -> None:
     run(work)
 
 
+def test_who_does_not_answer_once_splits_nothing() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        metadata = await written(writer)
+        ledger, (lost, left) = metadata.ledger, metadata.fragments[0][1]
+        bookie, late = region.bookies[left], [3]
+        read = bookie.read
+
+        def once(ledger: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+            if first >= 30 and late:
+                late.clear()
+                raise BookieUnavailable("no answer")
+            return read(ledger, first, min(last, first // BLOCK * BLOCK + BLOCK - 1), max_bytes)
+
+        bookie.read = once  # type: ignore[method-assign]
+        await gone(region, writer, lost)
+        repair = LedgerRepair(writer.context, 1 << 30)
+        assert await repaired(writer, repair, ledger, lost) == metadata and not late
+        after = await repaired(writer, repair, ledger, lost)
+        assert len(after.fragments) == 1 and named(after, lost) == []
+
+    run(work)
+
+
 def test_gaps_of_a_bookie_that_is_there_keep_its_other_gaps_from_nothing() -> None:
     async def work(region: Region, writer: Writer) -> None:
         metadata = await written(writer)
