@@ -33,7 +33,12 @@ from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, Ve
 from heliograph.wire.run import TxnId
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
-from region_node.faces.kafka.transactions.transactional_id_expiration import TXN_OFFSETS, IdleIds, producer_key
+from region_node.faces.kafka.transactions.transactional_id_expiration import (
+    TXN_OFFSETS,
+    IdleIds,
+    asked_key,
+    producer_key,
+)
 from region_node.faces.kafka.transactions.transactional_id_rights import TransactionalIdRights
 from region_node.security.authentication.principal import Principal
 from region_node.transactions.coordinators.coordinator import TransactionStatus
@@ -74,29 +79,27 @@ class TransactionRecord:
     txn: TxnId | None = None
     intent: int = OPEN
     version: int = ABSENT
-    asked_with: int = -1
-    """The epoch with which the producer itself asked for this one (KIP-360); -1: somebody began who knew none."""
 
     def encode(self) -> bytes:
         txn = None if self.txn is None else list(self.txn)
-        more = [self.asked_with] if self.asked_with >= 0 else []
-        packed: bytes = msgpack.packb([FORMAT, self.producer, self.epoch, self.timeout_ms, txn, self.intent, *more])
+        packed: bytes = msgpack.packb([FORMAT, self.producer, self.epoch, self.timeout_ms, txn, self.intent])
         return packed
-
-    def answers(self, producer: int, epoch: int) -> bool:
-        """Whether this epoch was given to the producer that asks with `epoch` again, as it did not hear the answer."""
-        return self.producer == producer and 0 <= epoch == self.asked_with == self.epoch - 1
 
     @classmethod
     def decode(cls, blob: bytes, version: int) -> TransactionRecord:
         try:
-            number, producer, epoch, timeout_ms, txn, intent, *more = msgpack.unpackb(blob)
+            number, producer, epoch, timeout_ms, txn, intent = msgpack.unpackb(blob)
             if number != FORMAT:
                 raise CorruptData(f"transactional id: format {number}; this version reads {FORMAT}")
-            named = None if txn is None else (txn[0], txn[1])
-            return cls(producer, epoch, timeout_ms, named, intent, version, int(more[0]) if more else -1)
+            return cls(producer, epoch, timeout_ms, None if txn is None else (txn[0], txn[1]), intent, version)
         except (ValueError, TypeError, IndexError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"transactional id: {error}") from error
+
+
+def _asked_value(record: TransactionRecord) -> bytes:
+    """The epoch with which its producer asks for the next one, and the transaction that is open meanwhile."""
+    packed: bytes = msgpack.packb([FORMAT, record.epoch, None if record.txn is None else list(record.txn)])
+    return packed
 
 
 def _producer_value(record: TransactionRecord) -> bytes:
@@ -193,29 +196,40 @@ class KafkaTransactions:
             if principal is not None:
                 await self._check_begins(principal, record, transactional_id)
             before = -1 if record is None else record.producer
+            asked_again, asked = False, list[Op]()
             if record is None:
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
-            elif (
-                producer >= 0
-                and not record.answers(producer, epoch)
-                and (record.producer, record.epoch) != (producer, epoch)
-            ):
-                raise Refused(Code.PRODUCER_FENCED)
-            if not record.answers(producer, epoch):
-                asked_with = epoch if epoch == record.epoch else -1
-                record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms, asked_with=asked_with)
+            elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
+                asked_again = await self._asked_again(record, producer, epoch)
+                if not asked_again:
+                    raise Refused(Code.PRODUCER_FENCED)
+            if not asked_again:
+                if producer >= 0 and record.epoch >= 0:
+                    asked = [Put(asked_key(record.producer), _asked_value(record))]
+                record = replace(record, epoch=record.epoch + 1, timeout_ms=timeout_ms)
             if record.epoch > EPOCH_MAX:
                 if record.txn is not None:  # what it holds is of the producer that it has until now
                     record = await self._put(transactional_id, record)
                     record = await self._finish(transactional_id, record, record.intent or ABORT)
-                record = replace(
-                    record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN, asked_with=-1
-                )
+                record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN)
             claim = await self.rights.claim(principal, before, record.producer)
-            record = await self._put(transactional_id, record, claim)  # from here on the older one is fenced
+            record = await self._put(transactional_id, record, [*claim, *asked])  # from here on the older one is fenced
             if record.txn is not None:
                 record = await self._finish(transactional_id, record, record.intent or ABORT)
             return record.producer, record.epoch
+
+    async def _asked_again(self, record: TransactionRecord, producer: int, epoch: int) -> bool:
+        """Whether the record's epoch was given to the producer that asks with `epoch` again, as it did not hear the
+        answer, and has begun nothing with it since (KIP-360).
+        """
+        if (record.producer, record.epoch) != (producer, epoch + 1):
+            return False
+        found = await self._meta.get(asked_key(producer))
+        try:
+            _, asked_with, txn = msgpack.unpackb(found[0]) if found is not None else (FORMAT, -1, None)
+            return asked_with == epoch and (record.txn is None or list(record.txn) == txn)
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException):
+            return False
 
     async def _check_begins(self, principal: Principal, record: TransactionRecord | None, name: str) -> None:
         if record is None:

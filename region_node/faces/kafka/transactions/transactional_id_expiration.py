@@ -28,6 +28,7 @@ from heliograph.runtime.clock import Clock
 log = logging.getLogger("region_node.kafka")
 
 IDLE, PRODUCERS, OWNERS = "/kafka/idle-transactions/", "/kafka/producers/", "/kafka/producer-owners/"
+ASKED = "/kafka/producer-epochs/"
 TXN_OFFSETS = "/kafka/txn-offsets/"
 FORMAT = 1
 _LOOKS = 24
@@ -106,7 +107,8 @@ class IdleIds:
             await self._meta.txn(
                 [
                     Delete(self._prefix + quoted, expected=version),
-                    *(Delete(key) for key in (producer_key(producer), owner_key(producer), IDLE + quoted)),
+                    *(Delete(key) for key in (producer_key(producer), owner_key(producer), asked_key(producer))),
+                    Delete(IDLE + quoted),
                     *(Delete(key) for key, _, _ in left[:_PUTS_A_WRITE]),
                 ]
             )
@@ -134,6 +136,11 @@ class IdleIds:
 def producer_key(producer: int) -> str:
     """What brokers that lead partitions know of a transactional producer."""
     return f"{PRODUCERS}{producer:020d}"
+
+
+def asked_key(producer: int) -> str:
+    """With which epoch a transactional producer itself asked for its next one last."""
+    return f"{ASKED}{producer:020d}"
 
 
 def owner_key(producer: int) -> str:

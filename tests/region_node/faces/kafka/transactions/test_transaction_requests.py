@@ -126,6 +126,11 @@ def test_a_producer_that_did_not_hear_of_its_new_epoch_gets_it_again_and_a_zombi
         second = await begun(producer, first)
         transactions = KafkaTransactions(face.broker, service)  # its broker dies before the answer is heard
         assert await begun(producer, first) == await begun(producer, first) == second == (producer, first + 1)
+        await transactions.add_offsets("id", *second)
+        with pytest.raises(Refused):  # its first request, which was held up somewhere
+            await begun(producer, first)
+        await transactions.end("id", *second, commit=True)
+        await transactions.add_offsets("id", *second)
         third = await begun(*second)
         assert third == (producer, first + 2)
         for epoch in (first, first - 1, first + 5):
