@@ -349,6 +349,8 @@ class LinkSender(Skips):
             self._read_totals = now
             self._steps.shift(drift)
             self.done = added(self.done, drift)
+            if self._passed is not None:
+                self._passed = self._passed[0], added(self._passed[1], drift)
         if self._unsure:
             self._advance()
 

@@ -206,9 +206,9 @@ class BookiePool:
         )
         return chosen[0] if chosen else None
 
-    def can_go_on(self, write_quorum: int, affinity: Affinity, but: str = "") -> bool:
-        """Whether a ledger could be made of bookies that have not just failed, without `but`."""
-        well = [b for b in self._allowed((but,), affinity) if not self.suspected(b)]
+    def can_go_on(self, write_quorum: int, affinity: Affinity, but: str = "", *, forgiven: bool = False) -> bool:
+        """Whether a ledger could be made without `but`, of bookies that have not just failed; or, forgiven, of any."""
+        well = [b for b in self._allowed((but,), affinity) if forgiven or not self.suspected(b)]
         return len(well) >= write_quorum and racks(well, self.rack) >= min(self.racks_min, write_quorum)
 
     def _allowed(self, exclude: Collection[str], affinity: Affinity) -> list[str]:

@@ -64,7 +64,10 @@ class Abandoned:
         if metadata.state == LedgerState.CLOSED:
             return False
         for at, bookie in enumerate(ensemble):
-            if self._context.pool.forgot(bookie, metadata.ledger):
+            pool = self._context.pool
+            if pool.forgot(bookie, metadata.ledger) and pool.can_go_on(
+                metadata.write_quorum, metadata.affinity, forgiven=True
+            ):
                 return True
             if gone(bookie, metadata.ledger):
                 beside = [[ensemble[place] for place in others] for others in metadata.striping.others(at)]

@@ -75,6 +75,8 @@ class NewLives:
         self._look_again_at = 0.0
         self._scanned = False
         """Whether this auditor has looked at every ledger, since it is the auditor: else `_open` may lack some."""
+        self._begins = True
+        """Whether it has not yet begun the marks anew of lives that are not known to be whole."""
         self._said: dict[str, int] = {}
         """Bookie -> the floor of its life that is written down as whole."""
 
@@ -98,8 +100,10 @@ class NewLives:
         return any(self._open.values())
 
     def on_elected(self) -> None:
-        """This broker is the auditor from now on: what others found open it has to find itself."""
-        self._scanned = False
+        """This broker is the auditor from now on: what others found open it has to find itself, also where that was
+        closed since, and nobody marked it.
+        """
+        self._scanned, self._begins = False, True
 
     def on_scan_ended(self) -> None:
         """Every ledger of the region was given to `on_scanned`."""
@@ -232,6 +236,8 @@ class NewLives:
         """Marks some more of what bookies in new lives have lost, about `room` ledgers at most; each `again_s` it looks
         at those that were open. Raises what the metadata raises.
         """
+        if self._begins:
+            await self._mark_anew()
         for bookie, (cookie, version) in list(self._cookies.items()):
             pool = self._context.pool
             if cookie.granted or bookie in pool.limbo or not pool.registered(bookie):
@@ -252,6 +258,16 @@ class NewLives:
                         if metadata is None or await self._mark_one(bookie, metadata):
                             del ledgers[ledger]
             await self._say_who_is_whole()
+
+    async def _mark_anew(self) -> None:
+        """A mark of a ledger that lacks nothing goes with a look. Raises what the metadata raises."""
+        for bookie, (cookie, version) in list(self._cookies.items()):
+            if cookie.marked and not cookie.granted and await self._written(bookie) != cookie.floor:
+                try:
+                    await self._mark_through(bookie, cookie, version, 0)
+                except VersionConflict:  # somebody changed it just now: again next time
+                    return
+        self._begins = False
 
     async def _say_who_is_whole(self) -> None:
         """Writes down each life whose ledgers of before are all marked, closed, and copied again."""
@@ -283,8 +299,11 @@ class NewLives:
             if metadata is not None and not await self._mark_one(bookie, metadata):
                 self._open.setdefault(bookie, {})[metadata.ledger] = None
         marked = keys.ledger_of(rows[-1][0]) + 1 if len(rows) == min(_PAGE, room) else cookie.floor
-        further = replace(cookie, marked=marked)
-        self._cookies[bookie] = further, await meta.put(keys.bookie_cookie(bookie), further.encode(), expected=version)
+        await self._mark_through(bookie, cookie, version, marked)
+
+    async def _mark_through(self, bookie: str, cookie: BookieCookie, version: int, marked: int) -> None:
+        further, key = replace(cookie, marked=marked), keys.bookie_cookie(bookie)
+        self._cookies[bookie] = further, await self._context.meta.put(key, further.encode(), expected=version)
 
     async def _mark_one(self, bookie: str, metadata: LedgerMetadata) -> bool:
         """False where its last fragment names the bookie and is not closed: it is to be looked at again then."""

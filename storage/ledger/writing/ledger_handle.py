@@ -255,18 +255,21 @@ class LedgerHandle:
         self._context.ticker.drop(self)
         self._wake_drained()
 
-    def leave_bookies(self) -> None:
+    def leave_bookies(self) -> bool:
         """Goes on elsewhere than on bookies that are being emptied, as far as there are spares, and on those that began
-        a new life; without a spare for such a one it fails.
+        a new life; without a spare for such a one it fails. Returns whether it would leave one, and cannot.
         """
-        pool = self._context.pool
+        pool, stays = self._context.pool, False
         for slot in list(self._slots):
-            if slot.writing and (
-                pool.forgot(slot.bookie, self.ledger)
-                or (pool.draining(slot.bookie) and self._spare(self._slots.index(slot)) is not None)
-            ):
+            forgot = pool.forgot(slot.bookie, self.ledger)
+            if not slot.writing or not (forgot or pool.draining(slot.bookie)):
+                continue
+            if self._spare(self._slots.index(slot)) is None and not self._forgotten_by(slot.bookie):
+                stays = True
+            else:
                 self._end_slot(slot)
                 self._loop.call_soon(self._replace, slot, None)
+        return stays
 
     def tick(self, now: float, stood_s: float) -> bool:
         """Notices what is overdue, and tells the bookies the LAC once appends have paused. Nobody is to blame for the
@@ -327,6 +330,13 @@ class LedgerHandle:
             return False
         at = self._slots.index(slot)
         return self._spare(at) is not None or self._can_go_on(slot.bookie) or self._spare(at, forgiven=True) is not None
+
+    def _forgotten_by(self, bookie: str) -> bool:
+        """Whether it began a new life, so that it takes nothing of this ledger any more, and a next one can be made."""
+        pool, metadata = self._context.pool, self.metadata
+        return pool.forgot(bookie, self.ledger) and pool.can_go_on(
+            metadata.write_quorum, metadata.affinity, forgiven=True
+        )
 
     def _can_go_on(self, without: str) -> bool:
         """Whether the next ledger could do without it."""
@@ -396,7 +406,7 @@ class LedgerHandle:
             self._mark_gaps(slot.bookie)
             if self._recording is None:
                 self._recording = self._context.tasks.spawn(self._record())
-        elif self._context.pool.forgot(slot.bookie, self.ledger):
+        elif self._forgotten_by(slot.bookie):
             self._fail(
                 NotEnoughBookies(
                     f"ledger {self.ledger}: {slot.bookie} began a new life, and no spare is there; the next ledger is "
@@ -455,11 +465,10 @@ class LedgerHandle:
         """forgiven: also one that failed a while ago; but not one behind the other, where all of them are away."""
         if forgiven and self._loop.time() - self._forgave_at < self._context.settings.stall_s:
             return None
-        ensemble = self._core.ensemble
+        ensemble, pool = self._core.ensemble, self._context.pool
         beside = [[ensemble[place] for place in others] for others in self._striping.others(at)]
-        return self._context.pool.spare(
-            ensemble, beside, self.metadata.affinity, self._context.settings.stall_s if forgiven else None
-        )
+        unfit = [*ensemble, *(b for b in pool.floors if pool.forgot(b, self.ledger))]
+        return pool.spare(unfit, beside, self.metadata.affinity, self._context.settings.stall_s if forgiven else None)
 
     def _retry_lost(self) -> None:
         if self._retry is not None:

@@ -165,9 +165,8 @@ class LogTail:
     def open_ledger(self) -> LedgerHandle | None:
         return self._handle or self._old
 
-    def leave_bookies(self) -> None:
-        if self._handle is not None:
-            self._handle.leave_bookies()
+    def leave_bookies(self) -> bool:
+        return self._handle is not None and self._handle.leave_bookies()
 
     @property
     def idle(self) -> bool:
@@ -422,6 +421,7 @@ class LogTail:
             first = handle.append_run(run)
             self._sent.append((handle, first, first + run.count - 1, at, run, done, failed))
         self._queue = _NOTHING
+        handle.leave_bookies()  # those of which was heard since it was made
 
     def _on_handle_failed(self, error: HeliographError) -> None:
         if isinstance(error, LedgerFenced):

@@ -226,10 +226,9 @@ class ManagedLedger(LogRepair):
         """
         (self._tail or self._end()).append_run(run, done, failed)
 
-    def leave_bookies(self) -> None:
+    def leave_bookies(self) -> bool:
         """As `LedgerHandle.leave_bookies`, of the open ledger."""
-        if self._tail is not None:
-            self._tail.leave_bookies()
+        return self._tail is not None and self._tail.leave_bookies()
 
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back, at most once a loop pass, when `last_confirmed` has moved. Returns "stop"."""

@@ -138,6 +138,8 @@ class ManagedLedgerFactory:
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeping: list[str] = []
         self._lives = dict(pool.floors)
+        self._staying = False
+        """Whether an open ledger would leave a bookie, and cannot until others come."""
         self._stop_watching = pool.on_change(self._on_bookies)
 
     @property
@@ -427,13 +429,14 @@ class ManagedLedgerFactory:
     def _on_bookies(self) -> None:
         pool = self.context.pool
         lives, self._lives = self._lives, dict(pool.floors)
-        if pool.all_draining() or lives != self._lives:
+        if self._staying or pool.all_draining() or lives != self._lives:
             self.context.tasks.spawn(self._leave_bookies())
 
     async def _leave_bookies(self) -> None:
         """In slices, as `_swept`."""
+        self._staying = False
         for looked_at, ledger in enumerate(self.opened, 1):
-            ledger.leave_bookies()
+            self._staying |= ledger.leave_bookies()
             if looked_at % _SWEPT_A_SLICE == 0:
                 await pause()
 

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.model.errors import BookieUnavailable
 from heliograph.wire.run import Buffer
-from storage.ledger.bookies.bookie_port import COPIES_AT_ONCE, BookiePort, add_copies
+from storage.ledger.bookies.bookie_port import COPIES_AT_ONCE, COPIES_BYTES, BookiePort, add_copies
 
 RUNS = [(first, 1, [b"x"]) for first in range(3 * COPIES_AT_ONCE + 5)]
 
@@ -22,7 +22,7 @@ class SlowBookie:
         self.bad, self.waiting, self.most, self.durable = bad, 0, 0, list[int]()
 
     async def add_recovery(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
-        assert (ledger, count, lac) == (7, 1, 3)
+        assert (ledger, lac) == (7, 3)
         self.waiting += 1
         self.most = max(self.most, self.waiting)
         await asyncio.sleep(0)
@@ -43,3 +43,9 @@ def test_where_one_fails_nothing_is_under_way_any_more_and_nothing_follows() -> 
     with pytest.raises(BookieUnavailable):
         asyncio.run(add_copies(cast(BookiePort, bookie), 7, RUNS, 3))
     assert not bookie.waiting and max(bookie.durable) == 2 * COPIES_AT_ONCE - 1
+
+
+def test_large_runs_go_few_at_a_time() -> None:
+    bookie, block = SlowBookie(), [bytes(COPIES_BYTES // 2)]
+    asyncio.run(add_copies(cast(BookiePort, bookie), 7, [(first, 1, block) for first in range(7)], 3))
+    assert bookie.most == 2 and bookie.durable == list(range(7))
