@@ -108,10 +108,19 @@ class LostDisks:
             return True
 
         eventually(granted, f"{name} may begin a new life, and nothing is lost", self._patience_s)
-        eventually(lambda: rest("GET", path)["state"] == "whole", f"{name} has its copies again", self._patience_s)
+        try:
+            eventually(lambda: rest("GET", path)["state"] == "whole", f"{name} has its copies again", self._patience_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {rest('GET', path)}; {self._waiting(name)}") from error
         left = rest("GET", path)
         assert not left["one_copy_ledgers"] and not left["no_copy_ledgers"], f"{name} is whole, but {left}"
         self._compared["cost of a new life"] += 2
+
+    def _waiting(self, name: str) -> str:
+        """What the ledgers wait for that lack copies in the region of a bookie."""
+        data, region = str(self._instance.data), self._region(name)
+        found = heliograph("lacking-copies", "--data", data, "--region", region, check=False)
+        return found.stdout.strip() or "nothing is marked"
 
     # -- voters --------------------------------------------------------------------------------------------------------
 
