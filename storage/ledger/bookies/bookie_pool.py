@@ -18,7 +18,7 @@ import msgpack
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import BookieUnavailable, CorruptData, NotEnoughBookies
 from heliograph.model.ledger_homes import home_of
-from heliograph.model.ledger_metadata import ANYWHERE, Affinity
+from heliograph.model.ledger_metadata import ANYWHERE, Affinity, LedgerMetadata
 from heliograph.model.striping import Striping
 from heliograph.runtime.clock import Rng
 from local_meta import keys
@@ -327,6 +327,15 @@ class BookiePool:
     def _changed(self) -> None:
         for callback in list(self._waiting.values()):
             callback()
+
+
+def ends_for(pool: BookiePool, metadata: LedgerMetadata, bookie: str) -> bool:
+    """Whether `bookie` began a new life since an open ledger was made, so that it takes nothing of it any more, and the
+    next ledger can be made: then this one is ended where there is no spare.
+    """
+    return pool.forgot(bookie, metadata.ledger) and pool.can_go_on(
+        metadata.write_quorum, metadata.affinity, forgiven=True
+    )
 
 
 def _host(name: str) -> str:

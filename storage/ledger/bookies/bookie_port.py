@@ -6,18 +6,13 @@ Isn't: placement, quorums, or any decision about failures.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from heliograph.wire.run import Buffer
 
 END = (1 << 63) - 1
 """As the last entry of a read: to the end of what the bookie holds."""
-COPIES_AT_ONCE = 64
-"""Runs of a copy that are on their way to one bookie: each waits for its fsync, which many share."""
-COPIES_BYTES = 2 << 20
-"""Or so much, as they share their way with what others write there."""
 
 
 class BookiePort(Protocol):
@@ -74,23 +69,3 @@ class BookiePort(Protocol):
     async def delete(self, ledger: int) -> None: ...
 
     def close(self) -> None: ...
-
-
-async def add_copies(
-    bookie: BookiePort, ledger: int, runs: Sequence[tuple[int, int, Sequence[Buffer]]], lac: int
-) -> None:
-    """Adds runs of a recovery or a repair, COPIES_AT_ONCE of them, or about COPIES_BYTES, at a time, and returns once
-    all are durable. Raises what the first of them failed by, once those that were sent with it have ended.
-
-    runs: (first entry, count, block).
-    """
-    adds: list[Coroutine[Any, Any, None]] = []
-    size = 0
-    for at, (first, count, block) in enumerate(runs, 1):
-        adds.append(bookie.add_recovery(ledger, first, count, block, lac))
-        size += sum(len(part) for part in block)
-        if len(adds) >= COPIES_AT_ONCE or size >= COPIES_BYTES or at == len(runs):
-            for failed in await asyncio.gather(*adds, return_exceptions=True):
-                if failed is not None:
-                    raise failed
-            adds, size = [], 0

@@ -17,6 +17,7 @@ from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
+from storage.ledger.bookies.bookie_pool import ends_for
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.recovery.ledger_recovery import recover_ledger
 
@@ -64,10 +65,7 @@ class Abandoned:
         if metadata.state == LedgerState.CLOSED:
             return False
         for at, bookie in enumerate(ensemble):
-            pool = self._context.pool
-            if pool.forgot(bookie, metadata.ledger) and pool.can_go_on(
-                metadata.write_quorum, metadata.affinity, forgiven=True
-            ):
+            if ends_for(self._context.pool, metadata, bookie):
                 return True
             if gone(bookie, metadata.ledger):
                 beside = [[ensemble[place] for place in others] for others in metadata.striping.others(at)]

@@ -31,7 +31,8 @@ from heliograph.runtime.task_set import cancel_all
 from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
-from storage.ledger.bookies.bookie_port import END, add_copies
+from storage.ledger.bookies.added_copies import add_copies
+from storage.ledger.bookies.bookie_port import END
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.sealed_copies import NotJudged, copy_refused, may_open, not_decoded, verified

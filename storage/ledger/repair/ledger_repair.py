@@ -33,7 +33,7 @@ from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.bookies.bookie_port import COPIES_AT_ONCE, add_copies
+from storage.ledger.bookies.added_copies import COPIES_AT_ONCE, add_copies
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.repair.lost_bookies import Repair, repairs, with_copy

@@ -31,6 +31,7 @@ from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
+from storage.ledger.bookies.bookie_pool import ends_for
 from storage.ledger.bookies.bookie_port import BookiePort
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.underreplicated_marks import mark_lacking
@@ -264,7 +265,9 @@ class LedgerHandle:
             forgot = pool.forgot(slot.bookie, self.ledger)
             if not slot.writing or not (forgot or pool.draining(slot.bookie)):
                 continue
-            if self._spare(self._slots.index(slot)) is None and not self._forgotten_by(slot.bookie):
+            if self._spare(self._slots.index(slot)) is None and not ends_for(
+                self._context.pool, self.metadata, slot.bookie
+            ):
                 stays = True
             else:
                 self._end_slot(slot)
@@ -330,13 +333,6 @@ class LedgerHandle:
             return False
         at = self._slots.index(slot)
         return self._spare(at) is not None or self._can_go_on(slot.bookie) or self._spare(at, forgiven=True) is not None
-
-    def _forgotten_by(self, bookie: str) -> bool:
-        """Whether it began a new life, so that it takes nothing of this ledger any more, and a next one can be made."""
-        pool, metadata = self._context.pool, self.metadata
-        return pool.forgot(bookie, self.ledger) and pool.can_go_on(
-            metadata.write_quorum, metadata.affinity, forgiven=True
-        )
 
     def _can_go_on(self, without: str) -> bool:
         """Whether the next ledger could do without it."""
@@ -406,7 +402,7 @@ class LedgerHandle:
             self._mark_gaps(slot.bookie)
             if self._recording is None:
                 self._recording = self._context.tasks.spawn(self._record())
-        elif self._forgotten_by(slot.bookie):
+        elif ends_for(self._context.pool, self.metadata, slot.bookie):
             self._fail(
                 NotEnoughBookies(
                     f"ledger {self.ledger}: {slot.bookie} began a new life, and no spare is there; the next ledger is "

@@ -433,7 +433,7 @@ class ManagedLedgerFactory:
             self.context.tasks.spawn(self._leave_bookies())
 
     async def _leave_bookies(self) -> None:
-        """In slices, as `_swept`."""
+        """In slices: to look at very many topics takes a while."""
         self._staying = False
         for looked_at, ledger in enumerate(self.opened, 1):
             self._staying |= ledger.leave_bookies()

@@ -107,6 +107,20 @@ def _producer_value(record: TransactionRecord) -> bytes:
     return packed
 
 
+async def _asked_again(meta: MetadataStore, record: TransactionRecord, producer: int, epoch: int) -> bool:
+    """Whether the record's epoch was given to the producer that asks with `epoch` again, as it did not hear the
+    answer, and has begun nothing with it since (KIP-360).
+    """
+    if (record.producer, record.epoch) != (producer, epoch + 1):
+        return False
+    found = await meta.get(asked_key(producer))
+    try:
+        _, asked_with, txn = msgpack.unpackb(found[0]) if found is not None else (FORMAT, -1, None)
+        return asked_with == epoch and (record.txn is None or list(record.txn) == txn)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException):
+        return False
+
+
 class KafkaTransactions:
     """Runs transactions of the ids that one broker coordinates. `service`: the region's coordinators that run here.
     `ending_s`: so long `recover` waits for those that it ends; what takes longer goes on.
@@ -200,7 +214,7 @@ class KafkaTransactions:
             if record is None:
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
             elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
-                asked_again = await self._asked_again(record, producer, epoch)
+                asked_again = await _asked_again(self._meta, record, producer, epoch)
                 if not asked_again:
                     raise Refused(Code.PRODUCER_FENCED)
             if not asked_again:
@@ -217,19 +231,6 @@ class KafkaTransactions:
             if record.txn is not None:
                 record = await self._finish(transactional_id, record, record.intent or ABORT)
             return record.producer, record.epoch
-
-    async def _asked_again(self, record: TransactionRecord, producer: int, epoch: int) -> bool:
-        """Whether the record's epoch was given to the producer that asks with `epoch` again, as it did not hear the
-        answer, and has begun nothing with it since (KIP-360).
-        """
-        if (record.producer, record.epoch) != (producer, epoch + 1):
-            return False
-        found = await self._meta.get(asked_key(producer))
-        try:
-            _, asked_with, txn = msgpack.unpackb(found[0]) if found is not None else (FORMAT, -1, None)
-            return asked_with == epoch and (record.txn is None or list(record.txn) == txn)
-        except (ValueError, TypeError, msgpack.exceptions.UnpackException):
-            return False
 
     async def _check_begins(self, principal: Principal, record: TransactionRecord | None, name: str) -> None:
         if record is None:

@@ -10,7 +10,8 @@ import pytest
 
 from heliograph.model.errors import BookieUnavailable
 from heliograph.wire.run import Buffer
-from storage.ledger.bookies.bookie_port import COPIES_AT_ONCE, COPIES_BYTES, BookiePort, add_copies
+from storage.ledger.bookies.added_copies import COPIES_AT_ONCE, COPIES_BYTES, add_copies
+from storage.ledger.bookies.bookie_port import BookiePort
 
 RUNS = [(first, 1, [b"x"]) for first in range(3 * COPIES_AT_ONCE + 5)]
 
