@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("heliograph", "global_config", "local_meta", "storage", "replicator", "region_node")
 METHODS = 30
-LARGE_CLASSES_MAX = 29
+LARGE_CLASSES_MAX = 28
 """Classes of more than METHODS methods, those of their bases counted with them."""
 LARGEST_CLASS_MAX = 104
 PARAMETERS = 8

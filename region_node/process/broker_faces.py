@@ -170,9 +170,9 @@ class BrokerFaces:
         from global_config.admin import ConfigAdmin
         from region_node.faces.kafka.administration.topic_cleanup import Cleaning
         from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
-        from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
         from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
+        from region_node.faces.kafka.session.kafka_broker import KafkaBroker
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.drill_schedule import DrillSchedule
     from region_node.dr.slo_monitor import Promises
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
     from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
     from region_node.metrics.metadata_store_metrics import StoreCounts
     from region_node.placement.balance.balancer import Balancer

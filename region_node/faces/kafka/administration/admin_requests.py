@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from global_config.admin import PARTITIONS_MAX
 from heliograph.model.errors import AlreadyExists, HeliographError
@@ -20,9 +19,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.administration.metadata_requests import ensure_ids
 from region_node.faces.kafka.cluster.kafka_configs import LISTS, check, kind_of
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 
 log = logging.getLogger("region_node.kafka")
 
@@ -31,7 +28,7 @@ _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-async def create_topics(connection: KafkaConnection, request: Request) -> Fields:
+async def create_topics(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     named, pace = Counter(topic["name"] for topic in request.fields["topics"]), RowPace()
     for topic in request.fields["topics"]:
@@ -41,24 +38,24 @@ async def create_topics(connection: KafkaConnection, request: Request) -> Fields
         try:
             if named[topic["name"]] > 1:
                 raise Refused(Code.INVALID_REQUEST, "the topic is named twice in this request")
-            count, values = await _create(connection, request, topic)
+            count, values = await _create(session, request, topic)
             row["num_partitions"], row["replication_factor"] = count, 1
             if not request.fields.get("validate_only", False):
-                name = connection.broker.name(topic["name"])
-                await ensure_ids(connection, [name])
-                row["topic_id"] = connection.broker.ids.known(name)
+                name = session.broker.name(topic["name"])
+                await ensure_ids(session, [name])
+                row["topic_id"] = session.broker.ids.known(name)
             row["configs"] = [
                 {"name": name, "value": value, "config_source": _OF_TOPIC if name in values else _DEFAULT}
-                for name, value in {**connection.broker.configs.defaults(), **values}.items()
+                for name, value in {**session.broker.configs.defaults(), **values}.items()
             ]
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"topics": rows}
 
 
-async def _create(connection: KafkaConnection, request: Request, topic: Fields) -> tuple[int, dict[str, str]]:
-    broker, validate_only = connection.broker, request.fields.get("validate_only", False)
-    name, count = connection.gate.topic(request, topic["name"]), topic["num_partitions"]
+async def _create(session: KafkaSession, request: Request, topic: Fields) -> tuple[int, dict[str, str]]:
+    broker, validate_only = session.broker, request.fields.get("validate_only", False)
+    name, count = session.gate.topic(request, topic["name"]), topic["num_partitions"]
     if topic["assignments"]:
         if count != -1 or topic["replication_factor"] != -1:
             raise Refused(Code.INVALID_REQUEST, "give partitions and replicas, or assignments, not both")
@@ -77,7 +74,7 @@ async def _create(connection: KafkaConnection, request: Request, topic: Fields) 
             raise AlreadyExists(f"Topic '{topic['name']}' already exists.")
         await broker.cluster.check_room(name, count)
         return count, values
-    broker.quotas.changes(connection, request.client, count, strict=request.version >= 6)
+    broker.quotas.changes(session, request.client, count, strict=request.version >= 6)
     try:
         await broker.cluster.create(name, count)
     except AlreadyExists as error:
@@ -86,7 +83,7 @@ async def _create(connection: KafkaConnection, request: Request, topic: Fields) 
     return count, values
 
 
-async def delete_topics(connection: KafkaConnection, request: Request) -> Fields:
+async def delete_topics(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     rows: list[Fields] = []
     pace = RowPace()
@@ -97,30 +94,30 @@ async def delete_topics(connection: KafkaConnection, request: Request) -> Fields
         try:
             if topic["name"] is None:
                 row["topic_id"] = topic["topic_id"]
-                kafka = connection.broker.of_id(topic["topic_id"])
-                name = connection.gate.topic(request, kafka)
+                kafka = session.broker.of_id(topic["topic_id"])
+                name = session.gate.topic(request, kafka)
                 row["name"] = kafka
             else:
-                name = connection.gate.topic(request, topic["name"])
-                row["topic_id"] = connection.broker.ids.known(name)
-            await _delete(connection, request, name)
+                name = session.gate.topic(request, topic["name"])
+                row["topic_id"] = session.broker.ids.known(name)
+            await _delete(session, request, name)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"responses": rows}
 
 
-async def _delete(connection: KafkaConnection, request: Request, name: TopicName) -> None:
-    broker = connection.broker
+async def _delete(session: KafkaSession, request: Request, name: TopicName) -> None:
+    broker = session.broker
     count = await broker.cluster.partitions(name)
     if not count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-    broker.quotas.changes(connection, request.client, count, strict=request.version >= 5)
+    broker.quotas.changes(session, request.client, count, strict=request.version >= 5)
     await broker.delete_topic(name)
     await broker.coordinator.forget_topic(name)
     log.info("kafka.topic_deleted", extra={"topic": str(name), "partitions": count})
 
 
-async def create_partitions(connection: KafkaConnection, request: Request) -> Fields:
+async def create_partitions(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     for topic in request.fields["topics"]:
@@ -128,8 +125,8 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
         row: Fields = {"name": topic["name"], "error_code": 0, "error_message": None}
         rows.append(row)
         try:
-            name = connection.gate.topic(request, topic["name"])
-            present = await connection.broker.cluster.partitions(name)
+            name = session.gate.topic(request, topic["name"])
+            present = await session.broker.cluster.partitions(name)
             if not present:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist")
             if not present < topic["count"] <= PARTITIONS_MAX:
@@ -137,18 +134,18 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
                     Code.INVALID_PARTITIONS,
                     f"The topic has {present} partitions; {topic['count']} would not be an increase, or too many",
                 )
-            if name is connection.broker.cluster.part(name, 0):
+            if name is session.broker.cluster.part(name, 0):
                 raise Refused(
                     Code.INVALID_PARTITIONS,
                     "The topic was made as one that has no partitions: make another, and move to it",
                 )
             if request.fields["validate_only"]:
-                await connection.broker.cluster.check_room(name, topic["count"])
+                await session.broker.cluster.check_room(name, topic["count"])
             else:
-                connection.broker.quotas.changes(
-                    connection, request.client, topic["count"] - present, strict=request.version >= 3
+                session.broker.quotas.changes(
+                    session, request.client, topic["count"] - present, strict=request.version >= 3
                 )
-                await connection.broker.cluster.grow(name, topic["count"])
+                await session.broker.cluster.grow(name, topic["count"])
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"results": rows}
@@ -157,7 +154,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-async def describe_configs(connection: KafkaConnection, request: Request) -> Fields:
+async def describe_configs(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     resources: dict[tuple[int, str], set[str] | None] = {}
@@ -172,7 +169,7 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
         row: Fields = {"resource_type": kind, "resource_name": resource_name, "error_code": 0, "configs": []}
         rows.append(row)
         try:
-            values, own, source = await _values(connection, request, kind, resource_name)
+            values, own, source = await _values(session, request, kind, resource_name)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
             continue
@@ -195,55 +192,55 @@ async def describe_configs(connection: KafkaConnection, request: Request) -> Fie
 
 
 async def _values(
-    connection: KafkaConnection, request: Request, kind: int, resource: str
+    session: KafkaSession, request: Request, kind: int, resource: str
 ) -> tuple[dict[str, str], dict[str, str], int]:
     """(what holds, what was set, where from)."""
-    broker = connection.broker
+    broker = session.broker
     if kind == TOPIC:
-        name = connection.gate.topic(request, resource)
+        name = session.gate.topic(request, resource)
         if not await broker.cluster.partitions(name):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         own = broker.configs.of(str(name))
         return {**broker.configs.defaults(), **own}, own, _OF_TOPIC
     if kind == BROKER:
-        connection.gate.of_all(request)
-        if resource and resource not in {str(node.number) for node in broker.cluster.nodes(connection.tls)}:
+        session.gate.of_all(request)
+        if resource and resource not in {str(node.number) for node in broker.cluster.nodes(session.tls)}:
             raise Refused(Code.INVALID_REQUEST, f"there is no broker {resource}")
         values = broker.configs.broker(int(resource or broker.number))
         return values, values, _OF_BROKER
     raise Refused(Code.INVALID_REQUEST, f"settings of type {kind} are not known here")
 
 
-async def alter_configs(connection: KafkaConnection, request: Request) -> Fields:
+async def alter_configs(session: KafkaSession, request: Request) -> Fields:
     """The old way: what is given takes the place of all that was set."""
-    return await _all_altered(connection, request, whole=True)
+    return await _all_altered(session, request, whole=True)
 
 
-async def incremental_alter_configs(connection: KafkaConnection, request: Request) -> Fields:
-    return await _all_altered(connection, request, whole=False)
+async def incremental_alter_configs(session: KafkaSession, request: Request) -> Fields:
+    return await _all_altered(session, request, whole=False)
 
 
-async def _all_altered(connection: KafkaConnection, request: Request, *, whole: bool) -> Fields:
+async def _all_altered(session: KafkaSession, request: Request, *, whole: bool) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     for resource in request.fields["resources"]:
         await pace.row()
-        rows.append(await _altered(connection, request, resource, whole=whole))
+        rows.append(await _altered(session, request, resource, whole=whole))
     return {"responses": rows}
 
 
-async def _altered(connection: KafkaConnection, request: Request, resource: Fields, *, whole: bool) -> Fields:
+async def _altered(session: KafkaSession, request: Request, resource: Fields, *, whole: bool) -> Fields:
     row: Fields = {
         "resource_type": resource["resource_type"],
         "resource_name": resource["resource_name"],
         "error_code": 0,
         "error_message": None,
     }
-    broker = connection.broker
+    broker = session.broker
     try:
         if resource["resource_type"] != TOPIC:
             raise Refused(Code.INVALID_REQUEST, "a broker's settings are in its settings file")
-        name = connection.gate.topic(request, resource["resource_name"])
+        name = session.gate.topic(request, resource["resource_name"])
         if not await broker.cluster.partitions(name):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         values = {} if whole else dict(broker.configs.of(str(name)))

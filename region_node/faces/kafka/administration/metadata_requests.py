@@ -8,7 +8,6 @@ Source: docs/protocols/kafka.md, "Topics and brokers".
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.acl_records import Resource
 from heliograph.model.errors import HeliographError
@@ -18,10 +17,7 @@ from heliograph.wire.kafka.message_codec import APIS, Fields, Request
 from region_node.faces.kafka.cluster.kafka_cluster import KafkaNode
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH
-from region_node.faces.kafka.transactions.transaction_requests import opened
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 
 log = logging.getLogger("region_node.kafka")
 
@@ -34,8 +30,6 @@ _COORDINATED = {
 _IDS_SINCE = 10
 _NO_ELR: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
 """They may be null, and Java's tools fail on that."""
-_SOFTWARE_MAX = 256
-"""Characters that are kept of what a client says that it is."""
 _PARTITIONS_MAX = 2000
 """max.request.partition.size.limit"""
 
@@ -48,28 +42,25 @@ def api_rows(names: frozenset[str]) -> list[Fields]:
     ]
 
 
-async def api_versions(connection: KafkaConnection, request: Request) -> Fields:
-    from region_node.faces.kafka.connection.request_table import SERVED
-
-    name, version = (request.fields.get(f"client_software_{each}", "") for each in ("name", "version"))
-    connection.client_software = f"{name[:_SOFTWARE_MAX]} {version[:_SOFTWARE_MAX]}".strip()[:_SOFTWARE_MAX]
-    return {"error_code": 0, "api_keys": api_rows(frozenset(SERVED))}
+async def api_versions(session: KafkaSession, request: Request) -> Fields:
+    session.introduce(*(request.fields.get(f"client_software_{each}", "") for each in ("name", "version")))
+    return {"error_code": 0, "api_keys": api_rows(session.gate.served)}
 
 
-async def metadata(connection: KafkaConnection, request: Request) -> Fields:
-    broker, fields = connection.broker, request.fields
+async def metadata(session: KafkaSession, request: Request) -> Fields:
+    broker, fields = session.broker, request.fields
     wanted = fields["topics"]
     everything = wanted is None or (request.version == 0 and not wanted)
     create = fields.get("allow_auto_topic_creation", True)
     rows: list[Fields] = []
     pace = RowPace()
     if everything:
-        names = await _seen(connection)
+        names = await _seen(session)
         if request.version >= _IDS_SINCE:
-            await ensure_ids(connection, names)
+            await ensure_ids(session, names)
         for name in names:
             await pace.row()
-            row = await _topic(connection, request, broker.cluster.kafka_name(name), create=False)
+            row = await _topic(session, request, broker.cluster.kafka_name(name), create=False)
             await pace.rows(len(row["partitions"]))
             rows.append(row)
     else:
@@ -77,12 +68,12 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
         for kafka in dict.fromkeys(topic["topic_id"] if topic["name"] is None else topic["name"] for topic in wanted):
             await pace.row()
             if isinstance(kafka, bytes):
-                row = await _by_id(connection, request, kafka)
+                row = await _by_id(session, request, kafka)
             else:
-                row = await _topic(connection, request, kafka, create=create, with_id=with_id)
+                row = await _topic(session, request, kafka, create=create, with_id=with_id)
             await pace.rows(len(row["partitions"]))
             rows.append(row)
-    nodes = broker.cluster.nodes(connection.tls)
+    nodes = broker.cluster.nodes(session.tls)
     return {
         "brokers": [{"node_id": node.number, "host": node.host, "port": node.port} for node in nodes],
         "cluster_id": broker.instance,
@@ -91,31 +82,31 @@ async def metadata(connection: KafkaConnection, request: Request) -> Fields:
     }
 
 
-def _visible(connection: KafkaConnection, name: TopicName) -> bool:
-    assert connection.login.principal is not None
-    return connection.broker.security.rights.may_look_up(connection.login.principal, name)
+def _visible(session: KafkaSession, name: TopicName) -> bool:
+    assert session.login.principal is not None
+    return session.broker.security.rights.may_look_up(session.login.principal, name)
 
 
-async def _seen(connection: KafkaConnection) -> list[TopicName]:
+async def _seen(session: KafkaSession) -> list[TopicName]:
     pace, seen = RowPace(), list[TopicName]()
-    for name in await connection.broker.cluster.names():
+    for name in await session.broker.cluster.names():
         await pace.row()
-        if _visible(connection, name):
+        if _visible(session, name):
             seen.append(name)
     return seen
 
 
-async def ensure_ids(connection: KafkaConnection, names: list[TopicName]) -> None:
+async def ensure_ids(session: KafkaSession, names: list[TopicName]) -> None:
     """Where they cannot be made now, clients are shown names alone, and use those."""
     try:
-        await connection.broker.ids.ensure(names)
+        await session.broker.ids.ensure(names)
     except HeliographError as error:
         log.warning("kafka.topic_ids_not_made", extra={"topics": len(names), "error": str(error)})
 
 
-async def _by_id(connection: KafkaConnection, request: Request, topic: bytes) -> Fields:
+async def _by_id(session: KafkaSession, request: Request, topic: bytes) -> Fields:
     try:
-        row = await _topic(connection, request, connection.broker.of_id(topic), create=False)
+        row = await _topic(session, request, session.broker.of_id(topic), create=False)
     except Refused as error:
         row = {"error_code": error.code, "partitions": []}
     if row["error_code"]:  # who may not see it is not told its name
@@ -123,20 +114,18 @@ async def _by_id(connection: KafkaConnection, request: Request, topic: bytes) ->
     return {**row, "topic_id": topic}
 
 
-async def _topic(
-    connection: KafkaConnection, request: Request, kafka: str, *, create: bool, with_id: bool = False
-) -> Fields:
-    broker = connection.broker
+async def _topic(session: KafkaSession, request: Request, kafka: str, *, create: bool, with_id: bool = False) -> Fields:
+    broker = session.broker
     row: Fields = {"name": kafka, "error_code": 0, "partitions": [], "is_internal": False}
     try:
-        name = connection.gate.topic(request, kafka)
-        create = create and connection.gate.makes(name)
+        name = session.gate.topic(request, kafka)
+        create = create and session.gate.makes(name)
         count = await (broker.cluster.ensure(name) if create else broker.cluster.partitions(name))
         if not count:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
-        leaders = await broker.cluster.leaders(name, count, connection.tls)
+        leaders = await broker.cluster.leaders(name, count, session.tls)
         if with_id:
-            await ensure_ids(connection, [name])
+            await ensure_ids(session, [name])
     except HeliographError as error:
         row["error_code"] = code_of(error)
         return row
@@ -165,12 +154,12 @@ def _partition(index: int, leader: KafkaNode | None) -> Fields:
     }
 
 
-async def describe_topic_partitions(connection: KafkaConnection, request: Request) -> Fields:
+async def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields:
     """As Metadata, in pages: what does not go into one answer begins at `next_cursor` in the next."""
-    fields, cursor, cluster = request.fields, request.fields["cursor"], connection.broker.cluster
+    fields, cursor, cluster = request.fields, request.fields["cursor"], session.broker.cluster
     left = min(max(1, fields["response_partition_limit"]), _PARTITIONS_MAX)
     names = sorted(
-        {topic["name"] for topic in fields["topics"]} or {cluster.kafka_name(name) for name in await _seen(connection)}
+        {topic["name"] for topic in fields["topics"]} or {cluster.kafka_name(name) for name in await _seen(session)}
     )
     rows: list[Fields] = []
     following: Fields | None = None
@@ -182,7 +171,7 @@ async def describe_topic_partitions(connection: KafkaConnection, request: Reques
         if not left:
             following = {"topic_name": kafka, "partition_index": 0}
             break
-        row = await _topic(connection, request, kafka, create=False, with_id=True)
+        row = await _topic(session, request, kafka, create=False, with_id=True)
         first = max(0, cursor["partition_index"]) if cursor is not None and cursor["topic_name"] == kafka else 0
         parts = row["partitions"][first : first + left]
         left -= len(parts)
@@ -194,9 +183,9 @@ async def describe_topic_partitions(connection: KafkaConnection, request: Reques
     return {"topics": rows, "next_cursor": following}
 
 
-async def describe_cluster(connection: KafkaConnection, request: Request) -> Fields:
-    broker = connection.broker
-    nodes = broker.cluster.nodes(connection.tls)
+async def describe_cluster(session: KafkaSession, request: Request) -> Fields:
+    broker = session.broker
+    nodes = broker.cluster.nodes(session.tls)
     return {
         "error_code": 0,
         "cluster_id": broker.instance,
@@ -205,7 +194,7 @@ async def describe_cluster(connection: KafkaConnection, request: Request) -> Fie
     }
 
 
-async def find_coordinator(connection: KafkaConnection, request: Request) -> Fields:
+async def find_coordinator(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     kind = fields.get("key_type", _GROUP)
     if request.version >= 4:
@@ -213,23 +202,25 @@ async def find_coordinator(connection: KafkaConnection, request: Request) -> Fie
         pace = RowPace()
         for key in dict.fromkeys(fields["coordinator_keys"]):
             await pace.row()
-            rows.append({"key": key, **await _coordinator(connection, request, key, kind)})
+            rows.append({"key": key, **await _coordinator(session, request, key, kind)})
         return {"coordinators": rows}
-    return await _coordinator(connection, request, fields["key"], kind)
+    return await _coordinator(session, request, fields["key"], kind)
 
 
-async def _coordinator(connection: KafkaConnection, request: Request, key: str, kind: int) -> Fields:
-    broker = connection.broker
+async def _coordinator(session: KafkaSession, request: Request, key: str, kind: int) -> Fields:
+    broker = session.broker
     row: Fields = {"error_code": 0, "error_message": None, "node_id": -1, "host": "", "port": -1}
     try:
         if kind not in _COORDINATED:
             raise Refused(Code.INVALID_REQUEST, f"coordinators of type {kind} are not known")
         resource, refused = _COORDINATED[kind]
-        connection.gate.somewhere(request, refused, (resource, key))
+        session.gate.somewhere(request, refused, (resource, key))
         if kind == _GROUP:
-            leader = await broker.cluster.leader(broker.coordinator.place(key), connection.tls)
+            leader = await broker.cluster.leader(broker.coordinator.place(key), session.tls)
         else:
-            leader = await broker.cluster.leader(TopicName.parse(opened(connection).topic_of(key)), connection.tls)
+            leader = await broker.cluster.leader(
+                TopicName.parse(session.broker.opened_transactions().topic_of(key)), session.tls
+            )
         if leader is None:
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, "no broker coordinates it now")
         row["node_id"], row["host"], row["port"] = leader.number, leader.host, leader.port
@@ -239,17 +230,17 @@ async def _coordinator(connection: KafkaConnection, request: Request, key: str, 
     return row
 
 
-async def describe_log_dirs(connection: KafkaConnection, request: Request) -> Fields:
+async def describe_log_dirs(session: KafkaSession, request: Request) -> Fields:
     """One directory, in which the partitions lie that are loaded here."""
     wanted = request.fields["topics"]
     keys = None if wanted is None else {(topic["topic"], index) for topic in wanted for index in topic["partitions"]}
     topics: dict[str, list[Fields]] = {}
     pace = RowPace()
-    for partition in connection.broker.logs():
+    for partition in session.broker.logs():
         await pace.row()
         name = partition.topic.name
-        kafka, index = connection.broker.cluster.kafka_name(name.partitioned), max(0, name.partition)
-        if (keys is None or (kafka, index) in keys) and _visible(connection, name):
+        kafka, index = session.broker.cluster.kafka_name(name.partitioned), max(0, name.partition)
+        if (keys is None or (kafka, index) in keys) and _visible(session, name):
             part: Fields = {
                 "partition_index": index,
                 "partition_size": partition.ledger.size_bytes,

@@ -26,7 +26,7 @@ from region_node.faces.kafka.log.time_index import PREFIX as TIMES
 from region_node.faces.kafka.log.time_index import times_key
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 
 log = logging.getLogger("region_node.kafka")
 

@@ -1,3 +1,1 @@
-"""Kafka's sockets: order of answers, dispatch, what connections share. It imports handlers; handlers should not
-import it.
-"""
+"""Kafka's sockets: order of answers, dispatch. It imports handlers, which take a session and never import it."""

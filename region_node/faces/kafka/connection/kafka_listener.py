@@ -1,7 +1,7 @@
-"""KafkaListener: accepts Kafka connections, and holds what they share of the machine.
+"""KafkaListener: accepts Kafka connections, and looks at each from time to time.
 
-Is: listening sockets, one write per connection per loop pass, the byte budget of batches in flight, the tick. Isn't:
-requests (`kafka_connection`).
+Is: listening sockets, and the tick. Isn't: requests (`kafka_connection`), or what connections share
+(`open_connections`).
 Invariants: no timer per connection; batches in flight of the whole broker stay within the budget plus one request per
 connection.
 """
@@ -13,13 +13,12 @@ import logging
 import ssl as tls_module
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.runtime.byte_budget import ByteBudget
-from heliograph.runtime.listeners.address_counts import AddressCounts
 from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
-from region_node.faces.flow_control import Outbox, look_at_each
-from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
-from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
+from region_node.faces.flow_control import look_at_each
+from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+from region_node.faces.kafka.connection.open_connections import OpenConnections
+from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 
 log = logging.getLogger("region_node.kafka")
@@ -27,26 +26,12 @@ log = logging.getLogger("region_node.kafka")
 _TICK_S = 2.0
 
 
-def _hold(connection: KafkaConnection, hold: bool) -> None:
-    if hold:
-        connection.hold("budget")
-    else:
-        connection.release("budget")
-
-
 class KafkaListener:
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
-        self.connections: dict[KafkaConnection, None] = {}
-        self.addresses = AddressCounts(broker.settings.connections_per_address)
-        self.accepted = 0
-        """Counts connections since the start; the newest one's number."""
-        self.staging = bytearray(STAGING_BYTES)
-        broker.connections = lambda: len(self.connections)
         self.loop = asyncio.get_running_loop()
-        self.outbox: Outbox[KafkaConnection] = Outbox(self.loop.call_soon)
-        self.budget: ByteBudget[KafkaConnection] = ByteBudget(broker.settings.inflight_bytes_max, _hold)
-        """Bounds the bytes of produce requests whose batches are not durable yet."""
+        self.opened: OpenConnections[KafkaConnection] = OpenConnections(broker, self.loop.call_soon)
+        broker.connections = lambda: len(self.opened.all)
         self._servers: list[Listening] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -58,7 +43,7 @@ class KafkaListener:
         """Listens, and returns the port. Raises ConfigError where it is taken."""
         try:
             server = await listen(
-                lambda: KafkaConnection(self, tls=ssl is not None),
+                lambda: KafkaConnection(self.opened, tls=ssl is not None),
                 host,
                 port,
                 ssl=ssl,
@@ -74,7 +59,7 @@ class KafkaListener:
 
     def end_revoked(self) -> int:
         """Closes the connections whose credentials were revoked, and returns how many these were."""
-        return sum(connection.login.end_revoked() for connection in list(self.connections))
+        return sum(connection.session.end_revoked() for connection in list(self.opened.all))
 
     def _tick(self) -> None:
         now, settings = self.broker.clock.monotonic(), self.broker.settings
@@ -83,15 +68,15 @@ class KafkaListener:
         def look(connection: KafkaConnection) -> bool:
             if stood_s:
                 connection.spare(stood_s)
-            if connection.login.principal is None and now - connection.since > settings.handshake_timeout_s:
+            if connection.session.login.principal is None and now - connection.since > settings.handshake_timeout_s:
                 connection.close("no authentication in time")
-            elif connection.login.expired:
+            elif connection.session.login.expired:
                 connection.close("the credentials of this connection have run out")
             elif now - connection.heard_at > settings.idle_s:
                 connection.close("idle")
             return connection.closed
 
-        look_at_each(iter(list(self.connections)), self.connections, look, self.loop.call_soon)
+        look_at_each(iter(list(self.opened.all)), self.opened.all, look, self.loop.call_soon)
         if now - self._kept_at >= settings.retention_check_s:
             self._kept_at = now
             self.broker.tasks.spawn(self.broker.keep())
@@ -130,6 +115,6 @@ class KafkaListener:
             server.close()
         if self._timer is not None:
             self._timer.cancel()
-        for connection in list(self.connections):
+        for connection in list(self.opened.all):
             connection.close()
         await self.broker.tasks.close()

@@ -10,13 +10,16 @@ from heliograph.wire.kafka.message_codec import BY_NAME, Request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.administration import admin_requests, metadata_requests
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups import group_requests
 from region_node.faces.kafka.produce_fetch import fetch, offset_requests, produce
-from region_node.faces.kafka.quotas import quota_requests
-from region_node.faces.kafka.security import acls, sasl, scram
+from region_node.faces.kafka.requests import (
+    acl_requests,
+    group_requests,
+    quota_requests,
+    sign_in_requests,
+    transaction_requests,
+)
 from region_node.faces.kafka.security.api_rights import ApiRight as R
 from region_node.faces.kafka.security.api_rights import ApiRow, checked
-from region_node.faces.kafka.transactions import producer_ids, transaction_requests
 
 SERVED = checked(
     (
@@ -33,12 +36,14 @@ SERVED = checked(
         ApiRow("sync_group", (R.READ_GROUP,), group_requests.sync_group),
         ApiRow("describe_groups", (R.DESCRIBE_GROUP,), group_requests.describe_groups),
         ApiRow("list_groups", (R.ANY_ROLE,), group_requests.list_groups),
-        ApiRow("sasl_handshake", (R.NONE,), sasl.sasl_handshake),
+        ApiRow("sasl_handshake", (R.NONE,), sign_in_requests.sasl_handshake),
         ApiRow("api_versions", (R.NONE,), metadata_requests.api_versions),
         ApiRow("create_topics", (R.CREATE_TOPIC,), admin_requests.create_topics, changes=True),
         ApiRow("delete_topics", (R.DELETE_TOPIC,), admin_requests.delete_topics, changes=True),
         ApiRow("delete_records", (R.DELETE_TOPIC,), offset_requests.delete_records, changes=True),
-        ApiRow("init_producer_id", (R.IDEMPOTENT_WRITE, R.WRITE_TRANSACTIONAL_ID), producer_ids.init_producer_id),
+        ApiRow(
+            "init_producer_id", (R.IDEMPOTENT_WRITE, R.WRITE_TRANSACTIONAL_ID), transaction_requests.init_producer_id
+        ),
         ApiRow("offset_for_leader_epoch", (R.DESCRIBE_TOPIC,), offset_requests.offset_for_leader_epoch),
         ApiRow(
             "add_partitions_to_txn",
@@ -52,13 +57,13 @@ SERVED = checked(
             (R.WRITE_TRANSACTIONAL_ID, R.READ_GROUP, R.READ_TOPIC),
             transaction_requests.txn_offset_commit,
         ),
-        ApiRow("describe_user_scram_credentials", (R.SUPER,), scram.describe_users),
-        ApiRow("alter_user_scram_credentials", (R.SUPER,), scram.alter_users, changes=True),
+        ApiRow("describe_user_scram_credentials", (R.SUPER,), sign_in_requests.describe_users),
+        ApiRow("alter_user_scram_credentials", (R.SUPER,), sign_in_requests.alter_users, changes=True),
         ApiRow("describe_client_quotas", (R.SUPER,), quota_requests.describe_client_quotas),
         ApiRow("alter_client_quotas", (R.SUPER,), quota_requests.alter_client_quotas, changes=True),
-        ApiRow("describe_acls", (R.TENANT,), acls.describe_acls),
-        ApiRow("create_acls", (R.TENANT,), acls.create_acls, changes=True),
-        ApiRow("delete_acls", (R.TENANT,), acls.delete_acls, changes=True),
+        ApiRow("describe_acls", (R.TENANT,), acl_requests.describe_acls),
+        ApiRow("create_acls", (R.TENANT,), acl_requests.create_acls, changes=True),
+        ApiRow("delete_acls", (R.TENANT,), acl_requests.delete_acls, changes=True),
         ApiRow("describe_configs", (R.DESCRIBE_TOPIC_CONFIGS, R.TENANT), admin_requests.describe_configs),
         ApiRow("alter_configs", (R.ALTER_TOPIC_CONFIGS,), admin_requests.alter_configs, changes=True),
         ApiRow(
@@ -69,7 +74,7 @@ SERVED = checked(
         ),
         ApiRow("describe_log_dirs", (R.ANY_ROLE,), metadata_requests.describe_log_dirs),
         ApiRow("create_partitions", (R.ALTER_TOPIC,), admin_requests.create_partitions, changes=True),
-        ApiRow("sasl_authenticate", (R.NONE,), sasl.sasl_authenticate),
+        ApiRow("sasl_authenticate", (R.NONE,), sign_in_requests.sasl_authenticate),
         ApiRow("delete_groups", (R.DELETE_GROUP,), group_requests.delete_groups, changes=True),
         ApiRow("offset_delete", (R.DELETE_GROUP, R.READ_TOPIC), group_requests.offset_delete, changes=True),
         ApiRow("describe_cluster", (R.ANY_ROLE,), metadata_requests.describe_cluster),

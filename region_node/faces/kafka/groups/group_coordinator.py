@@ -32,7 +32,7 @@ from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, o
 from region_node.faces.kafka.groups.group_rights import nobodys
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
+    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 
 log = logging.getLogger("region_node.kafka")
 

@@ -25,8 +25,8 @@ from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed,
 from region_node.replication.replicated_subscriptions import replicate
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
     from region_node.faces.kafka.log.partition_log import KafkaLog
+    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
     from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.kafka")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
@@ -41,7 +42,6 @@ from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.cluster.kafka_configs import Configs
-    from region_node.faces.kafka.connection.kafka_broker import KafkaCounts
 
 events = logging.getLogger("region_node.kafka")
 
@@ -53,6 +53,22 @@ _UNSEEN = FLAG_HIDDEN | FLAG_MARKER
 _ENDS_KEPT = 64
 _ENTRIES_A_READ = 2048
 Piece = tuple[int, int, Run]
+
+
+@dataclass(slots=True)
+class KafkaCounts:
+    """Since this broker started. Converted: records that went from one form to another, in or out."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    converted_in: int = 0
+    converted_out: int = 0
+
+    def sent(self, messages: int, size_bytes: int) -> None:
+        self.messages_out += messages
+        self.bytes_out += size_bytes
 
 
 class KafkaLog:

@@ -1,11 +1,9 @@
 """Fetch: record batches of partitions from an offset on, and waiting for them.
 
-Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is
-(`partition_log`).
+Is: reading what is there, the bounds of bytes, the long poll. Isn't: storage, what a batch is (`partition_log`), or an
+incremental session (`fetch_sessions`).
 Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one
-timer, and its partitions' wakers; a session that is not known, or another role's, is refused, and the client begins a
-new one.
-Bounds: PARTITIONS_A_SESSION in one session, PARTITIONS_MAX in all of a broker's.
+timer, and its partitions' wakers.
 Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
 """
 
@@ -13,166 +11,74 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from heliograph.model.errors import HeliographError
-from heliograph.runtime.clock import Rng
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log.large_conversions import CONVERTING_S, made_ahead
 from region_node.faces.kafka.log.partition_log import KafkaLog
+from region_node.faces.kafka.session.fetch_sessions import FetchSession, Key, Wanted
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 from region_node.security.authorization.authorization_service import Action
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 
 _BYTES_MAX = 50 << 20
 _WAIT_MS_MAX = 60_000
 _LOOK_AGAIN_S = 0.01
 _FULL_AGAIN_S = 1.0
-Key = tuple[str | bytes, int]
-"""(the topic, by its id from version 13 on and before by its name; partition)"""
-Wanted = dict[Key, Fields]
 _BY_ID = 13
-PARTITIONS_A_SESSION = 10_000
-PARTITIONS_MAX = 500_000
-
-
-class FetchSession:
-    """What one client fetches, so that it need not say it again. `owner`: its roles. `sent`: what each partition's last
-    answer said.
-    """
-
-    __slots__ = ("by_id", "epoch", "number", "owner", "sent", "wanted")
-
-    def __init__(self, number: int, owner: tuple[str, ...], by_id: bool) -> None:
-        self.number, self.owner, self.epoch, self.by_id = number, owner, 1, by_id
-        self.wanted: Wanted = {}
-        self.sent: dict[Key, tuple[int, int, int]] = {}
-
-
-class FetchSessions:
-    """Holds one broker's incremental sessions; beyond `count_max`, or `partitions_max` in all, the longest unused goes
-    first. A session that is another role's is not known. session_partitions_max: of one.
-    """
-
-    def __init__(
-        self,
-        count_max: int,
-        rng: Rng,
-        *,
-        partitions_max: int = PARTITIONS_MAX,
-        session_partitions_max: int = PARTITIONS_A_SESSION,
-    ) -> None:
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._max, self._rng = count_max, rng
-        self._partitions_max, self._session_partitions_max = partitions_max, session_partitions_max
-        self._partitions = 0
-
-    def begin(self, owner: tuple[str, ...], by_id: bool, wanted: Wanted) -> FetchSession | None:
-        """None: it wants so many partitions that its client is to name them each time."""
-        if len(wanted) > self._session_partitions_max:
-            return None
-        number = 0
-        while number == 0 or number in self._sessions:
-            number = self._rng.getrandbits(31)
-        session = self._sessions[number] = FetchSession(number, owner, by_id)
-        self.change(session, wanted)
-        return session
-
-    def go_on(self, number: int, owner: tuple[str, ...], epoch: int, by_id: bool) -> FetchSession:
-        """Returns a session and moves it to its next epoch. Raises Refused: not known, or asked otherwise."""
-        session = self._sessions.get(number)
-        if session is None or session.owner != owner:
-            raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != epoch:
-            raise Refused(Code.INVALID_FETCH_SESSION_EPOCH)
-        if session.by_id != by_id:
-            raise Refused(Code.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.epoch = 1 if epoch == (1 << 31) - 1 else epoch + 1
-        self._sessions.move_to_end(number)
-        return session
-
-    def change(self, session: FetchSession, wanted: Wanted, forgotten: Iterable[Key] = ()) -> None:
-        """It wants these too, or otherwise than before, and those no more. Raises Refused where it ends by that: its
-        client begins anew, and is told to do without.
-        """
-        before = len(session.wanted)
-        for key in forgotten:
-            session.wanted.pop(key, None)
-            session.sent.pop(key, None)
-        session.wanted.update(wanted)
-        self._partitions += len(session.wanted) - before
-        if len(session.wanted) > self._session_partitions_max:
-            self._drop(session.number)
-            raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
-        while len(self._sessions) > self._max or self._partitions > self._partitions_max:
-            self._drop(next(iter(self._sessions)))
-
-    def end(self, number: int, owner: tuple[str, ...]) -> None:
-        session = self._sessions.get(number)
-        if session is not None and session.owner == owner:
-            self._drop(number)
-
-    def _drop(self, number: int) -> None:
-        self._partitions -= len(self._sessions.pop(number).wanted)
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
 
 def _wanted(fields: Fields, how: str) -> Wanted:
     return {(topic[how], part["partition"]): part for topic in fields["topics"] for part in topic["partitions"]}
 
 
-async def fetch(connection: KafkaConnection, request: Request) -> Fields:
-    fields, sessions = request.fields, connection.broker.sessions
-    session: FetchSession | None = None
+async def fetch(session: KafkaSession, request: Request) -> Fields:
+    fields, sessions = request.fields, session.broker.sessions
+    known: FetchSession | None = None
     by_id = request.version >= _BY_ID
     how = "topic_id" if by_id else "topic"
     wanted = _wanted(fields, how)
-    assert connection.login.principal is not None
-    owner = connection.login.principal.roles
+    assert session.login.principal is not None
+    owner = session.login.principal.roles
     if request.version >= 7:
         number, epoch = fields["session_id"], fields["session_epoch"]
         if epoch > 0:
             try:
-                session = sessions.go_on(number, owner, epoch, by_id)
+                known = sessions.go_on(number, owner, epoch, by_id)
                 forgotten = fields["forgotten_topics_data"]
                 sessions.change(
-                    session, wanted, ((topic[how], index) for topic in forgotten for index in topic["partitions"])
+                    known, wanted, ((topic[how], index) for topic in forgotten for index in topic["partitions"])
                 )
             except Refused as error:
                 return {"error_code": error.code, "session_id": 0, "responses": []}
-            wanted = session.wanted
+            wanted = known.wanted
         else:
             sessions.end(number, owner)
             if epoch == 0 and wanted:
-                session = sessions.begin(owner, by_id, wanted)
-    fetching = _Fetching(connection, request, dict(wanted))
+                known = sessions.begin(owner, by_id, wanted)
+    fetching = _Fetching(session, request, dict(wanted))
     rows = await fetching.run()
     throttle_ms = fetching.throttle_ms
-    if (quotas := connection.broker.quotas).active:
-        throttle_ms = max(throttle_ms, quotas.fetched(connection, request.client, fetching.size_bytes))
-    known = fields["session_epoch"] > 0 if session is not None else False
+    if (quotas := session.broker.quotas).active:
+        throttle_ms = max(throttle_ms, quotas.fetched(session, request.client, fetching.size_bytes))
+    goes_on = fields["session_epoch"] > 0 if known is not None else False
     topics: dict[str | bytes, list[Fields]] = {}
     for key, row in rows.items():
-        if session is not None and key in session.wanted:
+        if known is not None and key in known.wanted:
             now = (row["error_code"], row["high_watermark"], row["log_start_offset"])
-            same = session.sent.get(key) == now
-            session.sent[key] = now
-            if known and same and not row["records"] and not row["error_code"]:
+            same = known.sent.get(key) == now
+            known.sent[key] = now
+            if goes_on and same and not row["records"] and not row["error_code"]:
                 continue
             if row["records"]:  # next time it is looked at last, so that no partition starves
-                session.wanted[key] = session.wanted.pop(key)
+                known.wanted[key] = known.wanted.pop(key)
         topics.setdefault(key[0], []).append(row)
     return {
         "throttle_time": throttle_ms,
-        "session_id": session.number if session is not None else 0,
+        "session_id": known.number if known is not None else 0,
         "responses": [{how: topic, "partitions": parts} for topic, parts in topics.items()],
     }
 
@@ -180,17 +86,15 @@ async def fetch(connection: KafkaConnection, request: Request) -> Fields:
 class _Fetching:
     """One request, until it is answered."""
 
-    def __init__(self, connection: KafkaConnection, request: Request, wanted: Wanted) -> None:
-        self._connection, self._wanted = connection, wanted
+    def __init__(self, session: KafkaSession, request: Request, wanted: Wanted) -> None:
+        self._session, self._wanted = session, wanted
         fields = request.fields
         self._magic = 0 if request.version < 2 else 1 if request.version < 4 else 2
         self._committed = fields.get("isolation_level", 0) == 1
         self._wait_s = min(max(fields["max_wait"], 0), _WAIT_MS_MAX) / 1000
         self._min_bytes = max(0, fields["min_bytes"])
         self._max_bytes = min(fields.get("max_bytes", _BYTES_MAX), _BYTES_MAX)
-        if (quotas := connection.broker.quotas).active and (
-            room := quotas.room(connection, request.client)
-        ) is not None:
+        if (quotas := session.broker.quotas).active and (room := quotas.room(session, request.client)) is not None:
             self._max_bytes = min(self._max_bytes, room)
         self._logs: dict[Key, KafkaLog] = {}
         self._rules = 0
@@ -215,10 +119,10 @@ class _Fetching:
         return 0 if self._size or not self._throttled else math.ceil(1000 * min(self._throttled.values()))
 
     async def run(self) -> dict[Key, Fields]:
-        loop = self._connection.listener.loop
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s
         rows = await self._read()
-        while not self._urgent and self._size < self._min_bytes and self._logs and not self._connection.closed:
+        while not self._urgent and self._size < self._min_bytes and self._logs and not self._session.closed:
             left = deadline - loop.time()
             if left <= 0:
                 break
@@ -228,7 +132,7 @@ class _Fetching:
 
     async def _changed(self, wait_s: float) -> None:
         """Until one of the logs has grown, or shows more of what it has, or the time is over."""
-        loop = self._connection.listener.loop
+        loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
@@ -251,7 +155,7 @@ class _Fetching:
         rows: dict[Key, Fields] = {}
         self._size, left = 0, self._max_bytes
         self._throttled.clear()
-        rights = self._connection.broker.security.rights
+        rights = self._session.broker.security.rights
         if self._rules != rights.changes:
             self._rules = rights.changes
             self._logs.clear()
@@ -293,7 +197,7 @@ class _Fetching:
 
     def _check(self, key: Key) -> str:
         """The topic, where it may be read. Raises Refused, Unauthorized."""
-        broker, principal = self._connection.broker, self._connection.login.principal
+        broker, principal = self._session.broker, self._session.login.principal
         assert principal is not None
         kafka = key[0] if isinstance(key[0], str) else broker.of_id(key[0])
         broker.check(principal, Action.CONSUME, kafka)
@@ -301,7 +205,7 @@ class _Fetching:
 
     def _late(self) -> bool:
         """Whether entries were converted so long that the answer goes out as it is."""
-        now = self._connection.broker.clock.monotonic()
+        now = self._session.broker.clock.monotonic()
         if self._late_at == math.inf:
             self._late_at = now + CONVERTING_S
         if now < self._late_at:
@@ -310,10 +214,10 @@ class _Fetching:
         return True
 
     def _somebody_waits(self) -> bool:
-        return not self._connection.closed
+        return not self._session.closed
 
     async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
-        broker = self._connection.broker
+        broker = self._session.broker
         log = self._logs.get(key)
         if log is None or log.topic.closed:
             self._logs.pop(key, None)

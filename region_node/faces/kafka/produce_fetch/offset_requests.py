@@ -6,27 +6,23 @@ Source: docs/protocols/kafka.md, "Offsets".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log import time_search
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 
-async def _log(connection: KafkaConnection, request: Request, kafka: str, index: int) -> KafkaLog:
-    connection.gate.topic(request, kafka)
-    return await connection.broker.log(kafka, index)
+async def _log(session: KafkaSession, request: Request, kafka: str, index: int) -> KafkaLog:
+    session.gate.topic(request, kafka)
+    return await session.broker.log(kafka, index)
 
 
-async def list_offsets(connection: KafkaConnection, request: Request) -> Fields:
+async def list_offsets(session: KafkaSession, request: Request) -> Fields:
     topics: list[Fields] = []
     pace = RowPace()
     for topic in request.fields["topics"]:
@@ -36,7 +32,7 @@ async def list_offsets(connection: KafkaConnection, request: Request) -> Fields:
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "old_offsets": []}
             parts.append(row)
             try:
-                log = await _log(connection, request, topic["name"], part["partition_index"])
+                log = await _log(session, request, topic["name"], part["partition_index"])
                 offset, time = await _offset(log, part["timestamp"], request.fields.get("isolation_level", 0) == 1)
                 row["offset"], row["timestamp"], row["leader_epoch"] = offset, time, LEADER_EPOCH if offset >= 0 else -1
                 if request.version == 0:
@@ -75,7 +71,7 @@ def _before_0_10(log: KafkaLog, timestamp: int, offset: int, count_max: int) -> 
     return [offset if offset >= 0 else log.high_watermark]
 
 
-async def offset_for_leader_epoch(connection: KafkaConnection, request: Request) -> Fields:
+async def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
     topics: list[Fields] = []
     pace = RowPace()
     for topic in request.fields["topics"]:
@@ -85,7 +81,7 @@ async def offset_for_leader_epoch(connection: KafkaConnection, request: Request)
             row: Fields = {"partition": part["partition"], "error_code": 0, "leader_epoch": -1, "end_offset": -1}
             parts.append(row)
             try:
-                log = await _log(connection, request, topic["topic"], part["partition"])
+                log = await _log(session, request, topic["topic"], part["partition"])
                 if part["leader_epoch"] >= LEADER_EPOCH:
                     row["leader_epoch"], row["end_offset"] = LEADER_EPOCH, log.high_watermark
             except HeliographError as error:
@@ -94,7 +90,7 @@ async def offset_for_leader_epoch(connection: KafkaConnection, request: Request)
     return {"topics": topics}
 
 
-async def delete_records(connection: KafkaConnection, request: Request) -> Fields:
+async def delete_records(session: KafkaSession, request: Request) -> Fields:
     topics: list[Fields] = []
     pace = RowPace()
     for topic in request.fields["topics"]:
@@ -104,7 +100,7 @@ async def delete_records(connection: KafkaConnection, request: Request) -> Field
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "low_watermark": -1}
             parts.append(row)
             try:
-                log = await _log(connection, request, topic["name"], part["partition_index"])
+                log = await _log(session, request, topic["name"], part["partition_index"])
                 if log.only_compacts:
                     raise Refused(Code.POLICY_VIOLATION, "records of a topic that is only compacted go with their keys")
                 offset = log.high_watermark if part["offset"] == -1 else part["offset"]

@@ -2,7 +2,7 @@
 
 Is: checking batches, older formats made new, repetitions of idempotent producers, the order of answers. Isn't: storage.
 Invariants: a batch is answered with success only when it is durable by the topic's write quorum, whatever `acks` says;
-batches of one partition are stored in the order in which they came on a connection. On the hot path a batch costs no
+batches of one partition are stored in the order in which they came on a session. On the hot path a batch costs no
 copy: its entry's head is written in front of it.
 Source: docs/protocols/kafka.md, "Produce".
 """
@@ -43,8 +43,8 @@ from region_node.faces.kafka.produce_fetch.opened_batches import (
     keys_known,
     open_batches,
 )
+from region_node.faces.kafka.session.kafka_session import KafkaSession, Slot
 from region_node.faces.kafka.transactions.kafka_transactions import check_id
-from region_node.faces.kafka.transactions.transaction_requests import opened
 from region_node.runtime.topic_ports import Segments
 from region_node.security.authorization.authorization_service import Action
 from region_node.topics.admission import check_backlog, check_source
@@ -52,7 +52,6 @@ from region_node.topics.admission import check_backlog, check_source
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection, Slot
 
 _FLAGS = (FLAG_KAFKA,)
 _BY_ID = 13
@@ -102,10 +101,10 @@ class _Batch:
 class ProduceRequest:
     """One request. `finish` is called once, with the answer's fields."""
 
-    __slots__ = ("_connection", "_finish", "_left", "_request", "answer", "refused")
+    __slots__ = ("_finish", "_left", "_request", "_session", "answer", "refused")
 
-    def __init__(self, connection: KafkaConnection, request: Request, finish: Callable[[Fields], None]) -> None:
-        self._connection, self._request, self._finish = connection, request, finish
+    def __init__(self, session: KafkaSession, request: Request, finish: Callable[[Fields], None]) -> None:
+        self._session, self._request, self._finish = session, request, finish
         self._left = 1
         self.answer: Fields = {"responses": []}
         self.refused = False
@@ -113,20 +112,20 @@ class ProduceRequest:
     def one_less(self) -> None:
         self._left -= 1
         if not self._left:
-            self._connection.listener.budget.give(len(self._request.frame))
+            self._session.broker.budget.give(len(self._request.frame))
             if self.refused:
-                self._connection.note_refusal(self._request, self.answer)
+                self._session.note_refusal(self._request, self.answer)
             self._finish(self.answer)
 
     def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> Iterator[None]:
         """Appends every batch, in the order of the request. To be run to its end; of very many partitions others may
         have their turn wherever it stops.
         """
-        self._connection.listener.budget.take(self._connection, len(self._request.frame))
+        self._session.broker.budget.take(self._session, len(self._request.frame))
         try:
             yield from self._publish_parts(logs)
-            if (quotas := self._connection.broker.quotas).active:
-                wait_ms = quotas.produced(self._connection, self._request.client, len(self._request.frame))
+            if (quotas := self._session.broker.quotas).active:
+                wait_ms = quotas.produced(self._session, self._request.client, len(self._request.frame))
                 self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
         finally:
             self.one_less()
@@ -165,7 +164,7 @@ class ProduceRequest:
         on.
         """
         where: tuple[int, int] = part["records"]
-        broker, log, (start, size) = self._connection.broker, batch.log, where
+        broker, log, (start, size) = self._session.broker, batch.log, where
         frame = self._request.frame
         assert isinstance(frame, bytearray)
         own, topic = broker.configs.of(log.name), log.topic
@@ -236,14 +235,14 @@ class ProduceRequest:
         usage.bytes_in += size
         topic.publish(run, batch.done, batch.failed)
         if (gate := topic.publish_gate) is not None:
-            wait_ms = math.ceil(1000 * gate.hold(self._connection))
+            wait_ms = math.ceil(1000 * gate.hold(self._session))
             self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
         return start + size
 
 
-def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
+def begin_produce(session: KafkaSession, slot: Slot) -> bool:
     """Takes the request at once where every partition's log is loaded here; False: `produce` must load them first."""
-    request, broker = slot.request, connection.broker
+    request, broker = slot.request, session.broker
     assert request is not None
     if (
         request.version < ONLY_NEW
@@ -255,7 +254,7 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
     room = ReadRoom(*KEYS_AT_ONCE)
     for topic in request.fields["topic_data"]:
-        error = _refusal(connection, request, topic)
+        error = _refusal(session, request, topic)
         kafka = topic["name"]
         for part in topic["partition_data"]:
             if (kafka, part["index"]) in logs:
@@ -266,20 +265,20 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
                 isinstance(found, KafkaLog)
                 and not (
                     keys_known(found, request, part, room)
-                    and (not transactional or _takes_part(connection, found, request, part))
+                    and (not transactional or _takes_part(session, found, request, part))
                 )
             ):
                 return False
             logs[kafka, part["index"]] = found
-    connection.enqueue(slot)
+    session.enqueue(slot)
 
     def finish(answer: Fields) -> None:
-        if not connection.closed and not _told_by_closing(connection, request, answer):
+        if not session.closed and not _told_by_closing(session, request, answer):
             if begun:
-                connection.charge(request, answer, worked_s)
-            connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
+                session.charge(request, answer, worked_s)
+            session.answered(slot, [] if request.fields["acks"] == 0 else session.encode(request, answer))
 
-    for _ in ProduceRequest(connection, request, finish).publish(logs):
+    for _ in ProduceRequest(session, request, finish).publish(logs):
         pass
     if begun:
         worked_s = broker.clock.monotonic() - begun
@@ -291,7 +290,7 @@ def _named_twice() -> Refused:
     return Refused(Code.INVALID_REQUEST, "a partition that the request names twice: send one batch of each")
 
 
-def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fields) -> bool:
+def _told_by_closing(session: KafkaSession, request: Request, answer: Fields) -> bool:
     """With acks=0 there is no answer: as in Kafka a client whose batches failed learns by a closed connection to look
     for the leader again.
     """
@@ -301,7 +300,7 @@ def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fiel
         row["error_code"] for topic in answer["responses"] for row in topic["partition_responses"] if row["error_code"]
     ]
     if codes:
-        connection.close(f"a batch with acks=0 was not stored: {Code(codes[0]).name}")
+        session.close(f"a batch with acks=0 was not stored: {Code(codes[0]).name}")
     return bool(codes)
 
 
@@ -313,45 +312,45 @@ def _producer(request: Request, part: Fields) -> tuple[int, int]:
     return batch.producer, batch.epoch
 
 
-def _takes_part(connection: KafkaConnection, log: KafkaLog, request: Request, part: Fields) -> bool:
+def _takes_part(session: KafkaSession, log: KafkaLog, request: Request, part: Fields) -> bool:
     """Whether it is known here that the batch is of an open transaction, and that its producer is the client's."""
     producer, epoch = _producer(request, part)
-    transactions, principal = connection.broker.transactions, connection.login.principal
+    transactions, principal = session.broker.transactions, session.login.principal
     if log.transaction_of(producer, epoch) is None or transactions is None or principal is None:
         return False
     return transactions.rights.knows(principal, producer, epoch, request.fields["transactional_id"])
 
 
-def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> HeliographError | None:
+def _refusal(session: KafkaSession, request: Request, topic: Fields) -> HeliographError | None:
     """From version 13 on a topic comes by its id, and gets its name here; one that nothing has stands under its id."""
     try:
         if request.version >= _BY_ID:
             topic["name"] = topic["topic_id"]
-            topic["name"] = connection.broker.of_id(topic["topic_id"])
-        assert connection.login.principal is not None
-        connection.broker.check(connection.login.principal, Action.PRODUCE, topic["name"])
+            topic["name"] = session.broker.of_id(topic["topic_id"])
+        assert session.login.principal is not None
+        session.broker.check(session.login.principal, Action.PRODUCE, topic["name"])
     except HeliographError as error:
         return error
     return None
 
 
-async def _take_part(connection: KafkaConnection, log: KafkaLog, producer: int, epoch: int, name: str) -> None:
+async def _take_part(session: KafkaSession, log: KafkaLog, producer: int, epoch: int, name: str) -> None:
     """name: the transactional id. Raises Refused, and what the metadata raises."""
-    transactions = opened(connection)
+    transactions = session.broker.opened_transactions()
     check_id(name)
-    assert connection.login.principal is not None
+    assert session.login.principal is not None
     if log.transaction_of(producer, epoch) is None:
         await transactions.txn_of(log, producer, epoch)
-    await transactions.rights.check_batch(connection.login.principal, producer, epoch, name)
+    await transactions.rights.check_batch(session.login.principal, producer, epoch, name)
 
 
-async def produce(connection: KafkaConnection, request: Request) -> Fields | None:
+async def produce(session: KafkaSession, request: Request) -> Fields | None:
     """The same where logs must be loaded first; nothing else of this connection is under way meanwhile."""
-    broker = connection.broker
+    broker = session.broker
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
     pace = RowPace()
     for topic in request.fields["topic_data"]:
-        error = _refusal(connection, request, topic)
+        error = _refusal(session, request, topic)
         kafka = topic["name"]
         for part in topic["partition_data"]:
             await pace.row()
@@ -362,18 +361,18 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
                 log = error or await broker.log(kafka, part["index"])
                 name = request.fields.get("transactional_id")
                 if name is not None and isinstance(log, KafkaLog):
-                    await _take_part(connection, log, *_producer(request, part), name)
+                    await _take_part(session, log, *_producer(request, part), name)
                 logs[kafka, part["index"]] = log
             except HeliographError as failure:
                 logs[kafka, part["index"]] = failure
-    answered: Any = connection.listener.loop.create_future()
+    answered: Any = asyncio.get_running_loop().create_future()
 
     def finish(answer: Fields) -> None:
         if not answered.done():
             answered.set_result(answer)
 
     await open_batches(broker.converting, request, logs)
-    for _ in ProduceRequest(connection, request, finish).publish(logs):
+    for _ in ProduceRequest(session, request, finish).publish(logs):
         await asyncio.sleep(0)
     answer: Fields = await answered
-    return None if _told_by_closing(connection, request, answer) or request.fields["acks"] == 0 else answer
+    return None if _told_by_closing(session, request, answer) or request.fields["acks"] == 0 else answer

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from heliograph.kv.metadata_store import MetadataStore
@@ -30,9 +30,6 @@ from region_node.faces.kafka.quotas.quota_table import (
     named,
 )
 from region_node.subscriptions.rate_limits import Bucket
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 
 ANONYMOUS = "ANONYMOUS"
 """Kafka's name for users where nobody has to say who they are."""
@@ -70,6 +67,22 @@ class ClientLimits(NamedTuple):
     mutation: Shared | None
 
 
+class MeteredSession(Protocol):
+    """`region_node.faces.kafka.session.kafka_session.KafkaSession`, as its quotas meet it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def held_for(self) -> list[Shared]: ...
+
+    def hold_for(self, wait_s: float, quota: Shared) -> None: ...
+
+    def limits_of(self, client: str) -> ClientLimits: ...
+
+    def limits_again(self) -> ClientLimits: ...
+
+
 class ClientQuotas:
     """As one broker keeps them. Make it on the event loop."""
 
@@ -82,15 +95,15 @@ class ClientQuotas:
         """Kept until they are full again, whoever still has a connection: a client that comes again finds what it has
         taken.
         """
-        self._held: dict[KafkaConnection, None] = {}
+        self._held: dict[MeteredSession, None] = {}
 
     def close(self) -> None:
         self.table.close()
 
     def _changed(self) -> None:
         self.active = self.table.active
-        for connection in list(self._held):
-            self._look_again(connection)
+        for session in list(self._held):
+            self._look_again(session)
 
     # -- who has which -------------------------------------------------------------------------------------------------
 
@@ -117,41 +130,34 @@ class ClientQuotas:
             bucket.set_rates(0, rate, now)
         return bucket
 
-    def _limits_of(self, connection: KafkaConnection, client: str) -> ClientLimits:
-        known = connection.limits
-        if known is None or known[0] != client or known[1].version != self.table.version:
-            assert connection.login.principal is not None
-            known = connection.limits = client, self.limits(connection.login.principal.role or ANONYMOUS, client)
-        return known[1]
-
     # -- what is used --------------------------------------------------------------------------------------------------
 
-    def produced(self, connection: KafkaConnection, client: str, size_bytes: int) -> int:
+    def produced(self, session: MeteredSession, client: str, size_bytes: int) -> int:
         """A request was taken; returns for how many ms its connection is held now."""
-        return self._spend(connection, self._limits_of(connection, client).produce, size_bytes)
+        return self._spend(session, session.limits_of(client).produce, size_bytes)
 
-    def fetched(self, connection: KafkaConnection, client: str, size_bytes: int) -> int:
+    def fetched(self, session: MeteredSession, client: str, size_bytes: int) -> int:
         """The same, of an answer."""
-        return self._spend(connection, self._limits_of(connection, client).fetch, size_bytes)
+        return self._spend(session, session.limits_of(client).fetch, size_bytes)
 
-    def room(self, connection: KafkaConnection, client: str) -> int | None:
+    def room(self, session: MeteredSession, client: str) -> int | None:
         """A second's bytes: no answer brings more, beyond its first batch. None: no limit."""
-        bucket = self._limits_of(connection, client).fetch
+        bucket = session.limits_of(client).fetch
         return None if bucket is None else max(1, int(bucket.size_bytes))
 
-    def worked(self, connection: KafkaConnection, client: str, request: str, seconds: float) -> int:
+    def worked(self, session: MeteredSession, client: str, request: str, seconds: float) -> int:
         """A request's answer is ready, after so many seconds of this broker's thread; returns for how many ms its
         connection is held now.
         """
-        limits = self._limits_of(connection, client)
-        wait_ms = self._spend(connection, limits.request, math.ceil(seconds * 1e6))
-        return max(wait_ms, self._spend(connection, limits.mutation, 0)) if request in _CHANGES else wait_ms
+        limits = session.limits_of(client)
+        wait_ms = self._spend(session, limits.request, math.ceil(seconds * 1e6))
+        return max(wait_ms, self._spend(session, limits.mutation, 0)) if request in _CHANGES else wait_ms
 
-    def changes(self, connection: KafkaConnection, client: str, partitions: int, *, strict: bool) -> None:
+    def changes(self, session: MeteredSession, client: str, partitions: int, *, strict: bool) -> None:
         """So many partitions are about to be made or deleted. Raises Refused where the rate is used up and the client
         can be told so (strict).
         """
-        bucket = self._limits_of(connection, client).mutation if self.active else None
+        bucket = session.limits_of(client).mutation if self.active else None
         if bucket is None:
             return
         bucket.refill(self._clock.monotonic())
@@ -178,7 +184,7 @@ class ClientQuotas:
         bucket.spend(0, amount)
         self._used[bucket] = None
 
-    def _spend(self, connection: KafkaConnection, bucket: Shared | None, amount: int) -> int:
+    def _spend(self, session: MeteredSession, bucket: Shared | None, amount: int) -> int:
         if bucket is None:
             return 0
         bucket.refill(self._clock.monotonic())
@@ -186,9 +192,9 @@ class ClientQuotas:
         wait_s = min(bucket.wait_s, bucket.wait_max_s)
         if wait_s <= 0:
             return 0
-        if not connection.closed:
-            self._held[connection] = None
-            connection.hold_for(wait_s, bucket)
+        if not session.closed:
+            self._held[session] = None
+            session.hold_for(wait_s, bucket)
         return min(math.ceil(wait_s * 1000), _MS_MAX)
 
     # -- as time goes by -----------------------------------------------------------------------------------------------
@@ -201,20 +207,19 @@ class ClientQuotas:
             if bucket.full:
                 del self._used[bucket]
 
-    def let_go(self, connection: KafkaConnection) -> None:
+    def let_go(self, session: MeteredSession) -> None:
         """It is not held any more, or it is gone."""
-        self._held.pop(connection, None)
+        self._held.pop(session, None)
 
-    def _look_again(self, connection: KafkaConnection) -> None:
+    def _look_again(self, session: MeteredSession) -> None:
         """Quotas have changed: whoever is held by one that is gone goes on, and by one of another rate waits as long as
         that says.
         """
-        assert connection.limits is not None
-        limits, now = self._limits_of(connection, connection.limits[0]), self._clock.monotonic()
-        for bucket in connection.held_for:
+        limits, now = session.limits_again(), self._clock.monotonic()
+        for bucket in session.held_for:
             bucket.refill(now)
             still = any(bucket is each for each in limits[1:])
-            connection.hold_for(min(bucket.wait_s, bucket.wait_max_s) if still else 0.0, bucket)
+            session.hold_for(min(bucket.wait_s, bucket.wait_max_s) if still else 0.0, bucket)
 
 
 def canonical(address: str) -> str:

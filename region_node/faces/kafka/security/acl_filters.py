@@ -1,7 +1,7 @@
 """Kafka's words for ACLs, and ours: numbers, names, patterns, and filters.
 
 Is: from a row of CreateAcls to a record, back to a row of DescribeAcls, and whether a filter means it. Isn't: a handler
-(`acls`), or what a record opens (`region_node.security.authorization`).
+(`acl_requests`), or what a record opens (`region_node.security.authorization`).
 Invariants: what has no meaning here is refused with the reason; a record that was made comes back as it was said, but
 for its host, which comes back as addresses are written.
 Source: docs/protocols/kafka.md, "ACLs"; Kafka's `AclBinding`, `ResourcePatternFilter`.
@@ -62,7 +62,7 @@ _OPERATION_NUMBERS = {operation: number for number, operation in _OPERATIONS.ite
 
 
 class TopicNaming(Protocol):
-    """`region_node.faces.kafka.connection.kafka_broker.KafkaBroker`, as names are resolved by it."""
+    """`region_node.faces.kafka.session.kafka_broker.KafkaBroker`, as names are resolved by it."""
 
     @property
     def settings(self) -> KafkaSettings: ...

@@ -103,7 +103,7 @@ def checked(rows: Iterable[ApiRow]) -> dict[str, ApiRow]:
 
 
 class SignedIn(Protocol):
-    """`region_node.faces.kafka.security.sasl.Login`, as the gate reads it."""
+    """`region_node.faces.kafka.session.login.Login`, as the gate reads it."""
 
     principal: Principal | None
 
@@ -123,6 +123,11 @@ class RequestGate:
     ) -> None:
         self._rows, self._login, self._rights, self._name = rows, login, rights, name
         self._tenant = namespace.partition("/")[0]
+
+    @property
+    def served(self) -> frozenset[str]:
+        """Returns the names of the requests that are answered."""
+        return frozenset(self._rows)
 
     def topic(self, request: Request, kafka: str) -> TopicName:
         """The topic, with which the client may do what the request's row says. Raises Refused, in the same words

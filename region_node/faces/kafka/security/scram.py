@@ -15,20 +15,14 @@ import base64
 import binascii
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, rows_under
-from heliograph.model.errors import CorruptData, HeliographError, Unauthenticated
+from heliograph.model.errors import CorruptData, Unauthenticated
 from heliograph.runtime.clock import Rng
-from heliograph.runtime.throttle import RowPace
-from heliograph.wire.kafka.message_codec import Fields, Request
-from region_node.faces.kafka.error_codes import Code, Refused, code_of
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 
 USERS = "/kafka/scram/"
 FORMAT = 1
@@ -163,74 +157,3 @@ def _decode(blob: bytes) -> ScramUser:
         return ScramUser(iterations, salt, stored_key, server_key)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise CorruptData(f"SCRAM user: {error}") from error
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
-def _check(connection: KafkaConnection, request: Request) -> None:
-    """A user is a role everywhere, so only who may do everything makes one."""
-    if connection.broker.security.authentication.open:
-        raise Refused(Code.SECURITY_DISABLED, "nothing is authenticated here: set security.authentication")
-    connection.gate.of_all(request)
-
-
-async def alter_users(connection: KafkaConnection, request: Request) -> Fields:
-    rows: dict[str, Fields] = {}
-    pace = RowPace()
-    for change in [*request.fields["deletions"], *request.fields["upsertions"]]:
-        await pace.row()
-        user, mechanism = change["name"], NUMBERS.get(change["mechanism"], "")
-        row = rows.setdefault(user, {"user": user, "error_code": 0, "error_message": None})
-        try:
-            _check(connection, request)
-            if not mechanism or not user or len(user) > 256:
-                raise Refused(
-                    Code.INVALID_REQUEST, "a user has 1 to 256 characters, and SCRAM-SHA-256 or SCRAM-SHA-512"
-                )
-            if "salt" not in change:
-                if not await connection.broker.scram.delete(user, mechanism):
-                    raise Refused(Code.RESOURCE_NOT_FOUND, "there is no such user")
-                continue
-            if not ITERATIONS_MIN <= change["iterations"] <= ITERATIONS_MAX or not change["salt"]:
-                raise Refused(
-                    Code.UNACCEPTABLE_CREDENTIAL,
-                    f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, and there must be a salt",
-                )
-            if len(change["salted_password"]) != hashlib.new(HASHES[mechanism]).digest_size:
-                raise Refused(
-                    Code.UNACCEPTABLE_CREDENTIAL, "the salted password is of another length than its mechanism's"
-                )
-            await connection.broker.scram.put(
-                user, mechanism, user_of(mechanism, change["iterations"], change["salt"], change["salted_password"])
-            )
-        except HeliographError as error:
-            row["error_code"], row["error_message"] = code_of(error), str(error)
-    return {"results": list(rows.values())}
-
-
-async def describe_users(connection: KafkaConnection, request: Request) -> Fields:
-    wanted = request.fields["users"]
-    try:
-        known: dict[str, dict[str, ScramUser]] = {}
-        if (
-            not connection.broker.security.authentication.open
-        ):  # else there are none: kafka-configs.sh asks for them beside users' quotas
-            _check(connection, request)
-            known = await connection.broker.scram.all()
-    except HeliographError as error:
-        return {"error_code": code_of(error), "error_message": str(error), "results": []}
-    rows: list[Fields] = []
-    for user in sorted(known) if not wanted else dict.fromkeys(each["name"] for each in wanted):
-        found = known.get(user)
-        infos = (
-            [
-                {"mechanism": number, "iterations": found[name].iterations}
-                for number, name in NUMBERS.items()
-                if name in found
-            ]
-            if found
-            else []
-        )
-        rows.append({"user": user, "error_code": 0 if found else Code.RESOURCE_NOT_FOUND, "credential_infos": infos})
-    return {"error_code": 0, "results": rows}

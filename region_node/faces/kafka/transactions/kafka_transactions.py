@@ -51,8 +51,8 @@ from region_node.transactions.participants.transaction_errors import (
 )
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
     from region_node.faces.kafka.log.partition_log import KafkaLog
+    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
     from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
     from region_node.transactions.coordinators.transaction_service import Transactions
 

@@ -143,15 +143,15 @@ def run(seed: int, cases: int = PER_SEED) -> None:
                 await _bystander(bystander, case)
             if rng.random() < 0.9:
                 client.protocol.close()
-        for connection in list(face.listener.connections):
+        for connection in list(face.listener.opened.all):
             if connection is not bystander.protocol:
                 connection.close()
         for _ in range(100):
             await settle()
-            if list(face.listener.connections) == [bystander.protocol] and face.listener.budget.used == 0:
+            if list(face.listener.opened.all) == [bystander.protocol] and face.broker.budget.used == 0:
                 break
-        assert list(face.listener.connections) == [bystander.protocol]
-        assert face.listener.budget.used == 0
+        assert list(face.listener.opened.all) == [bystander.protocol]
+        assert face.broker.budget.used == 0
 
     with_face(test)
 

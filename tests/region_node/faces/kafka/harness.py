@@ -22,11 +22,11 @@ from heliograph.model.positions import Position
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.faces.kafka.administration.topic_cleanup import Cleaning
 from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, Cluster, node_url
-from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
 from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 from region_node.faces.kafka.connection.kafka_listener import KafkaListener
 from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
 from region_node.faces.kafka.kafka_settings import KafkaSettings
+from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.audit_log import AuditLog
 from region_node.security.authentication.authentication_service import Authentication
@@ -94,7 +94,7 @@ class Client:
     """One connection. `answers`: frames that came, without their sizes."""
 
     def __init__(self, listener: KafkaListener, address: str = "127.0.0.1") -> None:
-        self.protocol = KafkaConnection(listener, tls=False)
+        self.protocol = KafkaConnection(listener.opened, tls=False)
         self.transport = FakeTransport(self.protocol, address)  # type: ignore[arg-type]
         self.protocol.connection_made(self.transport)
 

@@ -89,7 +89,7 @@ async def opened() -> Face:
 
 def client(face: Face, role: str) -> Client:
     made = Client(face.listener)
-    made.protocol.login.principal = Principal(role=role)
+    made.protocol.session.login.principal = Principal(role=role)
     return made
 
 
@@ -195,9 +195,9 @@ class Counted(str):
 
 async def refused_while(face: Face, name: str, version: int, fields: dict[str, Any]) -> int:
     """How often others have had their turn while a request of somebody without a right was refused."""
-    protocol = client(face, "mallory").protocol
+    session = client(face, "mallory").protocol.session
     turns, asked = 0, Request(BY_NAME[name], version, 1, "c", fields, b"")
-    answering = asyncio.ensure_future(SERVED[name].handler(protocol, asked))
+    answering = asyncio.ensure_future(SERVED[name].handler(session, asked))
     while not answering.done():
         await asyncio.sleep(0)
         turns += 1

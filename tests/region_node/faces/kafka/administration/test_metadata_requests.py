@@ -25,7 +25,7 @@ SECURITY = SecuritySettings(authorization=True, anonymous_role="ann", super_user
 def test_a_page_of_topics_does_not_name_the_next_one_where_it_may_not_be_seen() -> None:
     async def test(face: Face) -> None:
         client = Client(face.listener)
-        client.protocol.login.principal = Principal(role="root")
+        client.protocol.session.login.principal = Principal(role="root")
         await create(client, "a", "b", "c")
         seen = {f"persistent://public/default/{topic}": {"ann": ["consume"]} for topic in ("a", "c")}
 
@@ -34,7 +34,7 @@ def test_a_page_of_topics_does_not_name_the_next_one_where_it_may_not_be_seen() 
 
         await face.admin.update_namespace("public/default", granted)
         await settle()
-        client.protocol.login.principal = Principal(role="ann")
+        client.protocol.session.login.principal = Principal(role="ann")
         cursor, found = None, list[str]()
         for _ in range(3):
             asked = {"topics": [], "response_partition_limit": 1, "cursor": cursor}
@@ -77,7 +77,7 @@ def test_a_request_of_very_many_names_gives_the_loop_back(
 
     async def test(face: Face) -> None:
         client = Client(face.listener)
-        client.protocol.login.principal = Principal(role="stranger")
+        client.protocol.session.login.principal = Principal(role="stranger")
         passes = 0
 
         async def names(_: object = None) -> list[TopicName]:
@@ -85,7 +85,7 @@ def test_a_request_of_very_many_names_gives_the_loop_back(
 
         monkeypatch.setattr(face.broker.cluster, "names", names)
         request = Request(BY_NAME[name], version, 1, "", fields, b"")
-        answering = asyncio.ensure_future(SERVED[name].handler(client.protocol, request))
+        answering = asyncio.ensure_future(SERVED[name].handler(client.protocol.session, request))
         while not answering.done():
             await asyncio.sleep(0)
             passes += 1
@@ -99,9 +99,9 @@ def test_of_what_a_client_says_that_it_is_only_so_much_is_kept() -> None:
         client = Client(face.listener)
         said = {"client_software_name": "n" * 100_000, "client_software_version": "1"}
         await client.ask("api_versions", 3, said)
-        assert client.protocol.client_software == "n" * 256
+        assert client.protocol.session.client_software == "n" * 256
         await client.ask("api_versions", 3, {**said, "client_software_name": "java"})
-        assert client.protocol.client_software == "java 1"
+        assert client.protocol.session.client_software == "java 1"
 
     with_face(test)
 
@@ -109,7 +109,7 @@ def test_of_what_a_client_says_that_it_is_only_so_much_is_kept() -> None:
 async def passes_of(client: Client, name: str, version: int, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """(how often the loop went round meanwhile, the answer)."""
     passes, request = 0, Request(BY_NAME[name], version, 1, "", fields, b"")
-    answering = asyncio.ensure_future(SERVED[name].handler(client.protocol, request))
+    answering = asyncio.ensure_future(SERVED[name].handler(client.protocol.session, request))
     while not answering.done():
         await asyncio.sleep(0)
         passes += 1

@@ -23,7 +23,7 @@ def framed(body: bytes) -> bytes:
 def unknown(face: Face) -> Client:
     """A client that has not authenticated."""
     client = Client(face.listener)
-    client.protocol.login.principal = None
+    client.protocol.session.login.principal = None
     return client
 
 

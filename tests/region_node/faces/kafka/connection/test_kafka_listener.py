@@ -13,7 +13,7 @@ def test_who_is_silent_or_does_not_sign_in_is_closed_unless_the_broker_itself_st
     async def run(face: Face) -> None:
         listener, clock = face.listener, face.clock
         idle, unknown = Client(listener), Client(listener)
-        unknown.protocol.login.principal = None
+        unknown.protocol.session.login.principal = None
         listener._next_tick(clock.now)
         clock.now += 1000
         listener._tick()

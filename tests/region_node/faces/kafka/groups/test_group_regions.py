@@ -13,8 +13,9 @@ import pytest
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import BY_NAME, Request
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups import group_requests, group_rights
+from region_node.faces.kafka.groups import group_rights
 from region_node.faces.kafka.groups.group_regions import topics_of
+from region_node.faces.kafka.requests import group_requests
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
 from tests.region_node.faces.pulsar.harness import settle
@@ -182,7 +183,7 @@ def test_of_a_clients_id_only_so_much_is_part_of_its_members() -> None:
             "protocols": [{"name": "range", "metadata": subscription("orders")}],
         }
         asked = Request(BY_NAME["join_group"], 5, 1, "c" * 30_000, fields, b"")
-        answer = await group_requests.join_group(client.protocol, asked)
+        answer = await group_requests.join_group(client.protocol.session, asked)
         assert answer["error_code"] == Code.MEMBER_ID_REQUIRED and len(answer["member_id"]) == 256 + 33
 
     with_face(run)

@@ -63,7 +63,7 @@ async def opened(security: SecuritySettings | None = SECURITY) -> Face:
 
 def client(face: Face, role: str) -> Client:
     made = Client(face.listener)
-    made.protocol.login.principal = Principal(role=role)
+    made.protocol.session.login.principal = Principal(role=role)
     return made
 
 

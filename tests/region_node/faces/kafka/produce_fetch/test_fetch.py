@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,12 +18,12 @@ from heliograph.wire.kafka.entry_conversion import as_batch
 from heliograph.wire.kafka.message_codec import decode_fields
 from heliograph.wire.kafka.record_batches import build_batch, peek_batch
 from heliograph.wire.run import Run
-from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.log import large_conversions, partition_log
 from region_node.faces.kafka.log.large_conversions import LARGE_COUNT
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.produce_fetch import fetch
-from region_node.faces.kafka.produce_fetch.fetch import PARTITIONS_A_SESSION, FetchSessions
+from region_node.faces.kafka.session.fetch_sessions import PARTITIONS_A_SESSION
 from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from replicator.log.transaction_buffer import COMMIT, Key, TransactionBuffer, marker_run
@@ -104,7 +103,7 @@ def test_a_fetch_that_waits_is_not_answered_with_what_an_acl_refuses_meanwhile()
     async def main(face: Face) -> None:
         def client(role: str) -> Client:
             made = Client(face.listener)
-            made.protocol.login.principal = Principal(role=role)
+            made.protocol.session.login.principal = Principal(role=role)
             return made
 
         rows = [{"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}]
@@ -284,7 +283,7 @@ def test_what_may_not_be_read_any_more_is_not_sent_behind_a_conversion(monkeypat
     async def main(face: Face) -> None:
         def client(role: str) -> Client:
             made = Client(face.listener)
-            made.protocol.login.principal = Principal(role=role)
+            made.protocol.session.login.principal = Principal(role=role)
             return made
 
         await created(client("root"), 2)
@@ -363,7 +362,7 @@ def test_a_session_is_known_to_the_role_alone_that_began_it() -> None:
     async def main(face: Face) -> None:
         ann, bob, annas = (Client(face.listener) for _ in range(3))
         for client, role in ((ann, "ann"), (bob, "bob"), (annas, "ann")):
-            client.protocol.login.principal = Principal(role=role)
+            client.protocol.session.login.principal = Principal(role=role)
         number = (await ann.ask("fetch", 11, in_session(0, 0, 0)))["session_id"]
         assert number and len(face.broker.sessions) == 1
         assert (await bob.ask("fetch", 11, in_session(number, 1)))["error_code"] == Code.FETCH_SESSION_ID_NOT_FOUND
@@ -387,41 +386,6 @@ def test_a_session_has_a_bound_of_partitions_above_which_its_client_does_without
     with_face(main)
 
 
-def parts(*numbers: int) -> dict[Any, dict[str, Any]]:
-    return {("t", number): {} for number in numbers}
-
-
-def test_a_session_ends_where_it_grows_beyond_the_bound() -> None:
-    sessions, ann = FetchSessions(1000, random.Random(1), session_partitions_max=3), ("ann",)
-    assert sessions.begin(ann, False, parts(0, 1, 2, 3)) is None and not len(sessions)
-    session = sessions.begin(ann, False, parts(0, 1, 2))
-    assert session is not None
-    sessions.change(session, parts(3), forgotten=[("t", 0)])
-    with pytest.raises(Refused) as refused:
-        sessions.change(session, parts(4))
-    assert refused.value.code == Code.FETCH_SESSION_ID_NOT_FOUND and not len(sessions)
-
-
-def test_sessions_have_a_bound_of_partitions_together() -> None:
-    sessions, ann = FetchSessions(1000, random.Random(1), partitions_max=5), ("ann",)
-
-    def begin(count: int) -> int:
-        made = sessions.begin(ann, False, parts(*range(count)))
-        assert made is not None
-        return made.number
-
-    first, second = begin(2), begin(2)
-    sessions.go_on(first, ann, 1, False)
-    begin(3)
-    sessions.go_on(first, ann, 2, False)
-    with pytest.raises(Refused) as refused:
-        sessions.go_on(second, ann, 1, False)
-    assert refused.value.code == Code.FETCH_SESSION_ID_NOT_FOUND
-    sessions.end(first, ann)
-    begin(2)
-    assert len(sessions) == 2, "what an ended one had counts no more"
-
-
 def test_partitions_that_are_refused_are_looked_at_with_pauses() -> None:
     """Nothing of theirs is waited for, and a request of 1 MB names 100,000."""
 
@@ -432,7 +396,7 @@ def test_partitions_that_are_refused_are_looked_at_with_pauses() -> None:
     fetching._wanted = {("t", index): {} for index in range(1000)}
     fetching._max_bytes, fetching._throttled, fetching._logs, fetching._rules = 1, {}, {}, 0
     rights = SimpleNamespace(changes=0)
-    fetching._connection = SimpleNamespace(broker=SimpleNamespace(security=SimpleNamespace(rights=rights)))
+    fetching._session = SimpleNamespace(broker=SimpleNamespace(security=SimpleNamespace(rights=rights)))
     fetching._partition = fetching._check = refuse
     for work, wanted in (
         (fetching._read(), 3),

@@ -54,7 +54,7 @@ def test_what_came_before_a_client_closed_is_stored() -> None:
         await create(client, "t")
         client.raw(b"".join(produce("t", b"%d" % number) for number in range(20)))
         client.protocol.connection_lost(None)
-        assert await stored(face, "t") == 20 and not face.listener.connections
+        assert await stored(face, "t") == 20 and not face.listener.opened.all
 
     with_face(run)
 
@@ -176,7 +176,7 @@ def test_very_many_partitions_are_refused_with_pauses(monkeypatch: pytest.Monkey
             answer = await client.ask("produce", 7, fields)
             codes = [row["error_code"] for row in answer["responses"][0]["partition_responses"]]
             assert len(codes) == count and codes[0] == Code.INVALID_RECORD
-            assert pauses.pop() == wanted and not face.listener.budget.used
+            assert pauses.pop() == wanted and not face.broker.budget.used
 
     monkeypatch.setattr(produced_by.ProduceRequest, "publish", counted)
     with_face(run)

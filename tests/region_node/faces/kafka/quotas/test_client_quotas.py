@@ -291,7 +291,8 @@ def test_only_a_super_user_sees_and_sets_quotas() -> None:
         settings = SecuritySettings(anonymous_role="nobody", authorization=True, super_users=("root",))
         face.broker.security = replace(face.broker.security, rights=Authorization(settings, face.view))
         bob, root = Client(face.listener), Client(face.listener)
-        bob.protocol.login.principal, root.protocol.login.principal = Principal(role="bob"), Principal(role="root")
+        for client, role in ((bob, "bob"), (root, "root")):
+            client.protocol.session.login.principal = Principal(role=role)
         assert (await alter(root, entity((USER, "bob")), (PRODUCE, 1000.0)))[0] == 0
         assert (await alter(bob, entity((USER, "bob")), (PRODUCE, None)))[0] == Code.CLUSTER_AUTHORIZATION_FAILED
         answer = await bob.ask("describe_client_quotas", 1, {"components": [], "strict": False})
@@ -382,7 +383,7 @@ def test_a_client_that_comes_again_finds_what_it_has_taken_however_many_there_ar
         await settle(20)
 
         def takes(client: str) -> int:
-            return quotas.produced(Client(face.listener).protocol, client, 900)
+            return quotas.produced(Client(face.listener).protocol.session, client, 900)
 
         assert takes("first") == 0
         for number in range(10_500):

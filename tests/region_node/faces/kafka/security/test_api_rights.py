@@ -85,7 +85,7 @@ def test_the_gate_goes_by_the_row_and_by_the_topics_own_tenant() -> None:
             R.IDEMPOTENT_WRITE: {"writer", "boss", "keeper", "root"},
         }
         request = Request(BY_NAME["fetch"], 0, 1, "", {}, b"")
-        login = Client(face.listener).protocol.login
+        login = Client(face.listener).protocol.session.login
         for right, allowed in expected.items():
             rows = checked([ApiRow("fetch", (right,), _handler)])
             gate = RequestGate(rows, login, face.broker.security.rights, "public/default", face.broker.name)
@@ -120,7 +120,7 @@ def test_the_gate_goes_by_the_row_and_by_the_topics_own_tenant() -> None:
 def test_a_role_that_may_produce_nowhere_is_given_no_producer_id() -> None:
     async def test(face: Face) -> None:
         client = Client(face.listener)
-        client.protocol.login.principal = Principal(role="ann")
+        client.protocol.session.login.principal = Principal(role="ann")
         asked = {"transactional_id": None, "transaction_timeout": 1000}
         for granted in ({}, {"ann": ["consume"]}, {"ann": ["produce"]}):
             await face.admin.update_namespace(
@@ -152,7 +152,7 @@ OPERATIONS: dict[ApiRight, tuple[str, ...]] = {
 
 def test_each_right_to_a_topic_is_an_operation_that_acls_allow_and_refuse() -> None:
     async def test(face: Face) -> None:
-        request, login = Request(BY_NAME["fetch"], 0, 1, "", {}, b""), Client(face.listener).protocol.login
+        request, login = Request(BY_NAME["fetch"], 0, 1, "", {}, b""), Client(face.listener).protocol.session.login
         assert set(OPERATIONS) == {right for right in R if right.name.endswith(("_TOPIC", "_TOPIC_CONFIGS"))}
 
         async def allowed(right: R, *records: tuple[str, bool]) -> bool:

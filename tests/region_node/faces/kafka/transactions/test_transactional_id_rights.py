@@ -44,7 +44,7 @@ async def prepare(face: Face, transactions: KafkaTransactions) -> None:
 
 def client(face: Face, role: str) -> Client:
     made = Client(face.listener)
-    made.protocol.login.principal = Principal(role=role)
+    made.protocol.session.login.principal = Principal(role=role)
     return made
 
 

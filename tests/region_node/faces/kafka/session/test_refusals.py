@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from heliograph.wire.kafka.record_batches import build_batch
-from region_node.faces.kafka.connection.refusals import in_part, refused
 from region_node.faces.kafka.error_codes import Code
+from region_node.faces.kafka.session.refusals import in_part, refused
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
@@ -33,7 +33,8 @@ def test_a_refused_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None
         client = Client(face.listener, "10.0.0.7")
         await create(client, "orders", "paid")
         assert lines(caplog, "kafka.request_refused") == []
-        who = {"connection": client.protocol.number, "address": client.protocol.address, "client": "", "request": 1}
+        session = client.protocol.session
+        who = {"connection": session.number, "address": session.address, "client": "", "request": 1}
         creation = {"name": "orders", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         answer = await client.ask(
             "create_topics", 7, {"topics": [creation, {**creation, "name": "a:b"}], "timeout": 1000}

@@ -1,6 +1,6 @@
 """Login: who is at the other end of a Kafka connection.
 
-Is: one connection's principal, and SASL in both of its forms: SaslHandshake 1 with SaslAuthenticate, and handshake 0
+Is: one session's principal, and SASL in both of its forms: SaslHandshake 1 with SaslAuthenticate, and handshake 0
 (or none) with bare tokens, as clients before 1.0 do it. Isn't: a check of a password, a token, or a certificate
 (`region_node.security`).
 Invariants: nothing but ApiVersions, SaslHandshake, and SaslAuthenticate is answered before there is a principal; no
@@ -17,20 +17,18 @@ Source: Kafka KIP-12, KIP-43, KIP-152, KIP-368; docs/protocols/kafka.md, "Securi
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import TYPE_CHECKING
+from typing import Any
 
 from heliograph.model.configuration.revocations import ProvenBy
-from heliograph.model.errors import HeliographError, MetadataUnavailable, PeerError, Unauthenticated
-from heliograph.wire.kafka.message_codec import Fields, Request
+from heliograph.model.errors import HeliographError, PeerError, Unauthenticated
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.security.scram import HASHES, ScramExchange, ScramUser
+from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.security.authentication.authentication_service import revoked_text
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 
 MECHANISMS = ("PLAIN", "OAUTHBEARER", *HASHES)
 _BEARER = re.compile(rb"n,(?:a=[^,]*)?,\x01(?:[^\x01]*\x01)*?auth=[Bb]earer ([^\x01]+)\x01")
@@ -42,42 +40,34 @@ _BYTES_MAX = 64 << 10
 class Login:
     """`principal`: None until the client is known. `takes_bare_tokens`: the next frame is a token without a header."""
 
-    __slots__ = ("_connection", "_exchange", "_mechanism", "principal", "takes_bare_tokens")
+    __slots__ = ("_broker", "_exchange", "_host", "_mechanism", "principal", "takes_bare_tokens")
 
-    def __init__(self, connection: KafkaConnection) -> None:
-        self._connection = connection
+    def __init__(self, broker: KafkaBroker, host: str) -> None:
+        """host: whence the client came; "" where that is not known."""
+        self._broker, self._host = broker, host
         self._mechanism = ""
         self._exchange: tuple[ScramExchange, ScramUser] | None = None
         self.principal: Principal | None = None
         self.takes_bare_tokens = False
 
-    @property
-    def _host(self) -> str:
-        return self._connection.address.rpartition(":")[0]
-
-    def begin(self) -> None:
-        authentication = self._connection.broker.security.authentication
-        if authentication.open:
+    def begin(self) -> bool:
+        """Lets everybody in where nothing is authenticated. Returns whether the client has to say who it is."""
+        if self._broker.security.authentication.open:
             self.principal = Principal(role=NOBODY)  # no ACL is looked at: nothing is authorized
-        elif self._connection.certificate:
-            self._connection.hold("login")
-            self._connection.broker.tasks.spawn(self._by_certificate())
+        return self.principal is None
 
-    async def _by_certificate(self) -> None:
-        connection = self._connection
-        try:
-            found = await connection.broker.security.authentication.identify(
-                Credentials(method="tls", certificate=connection.certificate)
+    async def by_certificate(self, certificate: dict[str, Any]) -> None:
+        """Takes the client for whom its certificate names; it may still authenticate by SASL where that is nobody."""
+        with contextlib.suppress(HeliographError):
+            found = await self._broker.security.authentication.identify(
+                Credentials(method="tls", certificate=certificate)
             )
             self.principal = found.at(self._host)
-        except HeliographError:
-            pass  # it may still authenticate by SASL
-        connection.release("login")
 
     # -- SASL ----------------------------------------------------------------------------------------------------------
 
     def handshake(self, mechanism: str, version: int) -> Code:
-        if self._connection.broker.security.authentication.open:
+        if self._broker.security.authentication.open:
             return Code.NONE if mechanism in MECHANISMS else Code.UNSUPPORTED_SASL_MECHANISM
         if mechanism not in MECHANISMS:
             return Code.UNSUPPORTED_SASL_MECHANISM
@@ -97,7 +87,7 @@ class Login:
         """Takes a client's token and returns the answer; a login that is complete sets `principal`. Raises
         Unauthenticated, and PeerError where no handshake chose a mechanism.
         """
-        authentication = self._connection.broker.security.authentication
+        authentication = self._broker.security.authentication
         if authentication.open:
             return b""
         if len(data) > _BYTES_MAX:
@@ -117,7 +107,7 @@ class Login:
         return b""
 
     async def _scram(self, data: bytes) -> bytes:
-        users = self._connection.broker.scram
+        users = self._broker.scram
         if self._exchange is None:
             exchange = ScramExchange(self._mechanism, users.nonce())
             exchange.begin(data)
@@ -127,7 +117,7 @@ class Login:
         (exchange, known), self._exchange = self._exchange, None
         answer = exchange.finish(data, known)
         found = Principal(role=exchange.user, proof=ProvenBy(user=exchange.user))
-        self._connection.broker.security.authentication.admit(found, "ScramUsers", "scram")
+        self._broker.security.authentication.admit(found, "ScramUsers", "scram")
         self._accept(found)
         return answer
 
@@ -136,25 +126,24 @@ class Login:
             raise Unauthenticated("the new credentials are of another role: connect again")
         self.principal = principal.at(self._host)
 
-    def end_revoked(self) -> bool:
-        """The list of what was revoked has changed: where it names what this client is known by, that is its end."""
-        connection = self._connection
-        if self.principal is None or connection.closed:
-            return False
-        found = connection.broker.security.authentication.revocations.of(self.principal.proof)
-        if found is not None:
-            connection.close(revoked_text(found))
-        return found is not None
+    def revoked(self) -> str:
+        """Returns the sentence with which this client's connection ends, where what it is known by was revoked; else
+        "".
+        """
+        if self.principal is None:
+            return ""
+        found = self._broker.security.authentication.revocations.of(self.principal.proof)
+        return "" if found is None else revoked_text(found)
 
     def lifetime_ms(self) -> int:
         """How long the client may go on; 0: for ever."""
         if self.principal is None or not self.principal.expires_ms:
             return 0
-        return max(1, self.principal.expires_ms - self._connection.broker.clock.wall_ms())
+        return max(1, self.principal.expires_ms - self._broker.clock.wall_ms())
 
     @property
     def expired(self) -> bool:
-        return self.principal is not None and 0 < self.principal.expires_ms <= self._connection.broker.clock.wall_ms()
+        return self.principal is not None and 0 < self.principal.expires_ms <= self._broker.clock.wall_ms()
 
 
 def _plain(data: bytes, host: str) -> Credentials:
@@ -167,23 +156,3 @@ def _plain(data: bytes, host: str) -> Credentials:
     if password.startswith(_TOKEN):
         return Credentials(method="token", data=password[len(_TOKEN) :])
     return Credentials(method="basic", data=user + b":" + password, host=host)
-
-
-async def sasl_handshake(connection: KafkaConnection, request: Request) -> Fields:
-    return {
-        "error_code": connection.login.handshake(request.fields["mechanism"], request.version),
-        "mechanisms": list(MECHANISMS),
-    }
-
-
-async def sasl_authenticate(connection: KafkaConnection, request: Request) -> Fields:
-    try:
-        answer = await connection.login.token(request.fields["auth_bytes"])
-    except MetadataUnavailable:  # closed without an answer, as by Kafka's brokers: any code of one is final
-        raise
-    except HeliographError as error:
-        if isinstance(error, PeerError):
-            return {"error_code": Code.ILLEGAL_SASL_STATE, "error_message": str(error)}
-        connection.close_when_answered()
-        return {"error_code": Code.SASL_AUTHENTICATION_FAILED, "error_message": f"Authentication failed: {error}"}
-    return {"error_code": 0, "auth_bytes": answer, "session_lifetime": connection.login.lifetime_ms()}

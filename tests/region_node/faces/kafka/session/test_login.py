@@ -105,7 +105,7 @@ def test_what_was_revoked_signs_nobody_in_and_ends_what_stands(
         assert standing.transport.closing and not other.transport.closing
         late, answer = await signed_in(face, mechanism, revoked)
         assert answer["error_code"] == Code.SASL_AUTHENTICATION_FAILED and "revoked" in answer["error_message"]
-        assert late.protocol.login.principal is None and late.transport.closing
+        assert late.protocol.session.login.principal is None and late.transport.closing
         assert (await signed_in(face, mechanism, good))[1]["error_code"] == 0
         assert here.revocations.closed == {"kafka": 1}
         here.stop()
@@ -142,18 +142,17 @@ def test_a_client_by_its_certificate() -> None:
 
         async def connected(number: str) -> Client:
             made = Client(face.listener)
-            made.protocol.certificate = {"subject": ((("commonName", "app"),),), "serialNumber": number}
-            made.protocol.login.begin()
+            made.protocol.sign_in({"subject": ((("commonName", "app"),),), "serialNumber": number})
             await settle()
             return made
 
         standing, other = await connected("0A"), await connected("0B")
-        assert standing.protocol.login.principal is not None
+        assert standing.protocol.session.login.principal is not None
         await here.add("certificate", "a")
         await settle()
         assert standing.transport.closing and not other.transport.closing
         late = await connected("0A")
-        assert late.protocol.login.principal is None
+        assert late.protocol.session.login.principal is None
         # it may still be another by SASL
         answer = await late.ask("sasl_handshake", 1, {"mechanism": "OAUTHBEARER"})
         assert answer["error_code"] == 0
@@ -169,13 +168,12 @@ def test_whoever_signs_in_is_known_by_its_address_too() -> None:
         here, face.broker.scram = guarded(face), ScramUsers(face.meta, face.broker.rng)
         await face.broker.scram.put("ann", "SCRAM-SHA-256", user_of("SCRAM-SHA-256", ROUNDS, SALT, SALTED))
         by_certificate = Client(face.listener)
-        by_certificate.protocol.certificate = {"subject": ((("commonName", "app"),),), "serialNumber": "0A"}
-        by_certificate.protocol.login.begin()
+        by_certificate.protocol.sign_in({"subject": ((("commonName", "app"),),), "serialNumber": "0A"})
         await settle()
         by_password, _ = await signed_in(face, "PLAIN", b"\0ann\0x")
         for made in (by_certificate, by_password, (await by_scram(face, "ann"))[0]):
-            assert made.protocol.login.principal is not None
-            assert made.protocol.login.principal.host == "127.0.0.1"
+            assert made.protocol.session.login.principal is not None
+            assert made.protocol.session.login.principal.host == "127.0.0.1"
         here.stop()
 
     with_face(test)

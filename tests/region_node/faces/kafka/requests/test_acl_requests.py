@@ -45,7 +45,8 @@ def secured(face: Face) -> tuple[Client, Client]:
     settings = SecuritySettings(anonymous_role="nobody", authorization=True, super_users=("root",))
     face.broker.security = replace(face.broker.security, rights=Authorization(settings, face.view))
     root, bob = Client(face.listener), Client(face.listener)
-    root.protocol.login.principal, bob.protocol.login.principal = Principal(role="root"), Principal(role="bob")
+    for client, role in ((root, "root"), (bob, "bob")):
+        client.protocol.session.login.principal = Principal(role=role)
     return root, bob
 
 

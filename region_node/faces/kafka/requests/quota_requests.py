@@ -7,17 +7,13 @@ Source: Kafka KIP-546; docs/protocols/kafka.md, "Quotas".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.quotas.client_quotas import canonical
 from region_node.faces.kafka.quotas.quota_table import ADDRESS, DEFAULT, NONE, Entity, check, name_of, named
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 
 USER, CLIENT, IP = "user", "client-id", "ip"
 EXACT, DEFAULT_ONLY, ANY = 0, 1, 2
@@ -58,7 +54,7 @@ def _rows(entity: Entity) -> list[Fields]:
     ]
 
 
-async def alter_client_quotas(connection: KafkaConnection, request: Request) -> Fields:
+async def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     for entry in request.fields["entries"]:
@@ -66,7 +62,7 @@ async def alter_client_quotas(connection: KafkaConnection, request: Request) -> 
         row: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
         rows.append(row)
         try:
-            connection.gate.of_all(request)
+            session.gate.of_all(request)
             entity, changes = _entity(entry["entity"]), dict[str, float | None]()
             for op in entry["ops"]:
                 if op["key"] in changes:
@@ -74,20 +70,20 @@ async def alter_client_quotas(connection: KafkaConnection, request: Request) -> 
                 check(entity, op["key"], None if op["remove"] else op["value"])
                 changes[op["key"]] = None if op["remove"] else op["value"]
             if not request.fields["validate_only"]:
-                await connection.broker.quotas.table.change(entity, changes)
+                await session.broker.quotas.table.change(entity, changes)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"entries": rows}
 
 
-async def describe_client_quotas(connection: KafkaConnection, request: Request) -> Fields:
+async def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
     try:
-        connection.gate.of_all(request)
+        session.gate.of_all(request)
         wanted = _filters(request.fields["components"])
     except HeliographError as error:
         return {"error_code": code_of(error), "error_message": str(error), "entries": None}
     strict, rows = request.fields["strict"], list[Fields]()
-    for entity, rates in sorted(connection.broker.quotas.table.rows.items()):
+    for entity, rates in sorted(session.broker.quotas.table.rows.items()):
         of_address = entity[0] == ADDRESS
         parts = (
             {USER: NONE, CLIENT: NONE, IP: entity[1]} if of_address else {USER: entity[0], CLIENT: entity[1], IP: NONE}

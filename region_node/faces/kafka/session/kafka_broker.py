@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
 
 from global_config.keys import PARTITIONED
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.byte_budget import ByteBudget
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload
 from region_node.faces.kafka.cluster.kafka_cluster import Cluster
@@ -28,10 +29,10 @@ from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of, subscription_of
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.faces.kafka.log.large_conversions import WAITING_MAX
-from region_node.faces.kafka.log.partition_log import KafkaLog
-from region_node.faces.kafka.produce_fetch.fetch import FetchSessions
+from region_node.faces.kafka.log.partition_log import KafkaCounts, KafkaLog
 from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
 from region_node.faces.kafka.security.scram import ScramUsers
+from region_node.faces.kafka.session.fetch_sessions import FetchSessions
 from region_node.faces.kafka.transactions.producer_ids import ProducerIds
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
@@ -50,23 +51,17 @@ if TYPE_CHECKING:
     from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 
 
+class BudgetedSession(Protocol):
+    """`region_node.faces.kafka.session.kafka_session.KafkaSession`, as the budget holds it."""
+
+    def over_budget(self, over: bool) -> None: ...
+
+
+def _over_budget(session: BudgetedSession, over: bool) -> None:
+    session.over_budget(over)
+
+
 DeletePart = Callable[[TopicName], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class KafkaCounts:
-    """Since this broker started. Converted: records that went from one form to another, in or out."""
-
-    messages_in: int = 0
-    messages_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    converted_in: int = 0
-    converted_out: int = 0
-
-    def sent(self, messages: int, size_bytes: int) -> None:
-        self.messages_out += messages
-        self.bytes_out += size_bytes
 
 
 class KafkaBroker:
@@ -113,6 +108,8 @@ class KafkaBroker:
         self.number = -1
         self.counts = KafkaCounts()
         self.connections: Callable[[], int] = lambda: 0
+        self.budget: ByteBudget[BudgetedSession] = ByteBudget(settings.inflight_bytes_max, _over_budget)
+        """Bounds the bytes of produce requests whose batches are not durable yet."""
         self.tasks = logged_tasks()
         self.converting = Offload(WAITING_MAX)
         """Where large entries of Pulsar's clients become batches."""
@@ -141,6 +138,12 @@ class KafkaBroker:
         leadership.group_members = lambda name: (
             self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
         )
+
+    def opened_transactions(self) -> KafkaTransactions:
+        """Returns the coordinator of transactional ids. Raises Refused where transactions are off."""
+        if self.transactions is None:
+            raise Refused(Code.INVALID_REQUEST, "transactions are off: set broker.transactionCoordinatorEnabled")
+        return self.transactions
 
     def name(self, kafka: str) -> TopicName:
         """Returns the topic that Kafka's clients call `kafka`. Raises Refused (INVALID_TOPIC_EXCEPTION)."""

@@ -12,8 +12,8 @@ from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.kafka.message_codec import Request, decode_request
 from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.requests.transaction_requests import code_for
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
-from region_node.faces.kafka.transactions.transaction_requests import code_for
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face, request
 from tests.region_node.faces.kafka.topic_requests import create

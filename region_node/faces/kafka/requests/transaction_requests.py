@@ -6,33 +6,23 @@ Source: docs/protocols/kafka.md, "Transactions".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.groups.committed_offsets import Row
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions, check_id
 
-if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+_EPOCH_MAX = (1 << 15) - 1
 
 
-def opened(connection: KafkaConnection) -> KafkaTransactions:
-    """Raises Refused where transactions are off."""
-    found = connection.broker.transactions
-    if found is None:
-        raise Refused(Code.INVALID_REQUEST, "transactions are off: set broker.transactionCoordinatorEnabled")
-    return found
-
-
-async def _owned(connection: KafkaConnection, fields: Fields) -> KafkaTransactions:
+async def _owned(session: KafkaSession, fields: Fields) -> KafkaTransactions:
     """Raises Refused where transactions are off, no id is so long, or the producer is another role's."""
-    transactions = opened(connection)
+    transactions = session.broker.opened_transactions()
     check_id(fields["transactional_id"])
-    assert connection.login.principal is not None
-    await transactions.rights.check(connection.login.principal, fields["producer_id"], fields["transactional_id"])
+    assert session.login.principal is not None
+    await transactions.rights.check(session.login.principal, fields["producer_id"], fields["transactional_id"])
     return transactions
 
 
@@ -43,8 +33,8 @@ def code_for(error: HeliographError, request: Request) -> Code:
     return code
 
 
-async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -> Fields:
-    fields, broker = request.fields, connection.broker
+async def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields:
+    fields, broker = request.fields, session.broker
     codes: dict[tuple[str, int], Code] = {}
     topics: dict[tuple[str, int], str] = {}
     pace = RowPace()
@@ -53,7 +43,7 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
             await pace.row()
             key = (topic["name"], index)
             try:
-                name = connection.gate.topic(request, topic["name"])
+                name = session.gate.topic(request, topic["name"])
                 if not 0 <= index < await broker.cluster.partitions(name):
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
                 topics[key], codes[key] = str(broker.cluster.part(name, index)), Code.NONE
@@ -63,7 +53,7 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
         codes = {key: code or Code.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
     else:
         try:
-            transactions = await _owned(connection, fields)
+            transactions = await _owned(session, fields)
             await transactions.add_partitions(
                 fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], list(topics.values())
             )
@@ -82,20 +72,20 @@ async def add_partitions_to_txn(connection: KafkaConnection, request: Request) -
     }
 
 
-async def add_offsets_to_txn(connection: KafkaConnection, request: Request) -> Fields:
+async def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     try:
-        transactions = await _owned(connection, fields)
+        transactions = await _owned(session, fields)
         await transactions.add_offsets(fields["transactional_id"], fields["producer_id"], fields["producer_epoch"])
     except HeliographError as error:
         return {"error_code": code_for(error, request)}
     return {"error_code": 0}
 
 
-async def end_txn(connection: KafkaConnection, request: Request) -> Fields:
+async def end_txn(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     try:
-        transactions = await _owned(connection, fields)
+        transactions = await _owned(session, fields)
         await transactions.end(
             fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["committed"]
         )
@@ -104,14 +94,14 @@ async def end_txn(connection: KafkaConnection, request: Request) -> Fields:
     return {"error_code": 0}
 
 
-async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fields:
-    fields, broker = request.fields, connection.broker
-    principal = connection.login.principal
+async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
+    fields, broker = request.fields, session.broker
+    principal = session.login.principal
     assert principal is not None
     rows: dict[tuple[str, int], Row] = {}
     code, now_ms = Code.NONE, broker.clock.wall_ms()
     try:
-        transactions = await _owned(connection, fields)
+        transactions = await _owned(session, fields)
         held = await broker.coordinator.known(fields["group_id"])
         broker.group_rights.check(principal, held)
         if not held.group.members:
@@ -123,7 +113,7 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
         pace = RowPace()
         for topic in fields["topics"]:
             await pace.row()
-            partitions = await broker.cluster.partitions(connection.gate.topic(request, topic["name"]))
+            partitions = await broker.cluster.partitions(session.gate.topic(request, topic["name"]))
             for part in topic["partitions"]:
                 await pace.row()
                 metadata = part["committed_metadata"] or ""
@@ -148,3 +138,27 @@ async def txn_offset_commit(connection: KafkaConnection, request: Request) -> Fi
             for t in fields["topics"]
         ]
     }
+
+
+async def init_producer_id(session: KafkaSession, request: Request) -> Fields:
+    fields, broker = request.fields, session.broker
+    try:
+        if fields["transactional_id"] is not None:
+            given = await session.broker.opened_transactions().begin_producer(
+                fields["transactional_id"],
+                fields["transaction_timeout"],
+                fields.get("producer_id", -1),
+                fields.get("producer_epoch", -1),
+                session.login.principal,
+            )
+            return {"error_code": 0, "producer_id": given[0], "producer_epoch": given[1]}
+        session.gate.somewhere(request, Code.CLUSTER_AUTHORIZATION_FAILED)
+        number, epoch = fields.get("producer_id", -1), fields.get("producer_epoch", -1)
+        if number >= 0 and 0 <= epoch < _EPOCH_MAX - 1:  # it begins its sequences anew, and is still itself
+            return {"error_code": 0, "producer_id": number, "producer_epoch": epoch + 1}
+        return {"error_code": 0, "producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
+    except HeliographError as error:
+        code = error.code if isinstance(error, Refused) else Code.COORDINATOR_NOT_AVAILABLE
+        if code == Code.PRODUCER_FENCED and request.version < 4:
+            code = Code.INVALID_PRODUCER_EPOCH
+        return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

@@ -17,10 +17,10 @@ from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.groups.consumer_group import GroupMember
 from region_node.faces.kafka.groups.group_regions import CONSUMERS, may_name, subscribed
 from region_node.faces.kafka.groups.group_rights import named
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 from region_node.security.authentication.principal import Principal
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
     from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup
 
 _NO_OFFSET = -1
@@ -40,20 +40,18 @@ def _group_code(error: HeliographError) -> Code:
     return Code.COORDINATOR_NOT_AVAILABLE
 
 
-async def _group(
-    connection: KafkaConnection, group: str, operation: AclOperation = AclOperation.READ
-) -> CoordinatedGroup:
+async def _group(session: KafkaSession, group: str, operation: AclOperation = AclOperation.READ) -> CoordinatedGroup:
     """The group, for a role that may use it, or see it. Raises Refused: it may not, or this broker does not coordinate
     it.
     """
-    held = await connection.broker.coordinator.known(group)
-    connection.broker.group_rights.check(_principal(connection), held, operation)
+    held = await session.broker.coordinator.known(group)
+    session.broker.group_rights.check(_principal(session), held, operation)
     return held
 
 
-def _principal(connection: KafkaConnection) -> Principal:
-    assert connection.login.principal is not None
-    return connection.login.principal
+def _principal(session: KafkaSession) -> Principal:
+    assert session.login.principal is not None
+    return session.login.principal
 
 
 def _check_join(fields: Fields) -> None:
@@ -78,8 +76,8 @@ def _check_join(fields: Fields) -> None:
         )
 
 
-async def join_group(connection: KafkaConnection, request: Request) -> Fields:
-    fields, broker = request.fields, connection.broker
+async def join_group(session: KafkaSession, request: Request) -> Fields:
+    fields, broker = request.fields, session.broker
     settings, client = broker.settings, request.client[:_CLIENT_MAX]
     try:
         _check_join(fields)
@@ -90,12 +88,12 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
         broker.group_leadership.check(fields["group_id"], named(fields["protocol_type"], protocols[:1]))
-        broker.group_rights.join(_principal(connection), held, named(fields["protocol_type"], protocols))
+        broker.group_rights.join(_principal(session), held, named(fields["protocol_type"], protocols))
         member = GroupMember(
             fields["member_id"],
             fields.get("group_instance_id"),
             client,
-            "/" + connection.address.rpartition(":")[0],
+            "/" + session.host,
             session_s,
             rebalance_ms / 1000 if rebalance_ms >= 0 else session_s,
             protocols,
@@ -124,10 +122,10 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
     return answer
 
 
-async def sync_group(connection: KafkaConnection, request: Request) -> Fields:
-    fields, coordinator = request.fields, connection.broker.coordinator
+async def sync_group(session: KafkaSession, request: Request) -> Fields:
+    fields, coordinator = request.fields, session.broker.coordinator
     try:
-        held = await _group(connection, fields["group_id"])
+        held = await _group(session, fields["group_id"])
         kind, name = fields.get("protocol_type"), fields.get("protocol_name")
         if (kind is not None and kind != held.group.protocol_type) or (
             name is not None and name != held.group.protocol
@@ -150,10 +148,10 @@ async def sync_group(connection: KafkaConnection, request: Request) -> Fields:
     return answer
 
 
-async def heartbeat(connection: KafkaConnection, request: Request) -> Fields:
-    fields, coordinator = request.fields, connection.broker.coordinator
+async def heartbeat(session: KafkaSession, request: Request) -> Fields:
+    fields, coordinator = request.fields, session.broker.coordinator
     try:
-        held = await _group(connection, fields["group_id"])
+        held = await _group(session, fields["group_id"])
         code = held.group.heartbeat(
             coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
         )
@@ -162,14 +160,14 @@ async def heartbeat(connection: KafkaConnection, request: Request) -> Fields:
     return {"error_code": code}
 
 
-async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
-    fields, coordinator = request.fields, connection.broker.coordinator
+async def leave_group(session: KafkaSession, request: Request) -> Fields:
+    fields, coordinator = request.fields, session.broker.coordinator
     leaving = (
         fields["members"] if request.version >= 3 else [{"member_id": fields["member_id"], "group_instance_id": None}]
     )
     rows: list[Fields] = []
     try:
-        held = await _group(connection, fields["group_id"])
+        held = await _group(session, fields["group_id"])
         pace = RowPace()
         for each in leaving:
             await pace.row()
@@ -186,15 +184,15 @@ async def leave_group(connection: KafkaConnection, request: Request) -> Fields:
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 
-async def offset_commit(connection: KafkaConnection, request: Request) -> Fields:
-    fields, broker = request.fields, connection.broker
+async def offset_commit(session: KafkaSession, request: Request) -> Fields:
+    fields, broker = request.fields, session.broker
     coordinator = broker.coordinator
     rows: dict[tuple[str, int], Row] = {}
     codes: dict[tuple[str, int], Code] = {}
     now_ms = broker.clock.wall_ms()
     whole, held = Code.NONE, None
     try:
-        held = await _group(connection, fields["group_id"])
+        held = await _group(session, fields["group_id"])
         if not held.group.members:
             broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         whole = held.group.committed(
@@ -215,7 +213,7 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
             if whole:
                 continue
             try:
-                name = connection.gate.topic(request, topic["name"])
+                name = session.gate.topic(request, topic["name"])
                 if len(metadata.encode()) > broker.settings.offset_metadata_bytes_max:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= key[1] < await broker.cluster.partitions(name):
@@ -249,7 +247,7 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
     }
 
 
-async def offset_fetch(connection: KafkaConnection, request: Request) -> Fields:
+async def offset_fetch(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     if request.version >= 8:
         groups: dict[str, list[Fields] | None] = {}
@@ -259,22 +257,22 @@ async def offset_fetch(connection: KafkaConnection, request: Request) -> Fields:
                 groups[name] = None
             elif (asked := groups.setdefault(name, [])) is not None:
                 asked.extend(topics)
-        return {"groups": [await _fetched(connection, request, name, topics) for name, topics in groups.items()]}
-    return await _fetched(connection, request, fields["group_id"], fields["topics"])
+        return {"groups": [await _fetched(session, request, name, topics) for name, topics in groups.items()]}
+    return await _fetched(session, request, fields["group_id"], fields["topics"])
 
 
-async def _fetched(connection: KafkaConnection, request: Request, group: str, topics: list[Fields] | None) -> Fields:
+async def _fetched(session: KafkaSession, request: Request, group: str, topics: list[Fields] | None) -> Fields:
     """topics None: all that were committed. With `require_stable` what an open transaction may still change is
     refused.
     """
     stable = request.fields.get("require_stable", False)
     unstable: set[tuple[str, int]] = set()
     try:
-        held = await _group(connection, group)
+        held = await _group(session, group)
         await held.offsets.load()  # a transaction's offsets, and those of other regions, are written by others
-        connection.broker.group_rights.check(_principal(connection), held)  # they may be of more topics
-        if stable and connection.broker.transactions is not None:
-            unstable = await connection.broker.transactions.unstable(group)
+        session.broker.group_rights.check(_principal(session), held)  # they may be of more topics
+        if stable and session.broker.transactions is not None:
+            unstable = await session.broker.transactions.unstable(group)
     except HeliographError as error:
         code = _group_code(error)
         wanted = [(topic["name"], index) for topic in topics or () for index in topic["partition_indexes"]]
@@ -288,22 +286,22 @@ async def _fetched(connection: KafkaConnection, request: Request, group: str, to
     codes, pace = dict[str, Code](), RowPace()
     for topic in names:
         await pace.row()
-        codes[topic] = _consumed(connection, request, topic)
+        codes[topic] = _consumed(session, request, topic)
     if topics is None:
         keys = sorted(key for key in rows if not codes[key[0]])
     else:
         keys = [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
-        kept = {(name, index): (connection.broker.kept_as(name), index) for name, index in keys}
+        kept = {(name, index): (session.broker.kept_as(name), index) for name, index in keys}
         # earlier versions kept them by what the client wrote
         rows = {key: row for key in keys if (row := rows.get(kept[key]) or rows.get(key)) is not None}
         unstable = {key for key in keys if kept[key] in unstable or key in unstable}
     return {"group_id": group, "error_code": 0, "topics": await _offset_rows(rows, keys, codes, unstable)}
 
 
-def _consumed(connection: KafkaConnection, request: Request, topic: str) -> Code:
+def _consumed(session: KafkaSession, request: Request, topic: str) -> Code:
     """Why the client may not see, commit, or delete offsets of the topic; NONE: it may."""
     try:
-        connection.gate.topic(request, topic)
+        session.gate.topic(request, topic)
     except HeliographError as error:
         return code_of(error)
     return Code.NONE
@@ -335,18 +333,18 @@ async def _offset_rows(
     return [{"name": name, "partitions": parts} for name, parts in topics.items()]
 
 
-async def offset_delete(connection: KafkaConnection, request: Request) -> Fields:
+async def offset_delete(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     codes: dict[str, Code] = {}
     try:
-        held = await connection.broker.coordinator.known(fields["group_id"])
-        connection.broker.group_rights.check_deletes(_principal(connection), held)
+        held = await session.broker.coordinator.known(fields["group_id"])
+        session.broker.group_rights.check_deletes(_principal(session), held)
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
-        kept = connection.broker.kept_as
+        kept = session.broker.kept_as
         used = {kept(topic) for topic in subscribed(held.group)}
         for topic in fields["topics"]:
-            code = _consumed(connection, request, topic["name"])
+            code = _consumed(session, request, topic["name"])
             codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and kept(topic["name"]) in used else code
         doomed = {
             (name, part["partition_index"])
@@ -375,7 +373,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
 # -- administration ----------------------------------------------------------------------------------------------------
 
 
-async def describe_groups(connection: KafkaConnection, request: Request) -> Fields:
+async def describe_groups(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     for name in dict.fromkeys(request.fields["groups"]):
@@ -390,7 +388,7 @@ async def describe_groups(connection: KafkaConnection, request: Request) -> Fiel
         }
         rows.append(row)
         try:
-            held = await _group(connection, name, AclOperation.DESCRIBE)
+            held = await _group(session, name, AclOperation.DESCRIBE)
         except HeliographError as error:
             row["error_code"] = _group_code(error)
             continue
@@ -414,8 +412,8 @@ async def describe_groups(connection: KafkaConnection, request: Request) -> Fiel
     return {"groups": rows}
 
 
-async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
-    coordinator, wanted = connection.broker.coordinator, frozenset(request.fields.get("states_filter") or ())
+async def list_groups(session: KafkaSession, request: Request) -> Fields:
+    coordinator, wanted = session.broker.coordinator, frozenset(request.fields.get("states_filter") or ())
     types = frozenset(kind.lower() for kind in request.fields.get("types_filter") or ())
     rows: list[Fields] = []
     pace = RowPace()
@@ -423,7 +421,7 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
         for name in await coordinator.names():
             await pace.row()
             held = await coordinator.known(name)
-            if not connection.broker.group_rights.may(_principal(connection), held, AclOperation.DESCRIBE):
+            if not session.broker.group_rights.may(_principal(session), held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
                 rows.append(
@@ -439,16 +437,16 @@ async def list_groups(connection: KafkaConnection, request: Request) -> Fields:
     return {"groups": rows}
 
 
-async def delete_groups(connection: KafkaConnection, request: Request) -> Fields:
+async def delete_groups(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     for name in dict.fromkeys(request.fields["groups_names"]):
         await pace.row()
         code = Code.NONE
         try:
-            held = await connection.broker.coordinator.known(name)
-            connection.broker.group_rights.check_deletes(_principal(connection), held)
-            await connection.broker.coordinator.delete(name)
+            held = await session.broker.coordinator.known(name)
+            session.broker.group_rights.check_deletes(_principal(session), held)
+            await session.broker.coordinator.delete(name)
         except HeliographError as error:
             code = _group_code(error)
         rows.append({"group_id": name, "error_code": code})

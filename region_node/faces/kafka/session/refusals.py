@@ -1,6 +1,6 @@
 """Refusals: what of an answer is a refusal, for the one line in the log that each request gets which was refused.
 
-Is: finding codes in an answer, whatever request it is to. Isn't: the line (`kafka_connection`), or a code
+Is: finding codes in an answer, whatever request it is to. Isn't: the line (`kafka_session`), or a code
 (`error_codes`).
 Invariants: what belongs to the protocol's ordinary course, as a rebalance does, is no refusal.
 """

@@ -23,11 +23,11 @@ from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.security.acl_filters import granted, means, means_all, record_of, row_of, topic_of
+from region_node.faces.kafka.session.kafka_session import KafkaSession
 from region_node.security.authorization.authorization_service import Action
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.connection.kafka_broker import KafkaBroker
-    from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
+    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 
 _OPERATIONS = {Action.CONSUME.value: AclOperation.READ, Action.PRODUCE.value: AclOperation.WRITE}
 Grants = dict[str, list[str]]
@@ -46,11 +46,11 @@ class Grant(NamedTuple):
         return granted(self.topic, self.namespace, self.role, _OPERATIONS[self.action])
 
 
-def _check(connection: KafkaConnection, request: Request, topic: TopicName | None) -> None:
+def _check(session: KafkaSession, request: Request, topic: TopicName | None) -> None:
     """Whether the client may see and change what is of that topic's tenant; None: of the listener's."""
-    if not connection.broker.security.rights.enabled:
+    if not session.broker.security.rights.enabled:
         raise Refused(Code.SECURITY_DISABLED, "nothing is authorized here: set security.authorization")
-    connection.gate.of_all(request, topic)
+    session.gate.of_all(request, topic)
 
 
 def _namespace(broker: KafkaBroker, topic: TopicName | None) -> str:
@@ -69,10 +69,10 @@ def _grants(broker: KafkaBroker, namespace: str) -> Iterator[Grant]:
             yield from (Grant(namespace, topic, role, action) for action in actions if action in _OPERATIONS)
 
 
-async def describe_acls(connection: KafkaConnection, request: Request) -> Fields:
-    broker, wanted = connection.broker, request.fields
+async def describe_acls(session: KafkaSession, request: Request) -> Fields:
+    broker, wanted = session.broker, request.fields
     try:
-        _check(connection, request, topic := topic_of(broker, wanted))
+        _check(session, request, topic := topic_of(broker, wanted))
         namespace = _namespace(broker, topic)
         records = [grant.record for grant in _grants(broker, namespace)]
         tenant = namespace.partition("/")[0]
@@ -92,7 +92,7 @@ async def describe_acls(connection: KafkaConnection, request: Request) -> Fields
     return {"error_code": 0, "resources": rows}
 
 
-async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
+async def create_acls(session: KafkaSession, request: Request) -> Fields:
     """All of one namespace at once, and what is of no topics with the listener's."""
     rows: list[Fields] = []
     new: dict[str, list[tuple[AclRecord, Fields]]] = {}
@@ -102,24 +102,24 @@ async def create_acls(connection: KafkaConnection, request: Request) -> Fields:
         row: Fields = {"error_code": 0, "error_message": None}
         rows.append(row)
         try:
-            if not connection.broker.security.rights.enabled:
-                _check(connection, request, None)
-            record, topic = record_of(connection.broker, wanted)
-            _check(connection, request, topic)
-            new.setdefault(_namespace(connection.broker, topic), []).append((record, row))
+            if not session.broker.security.rights.enabled:
+                _check(session, request, None)
+            record, topic = record_of(session.broker, wanted)
+            _check(session, request, topic)
+            new.setdefault(_namespace(session.broker, topic), []).append((record, row))
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     for namespace, made in new.items():
         tenant, records = namespace.partition("/")[0], tuple(record for record, _ in made)
         try:
-            await connection.broker.config.acls.change(tenant, lambda before, more=records: (*before, *more))  # type: ignore[misc]
+            await session.broker.config.acls.change(tenant, lambda before, more=records: (*before, *more))  # type: ignore[misc]
         except HeliographError as error:
             for _, row in made:
                 row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"results": rows}
 
 
-async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
+async def delete_acls(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     for wanted in request.fields["filters"]:
@@ -127,9 +127,9 @@ async def delete_acls(connection: KafkaConnection, request: Request) -> Fields:
         row: Fields = {"error_code": 0, "error_message": None, "matching_acls": []}
         rows.append(row)
         try:
-            _check(connection, request, topic := topic_of(connection.broker, wanted))
-            for record in await _deleted(connection.broker, wanted, _namespace(connection.broker, topic)):
-                row["matching_acls"].append({"error_code": 0, **row_of(connection.broker, record)})
+            _check(session, request, topic := topic_of(session.broker, wanted))
+            for record in await _deleted(session.broker, wanted, _namespace(session.broker, topic)):
+                row["matching_acls"].append({"error_code": 0, **row_of(session.broker, record)})
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"filter_results": rows}
