@@ -21,7 +21,7 @@ from region_node.process.role_runtime import closing, replicator_tls
 from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
+    from region_node.faces.pulsar.session.pulsar_broker import TopicAddress
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.broker_parts import BrokerParts
@@ -50,7 +50,7 @@ class PulsarLookup:
         self._ownership, self._topics = ownership, topics
 
     async def lookup(self, topic: str, listener: str, authoritative: bool) -> TopicAddress:
-        from region_node.faces.pulsar.connection.pulsar_listener import TopicAddress
+        from region_node.faces.pulsar.session.pulsar_broker import TopicAddress
 
         found = await self._ownership.lookup(topic, listener, authoritative)
         return TopicAddress(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
@@ -77,8 +77,9 @@ class BrokerFaces:
     async def listen(self) -> dict[str, int]:
         broker = self._broker
         from heliograph.runtime.process_usage import open_files_max
-        from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener
+        from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
         from region_node.faces.pulsar.connection.revoked_rights import Revoking
+        from region_node.faces.pulsar.session.pulsar_broker import ListenerSettings, PulsarBroker
         from replicator.health.link_causes import Cause
         from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings, inflight_budget
 
@@ -122,7 +123,7 @@ class BrokerFaces:
                 schemas=broker.links.schemas,
             )
 
-        broker.listener = PulsarListener(
+        pulsar = PulsarBroker(
             topics=broker.topics,
             lookup=PulsarLookup(broker.ownership, broker.topics),
             link_receivers=receive,
@@ -140,6 +141,7 @@ class BrokerFaces:
             clock=broker.runtime.clock,
             rng=broker.runtime.rng,
         )
+        broker.listener = PulsarListener(pulsar)
         broker.stops.append(broker.listener.close)
         broker.stops.append(closing(Revoking(broker.listener, broker.view).close))
         broker.security.authentication.revocations.on_change(broker.listener.end_revoked, "pulsar")
@@ -195,7 +197,8 @@ class BrokerFaces:
             expiry=broker.expiry,
             rng=broker.runtime.rng,
         )
-        broker.kafka.converting = broker.listener.converting  # one thread: two would take two thirds of the loop's time
+        # one thread: two would take two thirds of the loop's time
+        broker.kafka.converting = broker.listener.broker.converting
         broker.kafka.number = await own_number(broker.meta, broker.settings.node_id)
         await broker.kafka.positions.start()
         broker.stops.append(closing(broker.kafka.positions.close))
@@ -271,7 +274,7 @@ class BrokerFaces:
             entry_cache=broker.entry_cache,
             appends=broker.appends,
             losses=broker.topics.losses,
-            lookups=broker.listener.lookups,
+            lookups=broker.listener.broker.lookups,
             metrics_series=own.topic_series(),
             metrics_consumers=own.metrics_consumers,
             connection_counts=lambda: broker.listener.counts(),

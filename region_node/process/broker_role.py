@@ -46,7 +46,7 @@ class BrokerRole(BrokerParts):
         await self.tier.tiering.start()
         await self.isolation.start()
         record = self.faces.record(ports)
-        self.listener.admin_urls = record.admin_url, record.admin_url_tls
+        self.listener.broker.admin_urls = record.admin_url, record.admin_url_tls
         await self.ownership.start(record)
         self.view.announce()
         self.balancer.start()
@@ -377,7 +377,7 @@ class BrokerRole(BrokerParts):
         )
 
     def _connections_used(self) -> float:
-        return len(self.listener.connections) / self.listener.settings.connections_max
+        return len(self.listener.opened.all) / self.listener.settings.connections_max
 
     async def _build_sealing(self) -> None:
         from region_node.security.encryption_at_rest import MasterSettings

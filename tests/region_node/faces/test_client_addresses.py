@@ -80,7 +80,7 @@ def test_any_bytes_are_a_header_or_a_refusal() -> None:
 def test_the_real_address_is_in_the_statistics() -> None:
     async def test(broker: Broker) -> None:
         client = Client.__new__(Client)
-        client.protocol = PulsarConnection(broker.listener, link=False, balanced=True)
+        client.protocol = PulsarConnection(broker.listener.opened, broker.listener.broker, link=False, balanced=True)
         client.transport = FakeTransport(client.protocol)
         client.reader, client.got, client.requests = Reader(), [], 0
         client.protocol.connection_made(client.transport)
@@ -96,7 +96,7 @@ def test_the_real_address_is_in_the_statistics() -> None:
 
 def test_a_client_that_forges_no_header_gets_nothing_where_one_is_wanted() -> None:
     async def test(broker: Broker) -> None:
-        protocol = PulsarConnection(broker.listener, link=False, balanced=True)
+        protocol = PulsarConnection(broker.listener.opened, broker.listener.broker, link=False, balanced=True)
         transport = FakeTransport(protocol)
         protocol.connection_made(transport)
         protocol.data_received(frame(K.CONNECT, client_version="t"))

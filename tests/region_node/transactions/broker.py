@@ -40,7 +40,7 @@ class TransactionalBroker(Broker):
             rng=random.Random(2),  # type: ignore[arg-type, return-value]
         )
         self.topics.on_held = self.transactions.arrivals.on_held
-        self.listener.transactions = self.transactions
+        self.listener.broker.transactions = self.transactions
 
     async def close(self) -> None:
         await self.transactions.close()

@@ -13,7 +13,7 @@ def test_messages_and_bytes_in_and_out() -> None:
         await client.producer(1)
         stored = [entry(b"x" * 100, sequence=i, batch=3) for i in range(4)]
         await client.do(*(send(1, i, data, num_messages=3) for i, data in enumerate(stored)))
-        usage = broker.listener.usage.of("public")
+        usage = broker.listener.broker.usage.of("public")
         size = sum(map(len, stored))
         assert (usage.messages_in, usage.bytes_in, usage.messages_out) == (12, size, 0)
         for consumer, name in ((1, "a"), (2, "b")):

@@ -20,14 +20,16 @@ from typing import Any, cast
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.wire.kafka.message_codec import APIS, BY_NAME, Fields, Request, decode_request
 from heliograph.wire.run import Buffer
-from region_node.faces.kafka.connection.open_connections import OpenConnections
 from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED, refuse_version
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
 from region_node.faces.kafka.quotas.request_time import Worked
+from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.session.kafka_session import KafkaSession, Slot
+from region_node.faces.open_connections import OpenConnections
 
 log = logging.getLogger("region_node.kafka")
 
+STAGING_BYTES = 256 << 10
 _OWN_BUFFER_ABOVE = 4096
 """A frame of this size that is not whole yet gets a buffer of its own, into which the rest is received."""
 _FIRST_BYTES = 2 << 20
@@ -48,8 +50,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     session: KafkaSession
 
-    def __init__(self, opened: OpenConnections[KafkaConnection], *, tls: bool) -> None:
-        self._opened, self._tls, self._broker = opened, tls, opened.broker
+    def __init__(
+        self, opened: OpenConnections[KafkaConnection], broker: KafkaBroker, staging: bytearray, *, tls: bool
+    ) -> None:
+        """staging: what is read lies there until it is cut, in the same step of the loop."""
+        self._opened, self._broker, self._staging, self._tls = opened, broker, staging, tls
         self.closed = False
         self._host: str | None = None
         """It has a place among the connections of this address."""
@@ -65,7 +70,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._held = False
         self._holds: dict[object, None] = {}
         self._gates = 0
-        self.heard_at = self.since = opened.broker.clock.monotonic()
+        self.heard_at = self.since = broker.clock.monotonic()
 
     # -- the transport -------------------------------------------------------------------------------------------------
 
@@ -104,7 +109,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         left = () if self.closed else (frame for frame in self._waiting if frame[:2] == _PRODUCE)
         self._waiting, self.closed = deque(left), True
-        self._opened.all.pop(self, None)
+        self._opened.lost(self, known=self.session.login.principal is not None)
         if self._host is not None:
             self._opened.addresses.give(self._host)
             self._host = None
@@ -200,7 +205,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._filled == len(frame):
                 frame.extend(bytes(min(self._frame_bytes - len(frame), len(frame))))
             return memoryview(frame)[self._filled :]
-        staging, rest = self._opened.staging, self._rest
+        staging, rest = self._staging, self._rest
         staging[: len(rest)] = rest
         return memoryview(staging)[len(rest) :]
 
@@ -218,7 +223,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _cut(self, end: int) -> None:
         """Frames of what is staged; what is left goes to a buffer of this connection's own."""
-        staging, at, self._rest = self._opened.staging, 0, b""
+        staging, at, self._rest = self._staging, 0, b""
         while end - at >= 4 and not self.closed:
             known = self.session.login.principal is not None
             size_max = self._broker.settings.request_bytes_max if known else _HANDSHAKE_BYTES_MAX

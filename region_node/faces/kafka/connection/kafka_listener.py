@@ -16,10 +16,10 @@ from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime.listeners.tls_listener import Listening, listen
 from heliograph.runtime.standstill import stood_still_s
 from region_node.faces.flow_control import look_at_each
-from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
-from region_node.faces.kafka.connection.open_connections import OpenConnections
+from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, KafkaConnection
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.faces.open_connections import OpenConnections
 
 log = logging.getLogger("region_node.kafka")
 
@@ -30,7 +30,10 @@ class KafkaListener:
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
         self.loop = asyncio.get_running_loop()
-        self.opened: OpenConnections[KafkaConnection] = OpenConnections(broker, self.loop.call_soon)
+        self.opened: OpenConnections[KafkaConnection] = OpenConnections(
+            broker.settings.connections_per_address, self.loop.call_soon
+        )
+        self.staging = bytearray(STAGING_BYTES)
         broker.connections = lambda: len(self.opened.all)
         self._servers: list[Listening] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -43,7 +46,7 @@ class KafkaListener:
         """Listens, and returns the port. Raises ConfigError where it is taken."""
         try:
             server = await listen(
-                lambda: KafkaConnection(self.opened, tls=ssl is not None),
+                lambda: KafkaConnection(self.opened, self.broker, self.staging, tls=ssl is not None),
                 host,
                 port,
                 ssl=ssl,

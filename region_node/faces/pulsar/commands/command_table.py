@@ -8,7 +8,6 @@ Source: docs/protocols/pulsar.md, "Commands: what to answer".
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
@@ -23,54 +22,52 @@ from region_node.faces.pulsar.commands import (
 from region_node.faces.pulsar.commands.command_rights import CommandRight as R
 from region_node.faces.pulsar.commands.command_rights import CommandRow, checked
 from region_node.faces.pulsar.server_errors import code_of
+from region_node.faces.pulsar.session.pulsar_session import PulsarSession
 from region_node.schemas.schema_definition import Schema
 from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.coordinators.coordinator_topics import is_assign
 
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
-
 Kind = pb.BaseCommand
 
 
-def _on_connect(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.connect(command.connect)
+def _on_connect(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.connect(command.connect)
 
 
-def _on_ping(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.send(pb.BaseCommand(type=Kind.PONG, pong=pb.CommandPong()))
+def _on_ping(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.send(pb.BaseCommand(type=Kind.PONG, pong=pb.CommandPong()))
 
 
-def _on_pong(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.pong()
+def _on_pong(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.pong()
 
 
-def _on_auth_response(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.identity.respond(command.authResponse)
+def _on_auth_response(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.identity.respond(command.authResponse)
 
 
 # -- lookup
 
 
-def _on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.lookupTopic, _lookup(connection, command.lookupTopic))
+def _on_lookup(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.answer(command.lookupTopic, _lookup(session, command.lookupTopic))
 
 
-def _check_found(connection: PulsarConnection, name: TopicName) -> None:
+def _check_found(session: PulsarSession, name: TopicName) -> None:
     """Coordinators are found by whoever may begin transactions. Raises Unauthorized."""
     if is_assign(str(name)):
-        connection.identity.check_transactions()
+        session.identity.check_transactions()
     else:
-        connection.identity.check_look_up(name)
+        session.identity.check_look_up(name)
 
 
-async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) -> None:
+async def _lookup(session: PulsarSession, command: pb.CommandLookupTopic) -> None:
     response = pb.CommandLookupTopicResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        _check_found(connection, name)
-        with connection.listener.lookups.one() as counts:
-            found = await connection.listener.lookup.lookup(
+        _check_found(session, name)
+        with session.broker.lookups.one() as counts:
+            found = await session.broker.lookup.lookup(
                 str(name), command.advertised_listener_name, command.authoritative
             )
             counts.found(found.redirect)
@@ -83,43 +80,43 @@ async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) 
         response.response = pb.CommandLookupTopicResponse.Failed
         response.error = pb.ServiceNotReady if error.retryable or isinstance(error, MetadataError) else code_of(error)
         response.message = str(error)
-        connection.refused(command.request_id, response.error, response.message, topic=command.topic)
-    connection.send(pb.BaseCommand(type=Kind.LOOKUP_RESPONSE, lookupTopicResponse=response))
+        session.refused(command.request_id, response.error, response.message, topic=command.topic)
+    session.send(pb.BaseCommand(type=Kind.LOOKUP_RESPONSE, lookupTopicResponse=response))
 
 
-def _on_partitions(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.partitionMetadata, _partitions(connection, command.partitionMetadata))
+def _on_partitions(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.answer(command.partitionMetadata, _partitions(session, command.partitionMetadata))
 
 
-async def _partitions(connection: PulsarConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
+async def _partitions(session: PulsarSession, command: pb.CommandPartitionedTopicMetadata) -> None:
     response = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        _check_found(connection, name)
-        makes = command.metadata_auto_creation_enabled and (is_assign(str(name)) or connection.identity.may_open(name))
-        response.partitions = await connection.listener.lookup.partitions(str(name), makes)
+        _check_found(session, name)
+        makes = command.metadata_auto_creation_enabled and (is_assign(str(name)) or session.identity.may_open(name))
+        response.partitions = await session.broker.lookup.partitions(str(name), makes)
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
     except HeliographError as error:
         response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
         response.error = pb.ServiceNotReady if error.retryable else code_of(error)
         response.message = str(error)
-        connection.refused(command.request_id, response.error, response.message, topic=command.topic)
-    connection.send(pb.BaseCommand(type=Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=response))
+        session.refused(command.request_id, response.error, response.message, topic=command.topic)
+    session.send(pb.BaseCommand(type=Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=response))
 
 
 # -- schemas
 
 
-def _on_get_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.getSchema, _get_schema(connection, command.getSchema))
+def _on_get_schema(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.answer(command.getSchema, _get_schema(session, command.getSchema))
 
 
-async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema) -> None:
+async def _get_schema(session: PulsarSession, command: pb.CommandGetSchema) -> None:
     response = pb.CommandGetSchemaResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        connection.identity.check_look_up(name)
-        versions = await connection.listener.topics.schemas.versions(name)
+        session.identity.check_look_up(name)
+        versions = await session.broker.topics.schemas.versions(name)
         if command.schema_version:
             if len(command.schema_version) != 8:
                 raise NotAllowed("a schema version has 8 bytes")
@@ -132,25 +129,25 @@ async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema
         response.schema_version = struct.pack(">Q", number)
     except HeliographError as error:
         response.error_code, response.error_message = code_of(error), str(error)
-        connection.refused(command.request_id, response.error_code, response.error_message, topic=command.topic)
-    connection.send(pb.BaseCommand(type=Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=response))
+        session.refused(command.request_id, response.error_code, response.error_message, topic=command.topic)
+    session.send(pb.BaseCommand(type=Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=response))
 
 
-def _on_get_or_create_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.answer(command.getOrCreateSchema, _get_or_create_schema(connection, command.getOrCreateSchema))
+def _on_get_or_create_schema(session: PulsarSession, command: pb.BaseCommand) -> None:
+    session.answer(command.getOrCreateSchema, _get_or_create_schema(session, command.getOrCreateSchema))
 
 
-async def _get_or_create_schema(connection: PulsarConnection, command: pb.CommandGetOrCreateSchema) -> None:
+async def _get_or_create_schema(session: PulsarSession, command: pb.CommandGetOrCreateSchema) -> None:
     response = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        connection.identity.check(Action.PRODUCE, name)
-        number = await connection.listener.topics.new_schema(name, Schema.from_wire(command.schema))
+        session.identity.check(Action.PRODUCE, name)
+        number = await session.broker.topics.new_schema(name, Schema.from_wire(command.schema))
         response.schema_version = struct.pack(">Q", number)
     except HeliographError as error:
         response.error_code, response.error_message = code_of(error), str(error)
-        connection.refused(command.request_id, response.error_code, response.error_message, topic=command.topic)
-    connection.send(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=response))
+        session.refused(command.request_id, response.error_code, response.error_message, topic=command.topic)
+    session.send(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=response))
 
 
 SERVED = checked(

@@ -6,36 +6,32 @@ ask.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
+from region_node.faces.pulsar.session.pulsar_session import PulsarSession
 
 Kind = pb.BaseCommand
 _WHY = "scalable topics are not available here: use a partitioned topic, whose partitions can grow"
 
 
-def on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+def on_lookup(session: PulsarSession, command: pb.BaseCommand) -> None:
     update = pb.CommandScalableTopicUpdate(
         session_id=command.scalableTopicLookup.session_id, error=pb.NotAllowedError, message=_WHY
     )
-    connection.send(pb.BaseCommand(type=Kind.SCALABLE_TOPIC_UPDATE, scalableTopicUpdate=update))
+    session.send(pb.BaseCommand(type=Kind.SCALABLE_TOPIC_UPDATE, scalableTopicUpdate=update))
 
 
-def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+def on_subscribe(session: PulsarSession, command: pb.BaseCommand) -> None:
     request_id = command.scalableTopicSubscribe.request_id
     answer = pb.CommandScalableTopicSubscribeResponse(request_id=request_id, error=pb.NotAllowedError, message=_WHY)
-    connection.send(pb.BaseCommand(type=Kind.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE, scalableTopicSubscribeResponse=answer))
+    session.send(pb.BaseCommand(type=Kind.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE, scalableTopicSubscribeResponse=answer))
 
 
-def on_watch(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+def on_watch(session: PulsarSession, command: pb.BaseCommand) -> None:
     update = pb.CommandWatchScalableTopicsUpdate(
         watch_id=command.watchScalableTopics.watch_id, error=pb.NotAllowedError, message=_WHY
     )
-    connection.send(pb.BaseCommand(type=Kind.WATCH_SCALABLE_TOPICS_UPDATE, watchScalableTopicsUpdate=update))
+    session.send(pb.BaseCommand(type=Kind.WATCH_SCALABLE_TOPICS_UPDATE, watchScalableTopicsUpdate=update))
 
 
-def on_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+def on_close(session: PulsarSession, command: pb.BaseCommand) -> None:
     """Does nothing: the session or watch was refused, so there is none to close."""

@@ -11,21 +11,19 @@ Source: docs/protocols/transactions.md, "Commands".
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthorized
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
-from region_node.faces.pulsar.commands.publishing import NO_TRANSACTIONS
 from region_node.faces.pulsar.server_errors import code_of
+from region_node.faces.pulsar.session.publishing import NO_TRANSACTIONS
+from region_node.faces.pulsar.session.pulsar_session import PulsarSession
 from region_node.security.authorization.authorization_service import Action
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.transactions.participants.transaction_errors import NoCoordinator
-
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 Kind = pb.BaseCommand
 
@@ -54,12 +52,12 @@ _ANSWERS = {
 _JOINS = {Kind.ADD_PARTITION_TO_TXN: "partitions", Kind.ADD_SUBSCRIPTION_TO_TXN: "subscription"}
 
 
-def on_transaction(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+def on_transaction(session: PulsarSession, command: pb.BaseCommand) -> None:
     asked = getattr(command, _ANSWERS[command.type][0])
-    connection.answer(asked, _answer(connection, command.type, asked))
+    session.answer(asked, _answer(session, command.type, asked))
 
 
-async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:
+async def _answer(session: PulsarSession, kind: Any, asked: Any) -> None:
     _, answer_kind, field = _ANSWERS[kind]
     response = pb.BaseCommand(type=answer_kind)
     part = getattr(response, field)
@@ -67,34 +65,34 @@ async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:
     if "txnid_least_bits" in asked.DESCRIPTOR.fields_by_name:
         part.txnid_least_bits, part.txnid_most_bits = asked.txnid_least_bits, asked.txnid_most_bits
     try:
-        transactions = connection.listener.transactions
+        transactions = session.broker.transactions
         if transactions is not None and kind in _JOINS:
             transactions.check_participants(len(getattr(asked, _JOINS[kind])))
-        await _check_rights(connection, kind, asked)
+        await _check_rights(session, kind, asked)
         if transactions is None:
             raise NoCoordinator(NO_TRANSACTIONS)
-        await _act(connection, transactions, kind, asked, part)
+        await _act(session, transactions, kind, asked, part)
     except HeliographError as error:
         part.error, part.message = code_of(error), str(error)
-        connection.refused(asked.request_id, part.error, part.message)
-    connection.send(response)
+        session.refused(asked.request_id, part.error, part.message)
+    session.send(response)
 
 
-async def _check_rights(connection: PulsarConnection, kind: Any, asked: Any) -> None:
+async def _check_rights(session: PulsarSession, kind: Any, asked: Any) -> None:
     """What joins a transaction is written to when it ends. Raises Unauthorized."""
     pace = RowPace()
     if kind == Kind.NEW_TXN:
-        connection.identity.check_transactions()
+        session.identity.check_transactions()
     elif kind == Kind.ADD_PARTITION_TO_TXN:
         for topic in asked.partitions:
             await pace.row()
-            connection.identity.check(Action.PRODUCE, TopicName.parse(topic))
+            session.identity.check(Action.PRODUCE, TopicName.parse(topic))
     elif kind == Kind.ADD_SUBSCRIPTION_TO_TXN:
         for one in asked.subscription:
             await pace.row()
-            connection.identity.check_subscribe(TopicName.parse(one.topic), one.subscription)
+            session.identity.check_subscribe(TopicName.parse(one.topic), one.subscription)
     elif kind in (Kind.END_TXN_ON_PARTITION, Kind.END_TXN_ON_SUBSCRIPTION):
-        security, principal = connection.listener.security, connection.identity.principal
+        security, principal = session.broker.security, session.identity.principal
         if not security.authentication.open and (
             principal is None or not (principal.internal or security.rights.is_super(principal))
         ):
@@ -102,20 +100,20 @@ async def _check_rights(connection: PulsarConnection, kind: Any, asked: Any) -> 
 
 
 def _act(
-    connection: PulsarConnection, transactions: Transactions, kind: Any, asked: Any, part: Any
+    session: PulsarSession, transactions: Transactions, kind: Any, asked: Any, part: Any
 ) -> Coroutine[Any, Any, None]:
     match kind:
         case Kind.TC_CLIENT_CONNECT_REQUEST:
             return _connect(transactions, asked)
         case Kind.NEW_TXN:
-            return _begin(connection, transactions, asked, part)
+            return _begin(session, transactions, asked, part)
         case Kind.ADD_PARTITION_TO_TXN:
-            return transactions.add_partitions(_txn(asked), list(asked.partitions), connection.identity.role)
+            return transactions.add_partitions(_txn(asked), list(asked.partitions), session.identity.role)
         case Kind.ADD_SUBSCRIPTION_TO_TXN:
             pairs = [(s.topic, s.subscription) for s in asked.subscription]
-            return transactions.add_subscriptions(_txn(asked), pairs, connection.identity.role)
+            return transactions.add_subscriptions(_txn(asked), pairs, session.identity.role)
         case Kind.END_TXN:
-            return transactions.end(_txn(asked), commit=asked.txn_action == pb.COMMIT, owner=connection.identity.role)
+            return transactions.end(_txn(asked), commit=asked.txn_action == pb.COMMIT, owner=session.identity.role)
         case _:
             return _end_here(transactions, asked)
 
@@ -129,9 +127,9 @@ async def _connect(transactions: Transactions, asked: pb.CommandTcClientConnectR
 
 
 async def _begin(
-    connection: PulsarConnection, transactions: Transactions, asked: pb.CommandNewTxn, part: pb.CommandNewTxnResponse
+    session: PulsarSession, transactions: Transactions, asked: pb.CommandNewTxn, part: pb.CommandNewTxnResponse
 ) -> None:
-    most, least = await transactions.begin(asked.tc_id, asked.txn_ttl_millis, connection.identity.role)
+    most, least = await transactions.begin(asked.tc_id, asked.txn_ttl_millis, session.identity.role)
     part.txnid_most_bits, part.txnid_least_bits = most, least
 
 
@@ -145,7 +143,7 @@ async def _end_here(transactions: Transactions, asked: Any) -> None:
     await transactions.end_here(str(TopicName.parse(topic)), subscription, _txn(asked), commit=commit, low=low)
 
 
-def check_available(connection: PulsarConnection) -> None:
+def check_available(session: PulsarSession) -> None:
     """Raises NotAllowed where transactions are off at this broker."""
-    if connection.listener.transactions is None:
+    if session.broker.transactions is None:
         raise NotAllowed(NO_TRANSACTIONS)

@@ -12,26 +12,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from heliograph.model.errors import PeerError
+from heliograph.runtime.listeners.address_counts import AddressCounts
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import Event
 from region_node.faces.client_addresses import ProxyHeader
 
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
-
 log = logging.getLogger("region_node.pulsar")
+
+
+class AdmittedConnection(Protocol):
+    """`region_node.faces.pulsar.connection.pulsar_connection.PulsarConnection`, as it is let in."""
+
+    @property
+    def address(self) -> str: ...
+
+    def came_from(self, host: str, port: int) -> None: ...
+
+    def close(self, reason: str = "", code: pb.ServerError.ValueType = pb.UnknownError) -> None: ...
 
 
 class Admission:
     """`balanced`: a load balancer's header comes first. `header`: it has not come yet."""
 
-    __slots__ = ("_connection", "_host", "_rest", "_rest_bytes", "header")
+    __slots__ = ("_addresses", "_bytes_max", "_connection", "_host", "_rest", "_rest_bytes", "header")
 
-    def __init__(self, connection: PulsarConnection, *, balanced: bool) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: AdmittedConnection, addresses: AddressCounts, bytes_max: int, *, balanced: bool
+    ) -> None:
+        """bytes_max: so much may wait behind a CONNECT."""
+        self._connection, self._addresses, self._bytes_max = connection, addresses, bytes_max
         self.header = ProxyHeader() if balanced else None
         self._host: str | None = None
         self._rest: Iterator[Event] | None = None
@@ -41,7 +53,7 @@ class Admission:
 
     def enter(self, host: str) -> bool:
         """False: this address has too many connections, and this one is closed."""
-        addresses = self._connection.listener.addresses
+        addresses = self._addresses
         if not addresses.take(host):
             self._connection.close(
                 f"too many connections: at most {addresses.most} are allowed from one address", pb.TooManyRequests
@@ -52,7 +64,7 @@ class Admission:
 
     def leave(self) -> None:
         if self._host is not None:
-            self._connection.listener.addresses.give(self._host)
+            self._addresses.give(self._host)
             self._host = None
         self._rest = None
 
@@ -70,7 +82,7 @@ class Admission:
         self.header = None
         host, port = header.source or ("", 0)
         if host:
-            connection.address = f"/{host}:{port}"
+            connection.came_from(host, port)
         return rest if self.enter(host) else b""
 
     # -- behind CONNECT -----------------------------------------------------------------------------------------------
@@ -83,7 +95,7 @@ class Admission:
         """Keeps what came, behind what waits already."""
         self._rest = events if self._rest is None else chain(self._rest, events)
         self._rest_bytes += size_bytes
-        if self._rest_bytes > self._connection.listener.settings.handshake_bytes_max:
+        if self._rest_bytes > self._bytes_max:
             self._connection.close("too much came before CONNECT was answered")
 
     def release(self) -> Iterator[Event]:

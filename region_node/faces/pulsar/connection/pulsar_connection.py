@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
@@ -29,23 +29,19 @@ from heliograph.wire.pulsar.frame_cutter import (
 from heliograph.wire.pulsar.server_frames import frame
 from heliograph.wire.run import Buffer, Run
 from region_node.faces.flow_control import PacedStarts
+from region_node.faces.open_connections import OpenConnections
 from region_node.faces.pulsar.commands.command_rights import CommandRight
 from region_node.faces.pulsar.commands.command_table import SERVED
-from region_node.faces.pulsar.commands.consumer_commands import Consuming
 from region_node.faces.pulsar.commands.producer_commands import send_producer_success
-from region_node.faces.pulsar.commands.publishing import NO_REQUEST, ConnectionProducers
-from region_node.faces.pulsar.commands.replicator_producers import Replicated
-from region_node.faces.pulsar.commands.topic_list_commands import TopicWatchers
-from region_node.faces.pulsar.connection.client_identity import Identity
 from region_node.faces.pulsar.connection.connection_admission import Admission
-from region_node.faces.pulsar.connection.deliveries import Deliveries, Delivery
 from region_node.faces.pulsar.connection.unsent_answers import UnsentAnswers
 from region_node.faces.pulsar.server_errors import code_of
+from region_node.faces.pulsar.session.deliveries import Delivery
+from region_node.faces.pulsar.session.publishing import NO_REQUEST
+from region_node.faces.pulsar.session.pulsar_broker import AnsweredCommand, LinkFrames, PulsarBroker
+from region_node.faces.pulsar.session.pulsar_session import PulsarSession
 from region_node.subscriptions.consumer import Consumer
 from region_node.topics.producers import Producer
-
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_listener import LinkFrames, PulsarListener
 
 log = logging.getLogger("region_node.pulsar")
 
@@ -64,28 +60,25 @@ _GET = b"GET "
 """As a frame's size it would be more than a gigabyte."""
 
 
-class AnsweredCommand(Protocol):
-    """A command that is answered."""
-
-    @property
-    def request_id(self) -> int: ...
-
-    def ByteSize(self) -> int: ...
-
-
 class PulsarConnection(asyncio.Protocol):
-    """`link`: on a link listener private commands are allowed. `balanced`: a load balancer's header comes first."""
+    """`session`: what handlers know of it. `link`: on a link listener private commands are allowed. `balanced`: a load
+    balancer's header comes first.
+    """
 
-    def __init__(self, listener: PulsarListener, *, link: bool, balanced: bool = False) -> None:
-        self.listener, self.link = listener, link
-        self.limits = listener.settings.limits
-        self.admission = Admission(self, balanced=balanced)
-        self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
-        self.producing = ConnectionProducers(self)
-        self.consuming = Consuming(self)
-        self.deliveries = Deliveries(self, listener, self.limits.conversion_again_s)
-        self.watchers = TopicWatchers(self)
-        self.identity = Identity(self)
+    def __init__(
+        self,
+        opened: OpenConnections[PulsarConnection],
+        broker: PulsarBroker,
+        *,
+        link: bool,
+        balanced: bool = False,
+    ) -> None:
+        self._opened, self._broker, self.link = opened, broker, link
+        self.limits, settings = broker.settings.limits, broker.settings
+        self.admission = Admission(self, opened.addresses, settings.handshake_bytes_max, balanced=balanced)
+        self.cutter = FrameCutter(private=link, bytes_max=settings.handshake_bytes_max)
+        self.peer_region = ""
+        self.session = PulsarSession(self, broker)
         self.certificate: dict[str, Any] | None = None
         self.broker_metadata = False
         """Messages go out with the broker's time and their index."""
@@ -99,20 +92,18 @@ class PulsarConnection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self.unflushed_bytes = 0
         self._paused = False
-        self.unsent = UnsentAnswers(self, listener.settings.unsent_bytes_max)
+        self.unsent = UnsentAnswers(self, settings.unsent_bytes_max)
         self._heard = True
         self._reading_held = False
         self._holds: dict[object, None] = {}
         self._requests = self._request_bytes = 0
         self._starts = PacedStarts(
-            self._begin, listener.loop.call_soon, lambda hold: self.hold_reading(hold, _BEGINNING)
+            self._begin, asyncio.get_running_loop().call_soon, lambda hold: self.hold_reading(hold, _BEGINNING)
         )
         self._pinged_at = 0.0
-        self._since = self._heard_at = listener.clock.monotonic()
+        self._since = self._heard_at = broker.clock.monotonic()
         self._alive: list[asyncio.Future[bool]] = []
         self._link_frames: LinkFrames | None = None
-        self.replicated: Replicated | None = None
-        """Made with the first replicator of a Pulsar cluster."""
         self.by_position = False
         """The client is one that wants receipts to name positions at the source."""
 
@@ -120,13 +111,13 @@ class PulsarConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
-        self.listener.created += 1
-        self.number = self.listener.created
+        self.number = self._opened.next_number()
         peer = transport.get_extra_info("peername")
-        self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         host = str(peer[0]) if isinstance(peer, tuple) else ""
-        settings = self.listener.settings
-        if len(self.listener.connections) >= settings.connections_max:
+        if isinstance(peer, tuple):
+            self.came_from(host, peer[1])
+        settings = self._broker.settings
+        if len(self._opened.all) >= settings.connections_max:
             self.close(f"too many connections: at most {settings.connections_max} are allowed here", pb.TooManyRequests)
             return
         self.certificate = transport.get_extra_info("peercert")
@@ -141,7 +132,11 @@ class PulsarConnection(asyncio.Protocol):
         if self.admission.header is None and not self.admission.enter(host):
             return
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
-        self.listener.connections[self] = None
+        self._opened.all[self] = None
+
+    def came_from(self, host: str, port: int) -> None:
+        """The client's own address is known."""
+        self.address = f"/{host}:{port}"
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -155,7 +150,7 @@ class PulsarConnection(asyncio.Protocol):
                 return
         lone = self.cutter.lone(data)
         if lone is not None:
-            self.producing.take(lone)
+            self.session.producing.take(lone)
             return
         if not self.connected and data[:4] == _GET and self._redirected(data):
             return
@@ -169,7 +164,7 @@ class PulsarConnection(asyncio.Protocol):
         follow. False: none is told.
         """
         assert self._transport is not None
-        admin_url = self.listener.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
+        admin_url = self._broker.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
         path = data[4:].split(None, 1)[0].decode("latin-1") if admin_url and not self.link else ""
         if not path.startswith("/"):
             return False
@@ -188,11 +183,11 @@ class PulsarConnection(asyncio.Protocol):
                 self._take(event)
                 if self.closed:
                     return
-                if self.identity.busy:
+                if self.session.identity.busy:
                     self.admission.hold(events)
                     return
-            if self.replicated is not None:
-                self.replicated.flush()
+            if self.session.replicated is not None:
+                self.session.replicated.flush()
         except PeerError as error:
             log.info("connection.refused", extra={"address": self.address, "error": str(error)})
             self.close(str(error))
@@ -203,9 +198,9 @@ class PulsarConnection(asyncio.Protocol):
 
     def _take(self, event: Event) -> None:
         if isinstance(event, SendRun):
-            self.producing.take(event)
+            self.session.producing.take(event)
         elif isinstance(event, Flow):
-            self.consuming.flow(event.consumer_id, event.permits)
+            self.session.consuming.flow(event.consumer_id, event.permits)
         elif isinstance(event, pb.BaseCommand):
             row = SERVED.get(event.type)
             if not self.connected and (row is None or row.right is not CommandRight.NONE):
@@ -214,13 +209,13 @@ class PulsarConnection(asyncio.Protocol):
                 raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
             if self.link and not row.links:
                 raise PeerError(f"{pb.BaseCommand.Type.Name(event.type)} is none of the commands of a link")
-            row.handler(self, event)
+            row.handler(self.session, event)
         elif isinstance(event, ReplicatedSend):
-            assert self.replicated is not None
-            if (other := self.replicated.take(event)) is not None:
+            assert self.session.replicated is not None
+            if (other := self.session.replicated.take(event)) is not None:
                 self._take(other)
         elif isinstance(event, BadSend):
-            self.producing.bad_send(event)
+            self.session.producing.bad_send(event)
         elif isinstance(event, Private):
             if not self.connected or self._link_frames is None:
                 raise PeerError("a private command on a connection that is no link")
@@ -232,14 +227,9 @@ class PulsarConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self.listener.ended += 1
-        self.listener.refused += not self.connected
-        self.listener.connections.pop(self, None)
+        self._opened.lost(self, known=self.connected)
         self.admission.leave()
-        self.listener.budget.forget(self)
-        self.producing.close()
-        self.consuming.close()
-        self.watchers.close()
+        self.session.end()
         if self._link_frames is not None:
             self._link_frames.connection_lost()
         for waiting in self._alive:
@@ -253,17 +243,17 @@ class PulsarConnection(asyncio.Protocol):
     def connect(self, command: pb.CommandConnect) -> None:
         if self.connected:
             raise PeerError("CONNECT came twice")
-        self.identity.connect(command)
+        self.session.identity.connect(command)
 
     def accept(self, command: pb.CommandConnect) -> None:
         """The client is known: answers CONNECT."""
-        settings = self.listener.settings
+        settings = self._broker.settings
         self.connected = True
         self.client_version = command.client_version[:_SHOWN_MAX]
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
         self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
-        if self.link and self.listener.link_receivers is not None:
-            self._link_frames = self.listener.link_receivers(self.write_all, self.peer_region)
+        if self.link and self._broker.link_receivers is not None:
+            self._link_frames = self._broker.link_receivers(self.write_all, self.peer_region)
             self._link_frames.hold = lambda hold: self.hold_reading(hold, "links")
             self._link_frames.refuse = self.close
         self.by_position = command.feature_flags.supports_repl_dedup_by_lid_and_eid
@@ -275,7 +265,7 @@ class PulsarConnection(asyncio.Protocol):
             feature_flags=pb.FeatureFlags(
                 supports_get_partitioned_metadata_without_auto_creation=True,
                 supports_topic_watchers=True,
-                supports_auth_refresh=not self.listener.security.authentication.open,
+                supports_auth_refresh=not self._broker.security.authentication.open,
                 supports_broker_entry_metadata=settings.broker_entry_metadata,
                 supports_repl_dedup_by_lid_and_eid=True,
             ),
@@ -284,7 +274,7 @@ class PulsarConnection(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """Called a few times in each keep-alive period."""
-        settings = self.listener.settings
+        settings = self._broker.settings
         if self.closed:
             if self._transport is not None and now - self._since >= settings.handshake_timeout_s:
                 self._transport.abort()  # the peer does not take what waits for it
@@ -292,7 +282,7 @@ class PulsarConnection(asyncio.Protocol):
         taking = self._transport is not None and self.unsent.held and self.unsent.taken(self._transport)
         if self._heard or taking or (self._reading_held and not self.unsent.held):
             self._heard, self._heard_at, self._pinged_at = False, now, 0.0
-        self.identity.tick(now, self.listener.clock.wall_ms())
+        self.session.identity.tick(now, self._broker.clock.wall_ms())
         if not self.connected:
             if now - self._since >= settings.handshake_timeout_s:
                 self.close("no CONNECT in time")
@@ -322,11 +312,11 @@ class PulsarConnection(asyncio.Protocol):
         """
         if self.closed:
             return False
-        loop = self.listener.loop
+        loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
         self._alive.append(waiting)
         self.send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
-        timer = loop.call_later(self.listener.settings.keep_alive_s / 3, self.close)
+        timer = loop.call_later(self._broker.settings.keep_alive_s / 3, self.close)
         try:
             return await waiting
         finally:
@@ -346,7 +336,7 @@ class PulsarConnection(asyncio.Protocol):
             self.send_error(NO_REQUEST, code, reason)
         self.flush()
         self.closed = True
-        self._since = self.listener.clock.monotonic()
+        self._since = self._broker.clock.monotonic()
         if self._transport is not None:
             self._transport.close()
 
@@ -382,7 +372,7 @@ class PulsarConnection(asyncio.Protocol):
         if self.closed:
             return
         if not self._out:
-            self.listener.outbox.add(self)
+            self._opened.outbox.add(self)
         self._out.append(data)
         self.unflushed_bytes += len(data)
 
@@ -404,12 +394,12 @@ class PulsarConnection(asyncio.Protocol):
             self._transport.writelines(out)
         if self._paused:
             self.unsent.look(self._transport)
-        elif size >= self.listener.settings.write_buffer_bytes:
-            self.consuming.wake()
+        elif size >= self._broker.settings.write_buffer_bytes:
+            self.session.consuming.wake()
 
     @property
     def writable(self) -> bool:
-        return not self._paused and self.unflushed_bytes < self.listener.settings.write_buffer_bytes
+        return not self._paused and self.unflushed_bytes < self._broker.settings.write_buffer_bytes
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -417,7 +407,14 @@ class PulsarConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self.unsent.drained()
-        self.consuming.wake()
+        self.session.consuming.wake()
+
+    def call_later(self, wait_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(wait_s, action)
+
+    async def room(self) -> None:
+        """Waits until the client has taken so much of its answers that another may be made."""
+        await self.unsent.room()
 
     @property
     def reading_held(self) -> bool:
@@ -462,7 +459,7 @@ class PulsarConnection(asyncio.Protocol):
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._requests += 1
-        self.listener.tasks.spawn(work)
+        self._broker.tasks.spawn(work)
 
     async def _answer(self, request_id: int, work: Coroutine[Any, Any, None], large: int) -> None:
         try:
@@ -480,15 +477,15 @@ class PulsarConnection(asyncio.Protocol):
     # -- the sink of producers and consumers
 
     def producer_closed(self, producer: Producer) -> None:
-        handle = self.producing.handles.get(producer.id)
+        handle = self.session.producing.handles.get(producer.id)
         if handle is not None and handle.producer is producer:
-            self.producing.close_when_answered(handle)
+            self.session.producing.close_when_answered(handle)
 
     def producer_ready(self, producer: Producer) -> None:
-        handle = self.producing.handles.get(producer.id)
+        handle = self.session.producing.handles.get(producer.id)
         if handle is not None and handle.producer is producer:
-            self.producing.ready(handle)
-            send_producer_success(self, handle)
+            self.session.producing.ready(handle)
+            send_producer_success(self.session, handle)
 
     def deliver(
         self,
@@ -499,17 +496,19 @@ class PulsarConnection(asyncio.Protocol):
         redeliveries: Sequence[int] | None,
         ack_sets: Mapping[int, int] | None = None,
     ) -> None:
-        handle = self.consuming.handles[consumer.id]
+        handle = self.session.consuming.handles[consumer.id]
         handle.usage.messages_out += run.messages
         handle.usage.bytes_out += run.size_bytes
-        self.deliveries.send(handle, Delivery(consumer, ledger, first, run, redeliveries, ack_sets, consumer.epoch))
+        self.session.deliveries.send(
+            handle, Delivery(consumer, ledger, first, run, redeliveries, ack_sets, consumer.epoch)
+        )
 
     def consumer_closed(self, consumer: Consumer) -> None:
-        self.consuming.closed_from_here(consumer)
+        self.session.consuming.closed_from_here(consumer)
 
     def consumer_active(self, consumer: Consumer, active: bool) -> None:
         if self.protocol_version >= 12:
-            self.consuming.tell_active(consumer, active)
+            self.session.consuming.tell_active(consumer, active)
 
     def reached_end(self, consumer: Consumer) -> None:
         if self.protocol_version >= 9:

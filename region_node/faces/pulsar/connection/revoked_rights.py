@@ -15,8 +15,8 @@ from global_config import keys
 from region_node.security.authorization.authorization_service import Action, RightsView
 
 if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
     from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
+    from region_node.faces.pulsar.session.pulsar_session import PulsarSession
 
 
 class Revoking:
@@ -25,7 +25,7 @@ class Revoking:
     def __init__(self, listener: PulsarListener, view: RightsView) -> None:
         self._listener, self._view = listener, view
         self._seen: dict[str, object] = {}
-        self.close = view.on_change(self._changed) if listener.security.rights.enabled else _nothing
+        self.close = view.on_change(self._changed) if listener.broker.security.rights.enabled else _nothing
 
     def _changed(self, key: str) -> None:
         if key.startswith(keys.NAMESPACES):
@@ -55,31 +55,31 @@ class Revoking:
         return not known or before != rules
 
     def _recheck(self, covers: Callable[[str], bool]) -> None:
-        for connection in list(self._listener.connections):
+        for connection in list(self._listener.opened.all):
             if connection.connected:
-                recheck(connection, covers)
+                recheck(connection.session, covers)
 
 
-def recheck(connection: PulsarConnection, covers: Callable[[str], bool]) -> None:
+def recheck(session: PulsarSession, covers: Callable[[str], bool]) -> None:
     """covers: whether a namespace is one whose rules changed."""
-    rights, principal = connection.listener.security.rights, connection.identity.principal
+    rights, principal = session.broker.security.rights, session.identity.principal
     if principal is None or principal.internal:
         return
-    for producer in list(connection.producing.handles.values()):
+    for producer in list(session.producing.handles.values()):
         if producer.topic is None or producer.closed or not covers(producer.topic.name.namespace):
             continue
         if not rights.may(principal, Action.PRODUCE, producer.topic.name):
-            connection.producing.close_when_answered(producer)
-    for consumer in list(connection.consuming.handles.values()):
+            session.producing.close_when_answered(producer)
+    for consumer in list(session.consuming.handles.values()):
         if consumer.topic is None or consumer.subscription is None or not covers(consumer.topic.name.namespace):
             continue
         if not rights.may_subscribe(principal, consumer.topic.name, consumer.subscription.name):
-            connection.consuming.throw_out(consumer)
+            session.consuming.throw_out(consumer)
     if any(
         covers(namespace) and not rights.may_list(principal, namespace)
-        for namespace in connection.watchers.namespaces.values()
+        for namespace in session.watchers.namespaces.values()
     ):
-        connection.close("this role may not list the topics of a namespace any more")  # a watcher has no other end
+        session.close("this role may not list the topics of a namespace any more")  # a watcher has no other end
 
 
 def _nothing() -> None:

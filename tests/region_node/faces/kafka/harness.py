@@ -94,7 +94,7 @@ class Client:
     """One connection. `answers`: frames that came, without their sizes."""
 
     def __init__(self, listener: KafkaListener, address: str = "127.0.0.1") -> None:
-        self.protocol = KafkaConnection(listener.opened, tls=False)
+        self.protocol = KafkaConnection(listener.opened, listener.broker, listener.staging, tls=False)
         self.transport = FakeTransport(self.protocol, address)  # type: ignore[arg-type]
         self.protocol.connection_made(self.transport)
 

@@ -138,12 +138,12 @@ def run(seed: int, cases: int = PER_SEED) -> None:
             await client.news()  # what came back is frames
         await settle()
         assert not bystander.transport.closing
-        for connection in list(broker.listener.connections):
+        for connection in list(broker.listener.opened.all):
             if connection is not bystander.protocol:
                 connection.close()
         await settle()
-        assert list(broker.listener.connections) == [bystander.protocol]
-        assert broker.listener.budget.used == 0
+        assert list(broker.listener.opened.all) == [bystander.protocol]
+        assert broker.listener.broker.budget.used == 0
 
     with_broker(test)
 

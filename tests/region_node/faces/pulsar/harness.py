@@ -15,7 +15,8 @@ from heliograph.model.configuration.configuration_records import (
 )
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
-from region_node.faces.pulsar.connection.pulsar_listener import ListenerSettings, PulsarListener, TopicAddress
+from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
+from region_node.faces.pulsar.session.pulsar_broker import ListenerSettings, PulsarBroker, TopicAddress
 from region_node.topics.serving.topic_service import TopicService, TopicSettings
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, FakeView, NotedLinks
@@ -84,7 +85,7 @@ class Client:
     """One connection. `got`: every (command, payload) that came, in order."""
 
     def __init__(self, listener: PulsarListener, *, link: bool = False) -> None:
-        self.protocol = PulsarConnection(listener, link=link)
+        self.protocol = PulsarConnection(listener.opened, listener.broker, link=link)
         self.transport = FakeTransport(self.protocol)
         self.protocol.connection_made(self.transport)
         self.reader = Reader()
@@ -188,9 +189,10 @@ class Broker:
             settings=topic_settings,
         )
         self.lookup = OneAddress(self.view)
-        self.listener = PulsarListener(
+        shared = PulsarBroker(
             topics=self.topics, lookup=self.lookup, settings=ListenerSettings(**settings), clock=self.clock, rng=rng
         )
+        self.listener = PulsarListener(shared)
 
     async def client(self) -> Client:
         return await Client(self.listener).connect()

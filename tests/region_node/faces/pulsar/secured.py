@@ -89,7 +89,7 @@ def run(
         authentication = build_authentication(
             own, MachinePorts(clock=broker.clock, rng=random.Random(1), fetch=_no_fetch, offload=beside)
         )
-        broker.listener.security = Security(authentication, Authorization(own, view))
+        broker.listener.broker.security = Security(authentication, Authorization(own, view))
         revoking = Revoking(broker.listener, view)
         try:
             await test(broker, view)

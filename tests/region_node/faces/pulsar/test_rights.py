@@ -247,7 +247,7 @@ def test_who_may_only_look_up_a_topic_does_not_make_it_by_asking_for_its_partiti
             asked.append(create)
             return 0
 
-        monkeypatch.setattr(broker.listener.lookup, "partitions", partitions)
+        monkeypatch.setattr(broker.listener.broker.lookup, "partitions", partitions)
         of_bob = AclRecord("topic", "literal", TOPIC, "a", "*", operation, True)
         view.refuse(of_bob, of_bob._replace(operation="describe"))
         made = await client(broker, "a")

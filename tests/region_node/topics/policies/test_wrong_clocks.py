@@ -16,9 +16,9 @@ from geo_tests.sim.simulation import Machine
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.positions import BEFORE_ALL
-from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.groups.consumer_group import EMPTY
 from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
+from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 
 DAY_MS = 86_400_000
 REGIONS = ("us", "eu")

@@ -20,7 +20,7 @@ from region_node.faces.pulsar.commands.consumer_commands import (
     ACK_WORDS_MAX,
     position_of,
 )
-from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
+from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.serving.topic_service import TopicSettings
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -190,7 +190,7 @@ def test_where_too_many_acknowledgements_wait_others_are_refused_all_else_is_rea
             ((answer, _),) = await client.do(another)
             assert answer.ackResponse.error == pb.ServiceNotReady and "try again" in answer.ackResponse.message
         assert client.transport.reading
-        kept = [one for handle in client.protocol.consuming.handles.values() for one in handle.ack_waiting]
+        kept = [one for handle in client.protocol.session.consuming.handles.values() for one in handle.ack_waiting]
         assert len(kept) == 20 and all(one.ByteSize() < 10 for one in kept)
         stuck.set()
         answers = [command.ackResponse.request_id for command, _ in await client.news()]
@@ -447,28 +447,6 @@ def test_dispatch_stops_above_the_high_water_mark() -> None:
     with_broker(test)
 
 
-def test_who_is_active_is_told_with_the_first_permits() -> None:
-    """Before them Go's client still looks at the answer to SUBSCRIBE, and would drop it."""
-
-    async def test(broker: Broker) -> None:
-        client = await broker.client()
-        subscribe = frame(
-            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=1, consumer_name="a", request_id=5
-        )
-        assert kinds(await client.do(subscribe)) == [K.SUCCESS]
-        ((told, _),) = await client.do(frame(K.FLOW, consumer_id=1, messagePermits=1))
-        assert told.active_consumer_change.is_active and told.active_consumer_change.consumer_id == 1
-        second = frame(
-            K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=2, consumer_name="b", request_id=6
-        )
-        early = frame(K.FLOW, consumer_id=2, messagePermits=1)  # asked for before the answer came
-        assert kinds(await client.do(second, early)) == [K.SUCCESS, K.ACTIVE_CONSUMER_CHANGE]
-        came = await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7))
-        assert [c.active_consumer_change.is_active for c, _ in came if c.type == K.ACTIVE_CONSUMER_CHANGE] == [True]
-
-    with_broker(test)
-
-
 def test_who_subscribes_before_what_is_lost_hears_so_and_is_not_asked_to_try_again() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
@@ -537,7 +515,7 @@ def test_what_consumers_say_of_themselves_is_bounded() -> None:
             ((answer, _),) = await client.do(
                 frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=1, consumer_id=9, request_id=9, **fields)
             )
-            assert answer.error.error == pb.NotAllowedError and 9 not in client.protocol.consuming.handles
+            assert answer.error.error == pb.NotAllowedError and 9 not in client.protocol.session.consuming.handles
             return answer.error.message
 
         for metadata in ([pb.KeyValue(key="k", value="v" * (64 << 10))], [pb.KeyValue(key="", value="")] * 656):
@@ -545,12 +523,12 @@ def test_what_consumers_say_of_themselves_is_bounded() -> None:
         assert "name of the consumer" in await refused(consumer_name="n" * 1001)
         most = [pb.KeyValue(key=f"{number:02}", value="v" * 549) for number in range(100)]
         await client.subscribe(1, kind=1, metadata=most, consumer_name="n" * 1000)
-        assert client.protocol.consuming.metadata_bytes == 65_100
+        assert client.protocol.session.consuming.metadata_bytes == 65_100
         assert "use another connection" in await refused(metadata=most)
         await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=8))
         await client.subscribe(2, kind=1, metadata=most)
         await broker.topics.unload(TOPIC)
         await settle()
-        assert client.protocol.consuming.metadata_bytes == 0
+        assert client.protocol.session.consuming.metadata_bytes == 0
 
     with_broker(test, limits=ConnectionLimits(metadata_bytes_max=100_000))

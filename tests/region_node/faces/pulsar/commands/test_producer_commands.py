@@ -10,7 +10,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import IN_ORDER
-from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
+from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits
 from region_node.topics.producer_epochs import topic_epoch_key
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, settle, with_broker
@@ -131,7 +131,7 @@ def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None
         producers = broker.topics.loaded[TOPIC].producers.producers
         assert {name: one.messages_in for name, one in producers.items()} == {"a": 3, "b": 7}
         assert producers["b"].bytes_in == len(batch) and producers["a"].bytes_in == 3 * len(entry(b"x"))
-        assert broker.listener.budget.used == 0
+        assert broker.listener.broker.budget.used == 0
         broker.ledger().hold = False
         assert receipts(await client.do(send(1, 4, entry(b"x")))) == [(1, 4, 4)], "it goes on"
 
@@ -165,7 +165,7 @@ def test_behind_what_is_refused_of_a_producer_in_order_nothing_is_stored() -> No
         assert sorted(receipts(came)) == [(1, 0, 0), (2, 0, 1)]
         refused = [c.send_error for c, _ in came if c.type == K.SEND_ERROR]
         assert [(each.producer_id, each.sequence_id, each.error) for each in refused] == [(1, 1, pb.NotAllowedError)]
-        assert broker.listener.budget.used == 0
+        assert broker.listener.broker.budget.used == 0
         broker.ledger().hold = False
         assert kinds(await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=50))) == [K.SUCCESS]
         await client.producer(3, producer_name="a", metadata=[pb.KeyValue(key=IN_ORDER, value="true")])
@@ -186,7 +186,7 @@ def test_a_log_that_has_failed_takes_nothing_of_what_a_refusal_has_cut() -> None
         broker.ledger(TOPIC).refusal = LedgerFenced("another broker has it")
         came = await client.do(send(1, 0, entry(b"x")), send(1, 1, entry(b"x" * 300)), send(1, 2, entry(b"x")))
         assert K.CLOSE_PRODUCER in kinds(came) and K.SEND_RECEIPT not in kinds(came)
-        assert broker.listener.budget.used == 0 and not client.protocol.closed
+        assert broker.listener.broker.budget.used == 0 and not client.protocol.closed
 
     with_broker(test)
 
@@ -290,7 +290,7 @@ def test_reading_stops_above_the_budget() -> None:
         one.raw(send(1, 1, entry(bytes(4 << 20))))
         assert not one.transport.reading and two.transport.reading
         broker.ledger().release()
-        assert one.transport.reading and broker.listener.budget.used == 0
+        assert one.transport.reading and broker.listener.broker.budget.used == 0
 
     with_broker(test, inflight_bytes_max=6 << 20)
 
@@ -301,12 +301,12 @@ def test_what_is_sent_before_its_producer_is_made_takes_nothing_of_the_budget_an
         broker.owned = lambda topic: False
         made = frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
         client.raw(made + send(1, 0, entry(b"x" * 900_000)))
-        assert broker.listener.budget.used == 0 and client.transport.reading
+        assert broker.listener.broker.budget.used == 0 and client.transport.reading
         await settle()
         client.raw(made + send(1, 0, entry(b"x" * 900_000)))
         assert not client.protocol.closed, "what went with the producer is held no more"
         client.raw(send(1, 1, entry(b"x" * 200_000)))
-        assert client.protocol.closed and broker.listener.budget.used == 0
+        assert client.protocol.closed and broker.listener.broker.budget.used == 0
         other = await broker.client()
         other.raw(
             made
@@ -331,7 +331,7 @@ def test_who_waits_for_access_and_sends_is_closed_and_takes_nothing_of_the_budge
         three.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_access_mode=2))
         three.raw(send(1, 0, entry(b"x")))
         await settle()
-        assert three.protocol.closed and broker.listener.budget.used == 0
+        assert three.protocol.closed and broker.listener.broker.budget.used == 0
         await publish(one, 3)
 
     with_broker(test)
@@ -454,7 +454,7 @@ def test_what_producers_say_of_themselves_is_bounded() -> None:
 
         async def refused(**fields: Any) -> str:
             ((answer, _),) = await client.do(frame(K.PRODUCER, topic=TOPIC, producer_id=9, request_id=9, **fields))
-            assert answer.error.error == pb.NotAllowedError and 9 not in client.protocol.producing.handles
+            assert answer.error.error == pb.NotAllowedError and 9 not in client.protocol.session.producing.handles
             return answer.error.message
 
         for metadata in ([pb.KeyValue(key="k", value="v" * (64 << 10))], [pb.KeyValue(key="", value="")] * 656):
@@ -463,13 +463,13 @@ def test_what_producers_say_of_themselves_is_bounded() -> None:
         most = [pb.KeyValue(key=f"{number:02}", value="v" * 549) for number in range(100)]
         for number in range(3):
             await client.producer(number, producer_name=f"p{number}", metadata=most)
-        assert client.protocol.producing.metadata_bytes == 3 * 65_100
+        assert client.protocol.session.producing.metadata_bytes == 3 * 65_100
         assert "use another connection" in await refused(metadata=most)
         await client.do(*(frame(K.CLOSE_PRODUCER, producer_id=number, request_id=1) for number in (0, 1)))
         await client.producer(9999, metadata=most)
         await broker.topics.unload(TOPIC)
         await settle()
-        assert client.protocol.producing.metadata_bytes == 0
+        assert client.protocol.session.producing.metadata_bytes == 0
 
     with_broker(test, limits=ConnectionLimits(metadata_bytes_max=200_000))
 

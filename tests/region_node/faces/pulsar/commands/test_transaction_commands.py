@@ -14,10 +14,9 @@ from local_meta import keys
 from region_node.faces.pulsar.commands.consumer_commands import (
     ACK_IDS_MAX,
     ACK_SET_WORDS_MAX,
-    UNKNOWN_ACKS_MAX,
-    UNKNOWN_BYTES_MAX,
 )
-from region_node.faces.pulsar.connection.client_identity import Identity
+from region_node.faces.pulsar.session.client_identity import Identity
+from region_node.faces.pulsar.session.consuming import UNKNOWN_ACKS_MAX, UNKNOWN_BYTES_MAX
 from region_node.transactions.participants import pending_acks
 from replicator.log.transaction_buffer import COMMIT, ENDED_MAX, is_marker, marker_run, read_participants
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -419,7 +418,7 @@ def test_what_is_refused() -> None:
         broker.owned = lambda topic: False
         assert (await ask(client, K.NEW_TXN, tc_id=0)).error == pb.TransactionCoordinatorNotFound
         broker.owned = lambda topic: True
-        broker.listener.transactions = None
+        broker.listener.broker.transactions = None
         assert (await ask(client, K.NEW_TXN, tc_id=0)).error == pb.TransactionCoordinatorNotFound
         await client.producer(3, topic=OTHER)
         assert await publish(client, 0, b"t0", txn, producer_id=3) == [K.SEND_ERROR]
@@ -631,7 +630,7 @@ def test_acknowledgements_whose_transaction_is_asked_for_are_bounded_in_bytes() 
         assert not client.transport.reading
         go.set()
         await client.news()
-        assert client.transport.reading and client.protocol.consuming.unknown_bytes == 0
+        assert client.transport.reading and client.protocol.session.consuming.unknown_bytes == 0
 
     with_transactions(test)
 
@@ -663,7 +662,7 @@ def test_what_comes_behind_a_run_that_waits_keeps_its_order() -> None:
         assert await end(client, txn) is None
         await client.news()
         assert payloads(client.got) == [b"p0", b"t0", b"q0", b"p1"]
-        assert not client.protocol.producing._waiting
+        assert not client.protocol.session.producing._waiting
 
     with_transactions(test)
 

@@ -13,9 +13,9 @@ from heliograph.model.errors import MetadataUnavailable, NotOwner
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.flow_control import BEGUN_AT_ONCE, CLOSED_AT_ONCE
 from region_node.faces.pulsar.commands.command_table import SERVED
-from region_node.faces.pulsar.commands.publishing import NO_REQUEST
 from region_node.faces.pulsar.connection import pulsar_connection
-from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits, TopicAddress
+from region_node.faces.pulsar.session.publishing import NO_REQUEST
+from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits, TopicAddress
 from tests.region_node.faces.pulsar.codec import FIELDS, entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
 
@@ -88,7 +88,7 @@ def test_large_requests_that_wait_are_bounded_in_bytes(monkeypatch: pytest.Monke
 
 def test_http_learns_where_the_admin_port_is() -> None:
     async def test(broker: Broker) -> None:
-        broker.listener.admin_urls = "http://broker:8080", ""
+        broker.listener.broker.admin_urls = "http://broker:8080", ""
         client = Client(broker.listener)
         client.raw(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: broker\r\n\r\n")
         answer = b"".join(client.transport.written)
@@ -101,7 +101,7 @@ def test_http_learns_where_the_admin_port_is() -> None:
             (("", "https://broker:8443"), b"GET / HTTP/1.1\r\n\r\n"),
             (("http://broker:8080", ""), b"GET me HTTP/1.1\r\n\r\n"),
         ):
-            broker.listener.admin_urls = tell
+            broker.listener.broker.admin_urls = tell
             ((error, _),) = await Client(broker.listener).do(request)
             assert error.type == K.ERROR, (
                 "whoever came without TLS is not told the port that wants it, and no path is none"
@@ -170,7 +170,7 @@ def test_the_source_of_a_link_is_heard_in_the_middle_of_a_frame() -> None:
 
     async def test(broker: Broker) -> None:
         frames = Frames()
-        broker.listener.link_receivers = lambda write, peer: frames
+        broker.listener.broker.link_receivers = lambda write, peer: frames
         link = Client(broker.listener, link=True)
         await link.connect()
         assert frames.came == 0

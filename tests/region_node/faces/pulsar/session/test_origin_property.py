@@ -15,7 +15,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer, Run
 from region_node.compaction import keyed_entries
-from region_node.faces.pulsar.commands.origin_property import PROPERTY, with_origin
+from region_node.faces.pulsar.session.origin_property import PROPERTY, with_origin
 from tests.region_node.faces.pulsar.codec import entry
 
 ORIGIN = (2, 1, 0x77)

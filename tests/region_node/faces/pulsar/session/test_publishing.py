@@ -11,7 +11,7 @@ import pytest
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import SendRun
 from heliograph.wire.run import Run
-from region_node.faces.pulsar.commands.publishing import PublishedRun
+from region_node.faces.pulsar.session.publishing import PublishedRun
 from tests.region_node.faces.pulsar.codec import Reader
 
 Segment = tuple[int, list[int], list[int] | None]
@@ -37,7 +37,7 @@ class Connection:
         self.closed, self.writable, self.flushes = closed, True, 0
         self.given = 0
         self.written: list[bytes] = []
-        self.listener = SimpleNamespace(budget=SimpleNamespace(give=self._give, used=0))
+        self.budget = SimpleNamespace(give=self._give, used=0)
 
     def _give(self, size_bytes: int) -> None:
         self.given += size_bytes
@@ -66,7 +66,8 @@ def published(connection: Connection, segments: list[Segment]) -> tuple[Publishe
     answered: list[int] = []
     handles = [SimpleNamespace(answer=answered.append) for _ in segments]
     event = SendRun(None, Run([b"x"] * 6, [1] * 6), segments)  # type: ignore[arg-type]
-    return PublishedRun(cast(Any, connection), cast(Any, None), event, cast(Any, handles)), answered
+    producers = SimpleNamespace(port=connection, broker=SimpleNamespace(budget=connection.budget))
+    return PublishedRun(cast(Any, producers), cast(Any, None), event, cast(Any, handles)), answered
 
 
 @pytest.mark.parametrize(("segments", "answer"), list(itertools.product(SEGMENTS, ANSWERS)))
@@ -99,7 +100,7 @@ def test_who_has_gone_hears_nothing_and_what_it_held_is_given_back() -> None:
 def test_receipts_wait_for_those_of_what_is_still_on_its_way() -> None:
     for used, writable in ((1, True), (0, False)):
         connection = Connection()
-        connection.writable, connection.listener.budget.used = writable, used
+        connection.writable, connection.budget.used = writable, used
         made, _ = published(connection, SEGMENTS["one producer"])
         made.done(ANSWERS["whole"])
         assert connection.flushes == 0 and len(connection.receipts()) == 6

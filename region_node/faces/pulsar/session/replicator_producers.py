@@ -11,9 +11,7 @@ Source: docs/protocols/interop.md.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
 
-from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData, HeliographError, Unauthorized
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
@@ -22,10 +20,9 @@ from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, source_of, so
 from heliograph.wire.pulsar.pulsar_pb2 import MessageMetadata
 from heliograph.wire.pulsar.server_frames import receipts
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, ProducerSegment, Run
-from region_node.faces.pulsar.commands.publishing import ProducerHandle
-
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
+from region_node.faces.pulsar.session.publishing import ConnectionProducers, ProducerHandle
+from region_node.faces.pulsar.session.pulsar_broker import ClusterPort, PulsarBroker
+from region_node.security.authentication.principal import Principal
 
 log = logging.getLogger("region_node.pulsar")
 
@@ -33,18 +30,6 @@ _SMALL_ENTRY_BITS, _SMALL_LEDGER_MAX = 28, (1 << 34) - 1
 """Of ledgers that are counted from 0, as a Pulsar cluster does."""
 _ENTRY_BITS, _LEDGER_MAX = 20, (1 << 42) - 1
 """Of ledgers whose ids begin at the wall clock, as those of another Heliograph: until the year 2109."""
-
-
-class ClusterPort(Protocol):
-    """The Pulsar clusters that this region exchanges messages with."""
-
-    def cluster(self, name: str) -> PulsarCluster | None:
-        """None: there is none of that name, or its gateway is another region."""
-        ...
-
-    async def marker(self, topic: str, cluster: str, kind: int, payload: Buffer) -> None:
-        """A marker came; everything before it is durable. Raises HeliographError, CorruptData."""
-        ...
 
 
 def _number_of(ledger: int, entry: int) -> int:
@@ -56,17 +41,16 @@ def _number_of(ledger: int, entry: int) -> int:
     return 1 << 62 | ledger << _ENTRY_BITS | entry
 
 
-def cluster_of(connection: PulsarConnection, producer: str) -> str:
+def cluster_of(broker: PulsarBroker, principal: Principal | None, producer: str) -> str:
     """The cluster whose replicator has this name; "": it is an ordinary producer. Raises Unauthorized where it proves
     to be somebody else.
     """
-    clusters, name = connection.listener.clusters, source_of(producer)
+    clusters, name = broker.clusters, source_of(producer)
     cluster = clusters.cluster(name) if clusters is not None and name else None
     if cluster is None:
         return ""
-    security = connection.listener.security
+    security = broker.security
     if not security.authentication.open:
-        principal = connection.identity.principal
         assert principal is not None
         if principal.role != cluster.role and (cluster.role or not security.rights.is_super(principal)):
             raise Unauthorized(
@@ -116,14 +100,14 @@ def _producers(entries: list[tuple[str, int, int]]) -> tuple[ProducerSegment, ..
 class Replicated:
     """The replicators of one connection."""
 
-    def __init__(self, connection: PulsarConnection, *, by_position: bool) -> None:
+    def __init__(self, producing: ConnectionProducers, *, by_position: bool) -> None:
         """by_position: the other side's receipts are to name positions of its entries."""
-        self._connection, self._by_position = connection, by_position
+        self._producing, self._by_position = producing, by_position
         self._gathered: _Gathered | None = None
 
     def take(self, event: ReplicatedSend) -> BadSend | StraySend | None:
         """Anything but None: what the event is instead."""
-        handle = self._connection.producing.handles.get(event.producer_id)
+        handle = self._producing.handles.get(event.producer_id)
         if handle is None or handle.topic is None or not handle.ready or handle.closed:
             return StraySend(event.producer_id, event.sequence)
         if event.metadata.HasField("marker_type"):
@@ -178,7 +162,7 @@ class Replicated:
         handle = gathered.handle
         highest = gathered.highest if any(gathered.highest) else None
         event = SendRun(handle.topic, gathered.run(), [(handle.id, gathered.sequences, highest)])
-        self._connection.producing.take(event)
+        self._producing.take(event)
 
     # -- markers -------------------------------------------------------------------------------------------------------
 
@@ -186,12 +170,12 @@ class Replicated:
         """Everything before it is answered: its receipt goes out now, before any later one; a sender that misses one of
         them never goes on.
         """
-        connection, topic = self._connection, handle.topic
+        port, broker, topic = self._producing.port, self._producing.broker, handle.topic
         assert topic is not None
-        if connection.closed or handle.closed:
+        if port.closed or handle.closed:
             return
         last = topic.ledger.last_confirmed
-        connection.write(
+        port.write(
             receipts(
                 handle.id,
                 [event.sequence],
@@ -200,8 +184,8 @@ class Replicated:
                 max(0, last[1]),
             )
         )
-        if connection.listener.clusters is not None:
-            connection.listener.tasks.spawn(self._marker(connection.listener.clusters, topic.text, event))
+        if broker.clusters is not None:
+            broker.tasks.spawn(self._marker(broker.clusters, topic.text, event))
 
     async def _marker(self, clusters: ClusterPort, topic: str, event: ReplicatedSend) -> None:
         cluster = event.metadata.replicated_from

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, RegionPassive
 from heliograph.wire.pulsar import pulsar_pb2 as pb
@@ -20,13 +19,12 @@ from heliograph.wire.pulsar.frame_cutter import BadSend, SendRun
 from heliograph.wire.pulsar.server_frames import receipts
 from heliograph.wire.run import TxnId
 from region_node.faces.pulsar.server_errors import MOVED, code_of
+from region_node.faces.pulsar.session.client_identity import Identity
+from region_node.faces.pulsar.session.pulsar_broker import ClientPort, PulsarBroker
 from region_node.runtime.topic_ports import Segments
 from region_node.topics.limits.topic_limits import metadata_bytes
 from region_node.topics.producers import Producer
 from region_node.topics.topic import Topic
-
-if TYPE_CHECKING:
-    from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 
 NO_REQUEST = (1 << 64) - 1
 TOPIC_MIGRATED_SINCE = 20
@@ -89,21 +87,6 @@ class ProducerHandle:
             self._after.popleft()[1]()
 
 
-def has_room(connection: PulsarConnection, request_id: int) -> bool:
-    """Whether the connection may have one producer or consumer more; else the client is told."""
-    if not connection.takes(request_id):
-        return False
-    most = connection.limits.clients_max
-    if len(connection.producing.handles) + len(connection.consuming.handles) < most:
-        return True
-    connection.send_error(
-        request_id,
-        pb.TooManyRequests,
-        f"{most} producers and consumers are on this connection, which is all that it may have: use another one",
-    )
-    return False
-
-
 def check_metadata(metadata: Mapping[str, str], others_bytes: int, bytes_max: int) -> None:
     """Raises NotAllowed where a connection's producers, or consumers, say more of themselves than `bytes_max`.
     others_bytes: what those say that are there.
@@ -128,7 +111,7 @@ def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, to
 
 
 def send_on(
-    connection: PulsarConnection,
+    port: ClientPort,
     kind: pb.CommandTopicMigrated.ResourceType.ValueType,
     resource: int,
     why: RegionPassive,
@@ -137,41 +120,39 @@ def send_on(
     topic up there.
     """
     plain, tls = (why.url, why.url_tls) if not why.url.startswith("pulsar+ssl:") else ("", why.url)
-    if connection.protocol_version < TOPIC_MIGRATED_SINCE or not (plain or tls):
+    if port.protocol_version < TOPIC_MIGRATED_SINCE or not (plain or tls):
         return
     migrated = pb.CommandTopicMigrated(resource_id=resource, resource_type=kind)
     if plain:
         migrated.brokerServiceUrl = plain
     if tls:
         migrated.brokerServiceUrlTls = tls
-    connection.send(pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated))
+    port.send(pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated))
 
 
 class PublishedRun:
     """One run on its way to the bookies."""
 
-    __slots__ = ("connection", "event", "handles", "topic")
+    __slots__ = ("event", "handles", "producers", "topic")
 
     def __init__(
-        self, connection: PulsarConnection, topic: Topic, event: SendRun, handles: list[ProducerHandle]
+        self, producers: ConnectionProducers, topic: Topic, event: SendRun, handles: list[ProducerHandle]
     ) -> None:
-        self.connection, self.topic, self.event, self.handles = connection, topic, event, handles
+        self.producers, self.topic, self.event, self.handles = producers, topic, event, handles
 
     def done(self, answered: Segments) -> None:
-        connection, segments = self.connection, self.event.segments
-        connection.listener.budget.give(self.event.run.size_bytes)
-        if not connection.closed:
+        port, budget, segments = self.producers.port, self.producers.broker.budget, self.event.segments
+        budget.give(self.event.run.size_bytes)
+        if not port.closed:
             if len(answered) == 1 and len(segments) == 1:
                 producer_id, sequences, highest = segments[0]
-                connection.write(receipts(producer_id, sequences, highest, answered[0][1], answered[0][2]))
+                port.write(receipts(producer_id, sequences, highest, answered[0][1], answered[0][2]))
             else:
                 self._write_pieces(answered)
         for handle, segment in zip(self.handles, segments, strict=True):
             handle.answer(len(segment[1]))
-        if (
-            connection.writable and not connection.listener.budget.used
-        ):  # nothing else is on its way, whose receipt could go with it
-            connection.flush()
+        if port.writable and not budget.used:  # nothing else is on its way, whose receipt could go with it
+            port.flush()
 
     def _write_pieces(self, answered: Segments) -> None:
         """Receipts where the run's producers and the ledger's answer cut it at different places."""
@@ -184,15 +165,14 @@ class PublishedRun:
                     left, ledger, first = next(pieces)
                 count = min(left, len(sequences) - at)
                 part = None if highest is None else highest[at : at + count]
-                self.connection.write(receipts(producer_id, sequences[at : at + count], part, ledger, first))
+                self.producers.port.write(receipts(producer_id, sequences[at : at + count], part, ledger, first))
                 at, left, first = at + count, left - count, first + count
 
     def failed(self, error: HeliographError) -> None:
-        connection = self.connection
-        connection.listener.budget.give(self.event.run.size_bytes)
+        self.producers.broker.budget.give(self.event.run.size_bytes)
         for handle, (_, sequences, _) in zip(self.handles, self.event.segments, strict=True):
             if not handle.closed:
-                connection.producing.refuse(handle, sequences[0], error)
+                self.producers.refuse(handle, sequences[0], error)
             handle.answer(len(sequences))
         if isinstance(error, LedgerFenced):
             self.topic.fatal(error)
@@ -201,8 +181,10 @@ class PublishedRun:
 class ConnectionProducers:
     """All producers of one connection."""
 
-    def __init__(self, connection: PulsarConnection) -> None:
-        self._connection = connection
+    __slots__ = ("_held_bytes", "_identity", "_parts", "_waiting", "broker", "handles", "metadata_bytes", "port")
+
+    def __init__(self, port: ClientPort, broker: PulsarBroker, identity: Identity) -> None:
+        self.port, self.broker, self._identity = port, broker, identity
         self.handles: dict[int, ProducerHandle] = {}
         self.metadata_bytes = 0
         """Of what they say of themselves."""
@@ -215,13 +197,26 @@ class ConnectionProducers:
     def begin(self, handle: ProducerHandle) -> None:
         """From here on SENDs with this id are this producer's; they wait until it is ready."""
         self.handles[handle.id] = handle
-        self._connection.cutter.producers[handle.id] = (handle, handle.name)
+        self.port.cutter.producers[handle.id] = (handle, handle.name)
+
+    def made(self, handle: ProducerHandle, topic: Topic, producer: Producer) -> None:
+        """The topic has the producer."""
+        handle.topic, handle.producer = topic, producer
+        self.metadata_bytes += metadata_bytes(producer.metadata)
+
+    def replicates(self, handle: ProducerHandle, cluster: str) -> None:
+        """What it sends comes entry by entry: it is the replicator of a Pulsar cluster."""
+        del self.port.cutter.producers[handle.id]
+        self.port.cutter.replicators[handle.id] = cluster
+
+    def is_replicator(self, handle: ProducerHandle) -> bool:
+        return handle.id in self.port.cutter.replicators
 
     def ready(self, handle: ProducerHandle) -> None:
         """What waited goes to the topic, and everything later directly."""
         assert handle.topic is not None
         handle.ready = True
-        self._connection.cutter.producers[handle.id] = (handle.topic, handle.name)
+        self.port.cutter.producers[handle.id] = (handle.topic, handle.name)
         handle.waits = False
         for event in self._release(handle):
             self._take(handle.topic, event)
@@ -243,15 +238,13 @@ class ConnectionProducers:
             self._take(group, event)
 
     def _take(self, topic: Topic, event: SendRun) -> None:
-        self._connection.listener.budget.take(self._connection, event.run.size_bytes)
+        self.broker.budget.take(self.port, event.run.size_bytes)
         self._publish(topic, event)
 
     def _check_held(self, handle: ProducerHandle) -> None:
         """Ends the connection of who sends to a topic that another producer has, or too much before an answer."""
         if (handle.waits and handle.held) or self._held_bytes > HELD_BYTES_MAX:
-            self._connection.close(
-                f"producer {handle.id} sends before it may: wait for PRODUCER_SUCCESS with producer_ready"
-            )
+            self.port.close(f"producer {handle.id} sends before it may: wait for PRODUCER_SUCCESS with producer_ready")
 
     def _release(self, handle: ProducerHandle) -> list[SendRun]:
         """Returns what was held of it, which is held no more."""
@@ -267,33 +260,33 @@ class ConnectionProducers:
             self._publish_now(topic, event)
         else:
             self._waiting[topic] = deque([event])
-            self._connection.listener.tasks.spawn(self._publish_waiting(topic))
+            self.broker.tasks.spawn(self._publish_waiting(topic))
 
     def _is_part(self, topic: Topic, event: SendRun) -> bool:
         txn = event.run.transaction
-        if txn is None or self._connection.listener.transactions is None:
+        if txn is None or self.broker.transactions is None:
             return True
         return (topic, txn) in self._parts and not topic.transactions.may_have_ended(txn)
 
     async def _publish_waiting(self, topic: Topic) -> None:
         """In their order, each transaction asked for once; what is in none that the client may use is refused."""
-        waiting, connection = self._waiting[topic], self._connection
+        waiting, port = self._waiting[topic], self.port
         try:
             while waiting:
                 error: HeliographError | None = None
-                event, transactions = waiting[0], connection.listener.transactions
+                event, transactions = waiting[0], self.broker.transactions
                 txn = event.run.transaction
                 if txn is not None and transactions is not None and not self._is_part(topic, event):
                     try:
-                        await transactions.check_part(txn, connection.identity.role, topic.text)
+                        await transactions.check_part(txn, self._identity.role, topic.text)
                         if len(self._parts) >= PARTS_MAX:
                             self._parts.clear()
                         self._parts[topic, txn] = None
                     except HeliographError as found:
                         error = found
                 waiting.popleft()
-                if connection.closed:
-                    connection.listener.budget.give(event.run.size_bytes)
+                if port.closed:
+                    self.broker.budget.give(event.run.size_bytes)
                 elif error is None:
                     self._publish_now(topic, event)
                 else:
@@ -326,7 +319,7 @@ class ConnectionProducers:
         for producer_id, sequences, _ in event.segments:
             part, at = event.cut(at, at + len(sequences)), at + len(sequences)
             if producer_id in gone:
-                self._connection.listener.budget.give(part.run.size_bytes)
+                self.broker.budget.give(part.run.size_bytes)
             else:
                 self._append_living(topic, part)
 
@@ -335,7 +328,7 @@ class ConnectionProducers:
         for one in order, and so do others.
         """
         ((producer_id, (sequence,), _),) = event.segments
-        self._connection.listener.budget.give(event.run.size_bytes)
+        self.broker.budget.give(event.run.size_bytes)
         handle = self.handles.get(producer_id)
         if handle is not None and not handle.closed:
             if handle.in_order:
@@ -358,13 +351,13 @@ class ConnectionProducers:
                 if event.chunks:
                     handle.producer.chunks_in += sum(at <= index < at + count for index in event.chunks)
             at += count
-        listener = self._connection.listener
-        topic.last_publish_ms = listener.clock.wall_ms()
-        usage = listener.usage.of(topic.name.tenant)
+        broker = self.broker
+        topic.last_publish_ms = broker.clock.wall_ms()
+        usage = broker.usage.of(topic.name.tenant)
         usage.messages_in += run.messages
         usage.bytes_in += run.size_bytes
-        publishing = PublishedRun(self._connection, topic, event, handles)
-        if run.transaction is not None and listener.transactions is None:
+        publishing = PublishedRun(self, topic, event, handles)
+        if run.transaction is not None and broker.transactions is None:
             publishing.failed(NotAllowed(NO_TRANSACTIONS))
             return
         topic.publish(run, publishing.done, publishing.failed, judged=True)
@@ -388,18 +381,18 @@ class ConnectionProducers:
             self._send_error(handle.id, sequence, code_of(error), str(error))
 
     def _send_error(self, producer_id: int, sequence: int, code: pb.ServerError.ValueType, text: str) -> None:
-        self._connection.refused(NO_REQUEST, code, text, producer=producer_id, sequence=sequence)
+        self.port.refused(NO_REQUEST, code, text, producer=producer_id, sequence=sequence)
         error = pb.CommandSendError(producer_id=producer_id, sequence_id=sequence, error=code, message=text)
-        self._connection.send(pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR, send_error=error))
+        self.port.send(pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR, send_error=error))
 
     def close_from_here(self, handle: ProducerHandle) -> None:
         """Tells the client to make the producer again, wherever the topic is then."""
         self.forget(handle)
         if handle.topic is not None and handle.topic.migration is not None:
-            send_on(self._connection, pb.CommandTopicMigrated.Producer, handle.id, handle.topic.migration.refusal())
+            send_on(self.port, pb.CommandTopicMigrated.Producer, handle.id, handle.topic.migration.refusal())
         close = pb.CommandCloseProducer(producer_id=handle.id, request_id=NO_REQUEST)
         name_next_owner(close, handle.topic)
-        self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=close))
+        self.port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=close))
 
     def close_when_answered(self, handle: ProducerHandle) -> None:
         """The same behind the receipts of what is under way: so a client sends nothing again that is stored."""
@@ -408,8 +401,8 @@ class ConnectionProducers:
 
     def _stop_taking(self, handle: ProducerHandle) -> None:
         handle.closed = True
-        self._connection.cutter.producers.pop(handle.id, None)
-        self._connection.cutter.replicators.pop(handle.id, None)
+        self.port.cutter.producers.pop(handle.id, None)
+        self.port.cutter.replicators.pop(handle.id, None)
         self._release(handle)
 
     def forget(self, handle: ProducerHandle) -> None:

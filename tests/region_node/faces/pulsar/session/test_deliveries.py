@@ -17,9 +17,9 @@ from heliograph.wire.kafka.entry_conversion import as_pulsar, entry_of, for_puls
 from heliograph.wire.kafka.record_batches import ReadRoom, build_batch, sealed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import FLAG_KAFKA, Run
-from region_node.faces.pulsar.connection import deliveries
-from region_node.faces.pulsar.connection.deliveries import ROOM
-from region_node.faces.pulsar.connection.pulsar_listener import ConnectionLimits
+from region_node.faces.pulsar.session import deliveries
+from region_node.faces.pulsar.session.deliveries import ROOM
+from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits
 from tests.region_node.faces.pulsar.codec import frame
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, ids, kinds, messages, settle, with_broker
 
@@ -256,13 +256,13 @@ def test_of_a_batch_that_is_acknowledged_in_parts_the_rest_is_owed(thread: Threa
 
 def test_where_too_many_wait_it_is_tried_again(thread: Thread) -> None:
     async def test(broker: Broker) -> None:
-        client, has_room = await broker.client(), broker.listener.converting
-        broker.listener.converting = Offload(waiting_max=0)
+        client, has_room = await broker.client(), broker.listener.broker.converting
+        broker.listener.broker.converting = Offload(waiting_max=0)
         thread.go_on.set()
         await published(broker, LARGE)
         await client.subscribe(1, initialPosition=1)
         assert not await client.flow(10_000) and not thread.calls
-        broker.listener.converting = has_room
+        broker.listener.broker.converting = has_room
         assert len(await come(client, 1)) == 1
 
     with_broker(test, limits=ConnectionLimits(conversion_again_s=0))

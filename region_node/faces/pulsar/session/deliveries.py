@@ -22,13 +22,14 @@ from typing import NamedTuple, Protocol
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.runtime.compute_thread import Offload, Overloaded
-from heliograph.runtime.task_set import TaskSet, report_error
+from heliograph.runtime.compute_thread import Overloaded
+from heliograph.runtime.task_set import report_error
 from heliograph.wire.kafka.entry_conversion import for_pulsar
 from heliograph.wire.kafka.record_batches import ReadRoom
 from heliograph.wire.pulsar.server_frames import messages, with_broker_metadata
-from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
-from region_node.faces.pulsar.commands.origin_property import POLICY, with_origin
+from heliograph.wire.run import FLAG_KAFKA, Run
+from region_node.faces.pulsar.session.origin_property import POLICY, with_origin
+from region_node.faces.pulsar.session.pulsar_broker import ClientPort, PulsarBroker
 from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
@@ -40,29 +41,13 @@ ROOM = 512 << 10, 2048
 
 
 class HandlePort(Protocol):
-    """`region_node.faces.pulsar.commands.consumer_commands.ConsumerHandle`: a consumer of the connection."""
+    """`region_node.faces.pulsar.session.consuming.ConsumerHandle`: a consumer of the connection."""
 
     topic: Topic | None
     subscription: Subscription | None
     consumer: Consumer | None
     partition: int
     closed: bool
-
-
-class ListenerPort(Protocol):
-    """What all connections of a listener have together."""
-
-    tasks: TaskSet
-    converting: Offload
-    loop: asyncio.AbstractEventLoop
-
-
-class ConnectionPort(Protocol):
-    """Where frames go. broker_metadata: with the broker's time and their index."""
-
-    broker_metadata: bool
-
-    def write(self, data: Buffer) -> None: ...
 
 
 class Delivery(NamedTuple):
@@ -97,8 +82,10 @@ class Delivery(NamedTuple):
 class Deliveries:
     """`again_s`: after so long it is tried again where too many wait for the thread."""
 
-    def __init__(self, connection: ConnectionPort, listener: ListenerPort, again_s: float) -> None:
-        self._connection, self._listener, self._again_s = connection, listener, again_s
+    __slots__ = ("_again_s", "_broker", "_port", "_waiting")
+
+    def __init__(self, port: ClientPort, broker: PulsarBroker, again_s: float) -> None:
+        self._port, self._broker, self._again_s = port, broker, again_s
         self._waiting: dict[HandlePort, tuple[Delivery, asyncio.Task[None]]] = {}
         """Consumer -> what of its entries is still to be sent, and who makes it ready."""
 
@@ -112,7 +99,7 @@ class Deliveries:
         if sent < run.count:
             given.consumer.busy = True
             rest = given.cut(sent, run.count)
-            task = self._listener.tasks.spawn(self._make_ready(handle, rest))
+            task = self._broker.tasks.spawn(self._make_ready(handle, rest))
             self._waiting[handle] = rest, task
 
     def forget(self, handle: HandlePort) -> int:
@@ -131,7 +118,7 @@ class Deliveries:
         while rest.run.count:
             try:
                 work = partial(for_pulsar, rest.run, ReadRoom(*ROOM), whole_first=True)
-                sent = self._converted(handle, rest, *await self._listener.converting.run(work, who=tenant))
+                sent = self._converted(handle, rest, *await self._broker.converting.run(work, who=tenant))
             except Overloaded:
                 await asyncio.sleep(self._again_s)
                 continue
@@ -192,7 +179,7 @@ class Deliveries:
             ack_sets[i].bit_count() if ack_sets and i in ack_sets else run.counts[i] if run.counts else 1
             for i in unreadable
         )
-        self._listener.loop.call_soon(self._passed_over, handle, positions, messages)
+        asyncio.get_running_loop().call_soon(self._passed_over, handle, positions, messages)
 
     def _passed_over(self, handle: HandlePort, positions: list[Position], messages: int) -> None:
         """Once whoever gave them has noted it: as if the client had acknowledged them, and asked for others."""
@@ -209,7 +196,7 @@ class Deliveries:
             and consumer.compacted is None
         ):
             run = with_origin(run, given.ledger, given.first, topic.origin_at)
-        if self._connection.broker_metadata:
+        if self._port.broker_metadata:
             run = with_broker_metadata(run)
         for buffer in messages(
             consumer.id,
@@ -221,7 +208,7 @@ class Deliveries:
             redeliveries=given.redeliveries,
             ack_sets=given.ack_sets,
         ):
-            self._connection.write(buffer)
+            self._port.write(buffer)
 
 
 def _between(left_out: Iterable[int], count: int) -> Iterator[tuple[int, int]]:

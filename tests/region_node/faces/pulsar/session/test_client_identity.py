@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.model.errors import Unauthenticated
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from region_node.faces.pulsar.connection.client_identity import REFRESH
+from region_node.faces.pulsar.session.client_identity import REFRESH
 from region_node.security.authentication.principal import Credentials, Principal
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, settle
@@ -45,7 +45,7 @@ def test_every_bad_credential_is_an_authentication_error_and_the_end(secret: str
         assert "wants authentication" in await refused(broker, connecting(method="none"))
         assert "not open" in await refused(broker, connecting(b"a:b", method="basic"))
         assert "certificate" in await refused(broker, connecting(method="tls"))
-        assert not broker.listener.connections
+        assert not broker.listener.opened.all
 
     run(secret, test)
 
@@ -85,7 +85,7 @@ def test_a_plug_in_that_does_not_answer_is_cut_by_the_handshake_time(secret: str
                 await asyncio.Event().wait()
                 raise Unauthenticated("never")
 
-        broker.listener.security.authentication._providers["token"] = Never()
+        broker.listener.broker.security.authentication._providers["token"] = Never()
         made = Client(broker.listener)
         await made.do(connecting(b"x"))
         made.protocol.tick(NOW + 10)
@@ -116,7 +116,7 @@ def test_the_common_name_of_a_certificate_is_the_role(secret: str) -> None:
         made = Client(broker.listener)
         made.protocol.certificate = {"subject": ((("organizationName", "x"),), (("commonName", "root"),))}
         assert [c.type for c, _ in await made.do(connecting(method="tls"))] == [K.CONNECTED]
-        assert made.protocol.identity.role == "root"
+        assert made.protocol.session.identity.role == "root"
         for subject in ((), ((("commonName", "root"),), (("commonName", "other"),)), ((("commonName", ""),),)):
             made = Client(broker.listener)
             made.protocol.certificate = {"subject": subject}
@@ -223,7 +223,7 @@ def test_an_answer_that_nobody_asked_for_changes_nothing(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
         made = await client(broker, "alice", exp=NOW + 600)
         await made.do(frame(K.AUTH_RESPONSE, response={"auth_data": secret_token(sub="root")}))
-        assert made.protocol.identity.role == "alice" and not made.transport.closing
+        assert made.protocol.session.identity.role == "alice" and not made.transport.closing
 
     run(secret, test)
 
@@ -233,7 +233,7 @@ def test_an_answer_that_nobody_asked_for_changes_nothing(secret: str) -> None:
 
 def test_a_revoked_token_is_refused_and_what_stands_by_it_is_closed(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
-        here = RevokedHere(broker.listener.security.authentication)
+        here = RevokedHere(broker.listener.broker.security.authentication)
         here.revocations.on_change(broker.listener.end_revoked, "pulsar")
         leaked, other = await client(broker, "root", jti="leaked"), await client(broker, "root", jti="other")
         await leaked.producer()
@@ -253,7 +253,7 @@ def test_a_revoked_token_is_refused_and_what_stands_by_it_is_closed(secret: str)
 
 def test_a_proxy_whose_token_is_revoked_speaks_for_nobody(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
-        here = RevokedHere(broker.listener.security.authentication)
+        here = RevokedHere(broker.listener.broker.security.authentication)
         here.revocations.on_change(broker.listener.end_revoked, "pulsar")
         made = Client(broker.listener)
         proxy = connecting(secret_token(sub="proxy", iat=NOW), original_principal="alice")
@@ -268,7 +268,7 @@ def test_a_proxy_whose_token_is_revoked_speaks_for_nobody(secret: str) -> None:
 
 def test_a_revoked_token_renews_nothing(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
-        here = RevokedHere(broker.listener.security.authentication)
+        here = RevokedHere(broker.listener.broker.security.authentication)
         made = await client(broker, "root", exp=NOW + 20, jti="first")
         made.protocol.tick(NOW)
         ((challenge, _),) = await made.news()
@@ -284,7 +284,7 @@ def test_a_revoked_token_renews_nothing(secret: str) -> None:
 
 def test_a_link_by_a_revoked_certificate_is_refused_and_one_that_stands_closed(secret: str) -> None:
     async def test(broker: Broker, view: View) -> None:
-        here = RevokedHere(broker.listener.security.authentication)
+        here = RevokedHere(broker.listener.broker.security.authentication)
         here.revocations.on_change(broker.listener.end_revoked, "pulsar")
         connect = frame(K.CONNECT, client_version="link", protocol_version=21)
         standing, other, late = (Client(broker.listener, link=True) for _ in range(3))
@@ -317,7 +317,7 @@ def test_any_connect_is_answered_or_closed_and_harms_nobody(secret: str) -> None
             made.raw(bytes(data[: rng.randrange(1, len(data) + 1)]))
             came = await made.news()
             if made.protocol.connected:
-                assert made.protocol.identity.principal is not None and came[0][0].type == K.CONNECTED
+                assert made.protocol.session.identity.principal is not None and came[0][0].type == K.CONNECTED
             else:
                 assert all(c.type == K.ERROR for c, _ in came)
             made.transport.abort()

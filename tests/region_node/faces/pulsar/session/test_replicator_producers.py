@@ -12,8 +12,8 @@ from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import CorruptData
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.geo_replication import MARKER_RECEIPT, SOURCE_POSITION, Marker, request
-from region_node.faces.pulsar.commands import replicator_producers
-from region_node.faces.pulsar.commands.replicator_producers import cluster_of
+from region_node.faces.pulsar.session import replicator_producers
+from region_node.faces.pulsar.session.replicator_producers import cluster_of
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.security_service import open_security
 from tests.region_node.faces.pulsar.codec import entry, frame, send
@@ -50,7 +50,7 @@ def marker(sequence: int, payload: bytes, kind: int = Marker.SNAPSHOT_REQUEST) -
 
 
 async def replicator(broker: Broker, *, by_position: bool = True, name: str = NAME) -> tuple[Client, OneCluster]:
-    clusters = broker.listener.clusters = OneCluster(broker)
+    clusters = broker.listener.broker.clusters = OneCluster(broker)
     client = Client(broker.listener)
     features = {"supports_repl_dedup_by_lid_and_eid": by_position}
     (answer,) = await client.do(frame(K.CONNECT, client_version="Pulsar", protocol_version=21, feature_flags=features))
@@ -188,7 +188,7 @@ def test_only_the_role_of_the_cluster_may_replicate() -> None:
     """A stub of who proves to be whom: the rules are tested where they live."""
 
     async def run(broker: Broker) -> None:
-        client, clusters = await replicator(broker)
+        _, clusters = await replicator(broker)
         clusters.known = PulsarCluster(name="cloud", gateway="us", role="cloud-replicator")
 
         class Closed:
@@ -201,18 +201,19 @@ def test_only_the_role_of_the_cluster_may_replicate() -> None:
         class Security:
             authentication, rights = Closed(), Rights()
 
-        broker.listener.security = Security()  # type: ignore[assignment]
+        broker.listener.broker.security = Security()  # type: ignore[assignment]
         outcomes = {}
         for role in ("cloud-replicator", "someone", "root"):
-            client.protocol.identity.principal = Principal(role=role)
             try:
-                outcomes[role] = cluster_of(client.protocol, NAME)
+                outcomes[role] = cluster_of(broker.listener.broker, Principal(role=role), NAME)
             except Exception as error:
                 outcomes[role] = type(error).__name__
         assert outcomes == {"cloud-replicator": "cloud", "someone": "Unauthorized", "root": "Unauthorized"}
         clusters.known = PulsarCluster(name="cloud", gateway="us")
-        assert cluster_of(client.protocol, NAME) == "cloud", "without a role of its own a superuser is trusted"
-        broker.listener.security = open_security()
+        assert cluster_of(broker.listener.broker, Principal(role=role), NAME) == "cloud", (
+            "without a role of its own a superuser is trusted"
+        )
+        broker.listener.broker.security = open_security()
 
     with_broker(run)
 
