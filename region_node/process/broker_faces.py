@@ -8,7 +8,6 @@ Invariants: nothing is listened to before everything behind it is there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +15,6 @@ from heliograph import __version__
 from heliograph.model.configuration.replication_routes import delivers
 from heliograph.model.errors import LinkError, NotFound, Unauthorized
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.disk import Buffer
 from region_node.process.role_runtime import closing, replicator_tls
 from region_node.security.tls import server_context
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from region_node.topics.serving.topic_service import TopicService
     from replicator.log.replicated_log import ReplicatedLog
     from replicator.receiving.link_receiver import LinkReceiver
+    from replicator.receiving.link_session import LinkSession
 
 
 def _sign_in(broker: BrokerParts) -> CodeSignIn | None:
@@ -107,15 +106,14 @@ class BrokerFaces:
 
         budget = inflight_budget()
 
-        def receive(write: Callable[[Sequence[Buffer]], None], peer: str) -> LinkReceiver:
+        def receive(session: LinkSession) -> LinkReceiver:
             return LinkReceiver(
-                write,
+                session,
                 open_log,
                 broker.runtime.clock,
                 region=broker.settings.region,
                 region_number=broker.region_number,
                 relays=broker.links.relays,
-                peer=peer,
                 settings=broker.runtime.of(ReceiverSettings),
                 budget=budget,
                 incoming=broker.links.incoming,

@@ -34,7 +34,8 @@ from replicator.health.link_causes import Cause
 from replicator.health.round_trips import RoundTrips
 from replicator.links.schema_feed import SchemaConflict, SchemaHost
 from replicator.log.replicated_log import ReplicatedLog
-from replicator.receiving.receiver_stream import ReceiverStream, RelayRights, Write
+from replicator.receiving.link_session import LinkSession
+from replicator.receiving.receiver_stream import ReceiverStream, RelayRights
 from replicator.subscriptions.ack_claims import read_claims
 
 events = logging.getLogger("replicator")
@@ -85,14 +86,13 @@ class LinkReceiver:
 
     def __init__(
         self,
-        write: Write,
+        session: LinkSession,
         open_log: Callable[[str, str], Awaitable[ReplicatedLog]],
         clock: Clock,
         *,
         region: str,
         region_number: Callable[[str], int | None],
         relays: RelayRights,
-        peer: str = "",
         settings: ReceiverSettings | None = None,
         budget: ByteBudget[LinkReceiver] | None = None,
         incoming: IncomingStats | None = None,
@@ -103,10 +103,9 @@ class LinkReceiver:
         region.
 
         budget, incoming: of the whole broker.
-        peer: the region that the sender has proven to be; "": nothing is proven (no TLS), and its word counts.
         """
-        self._write, self._open_log, self._clock = write, open_log, clock
-        self._region, self._region_number, self._peer = region, region_number, peer
+        self._session, self._open_log, self._clock = session, open_log, clock
+        self._write, self._region, self._region_number = session.write, region, region_number
         self._relays = relays
         self.settings = settings or ReceiverSettings()
         self._streams: dict[int, ReceiverStream] = {}
@@ -127,10 +126,6 @@ class LinkReceiver:
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[int, Callable[[], None]] = {}
         self._lost = False
-        self.hold: Callable[[bool], None] | None = None
-        """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
-        self.refuse: Callable[[str], None] = lambda _: None
-        """Ends the connection with a sentence, where a frame that was kept is none; set like `hold`."""
         self._kept: deque[tuple[int, Buffer, Buffer]] = deque()
         """Frames of the last read that wait until more may be unpacked."""
         self._next: asyncio.Handle | None = None
@@ -172,7 +167,7 @@ class LinkReceiver:
         except Exception as error:  # whatever it is, the connection ends, as where it is read
             report_unexpected(error, "a frame of a link could not be handled")
             self._kept.clear()
-            self.refuse(reason_of(error))
+            self._session.refuse(reason_of(error))
             return
         if not self._held:
             if self._kept:
@@ -253,8 +248,8 @@ class LinkReceiver:
             raise PeerError(f"link: stream {number} is open already")
         if len(self._streams) + len(self._opening) >= self.settings.streams_max:
             raise PeerError(f"link: more than {self.settings.streams_max} streams on one connection")
-        if self._peer and source != self._peer:
-            text = f"the certificate is of region {self._peer}, which may not send as {source}"
+        if self._session.peer and source != self._session.peer:
+            text = f"the certificate is of region {self._session.peer}, which may not send as {source}"
             self._write(wire.close_frame(number, Cause.UNAUTHORIZED, text))
             return
         if level < 1 or self._region_number(source) != source_number:
@@ -441,9 +436,9 @@ class LinkReceiver:
         if self._held_timer is not None:
             self._held_timer.cancel()
             self._held_timer = None
-        if self._lost or self.hold is None:
+        if self._lost or self._session.hold is None:
             return
-        self.hold(hold)
+        self._session.hold(hold)
         if hold:
             self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
 

@@ -11,7 +11,7 @@ Source: docs/protocols/links.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin
@@ -20,7 +20,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
 from heliograph.wire.links.link_commands import SkipRecord
-from heliograph.wire.run import Buffer, Run
+from heliograph.wire.run import Run
 from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.audit.auditor import Auditor
 from replicator.dedup.version_vector import RunVerdict
@@ -29,9 +29,8 @@ from replicator.health.link_causes import Cause
 from replicator.log.replicated_entries import passing, received
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import REGION_BYTES_MAX, Tree, is_tree
+from replicator.receiving.link_session import Write
 from replicator.subscriptions.ack_claims import Claims
-
-Write = Callable[[Sequence[Buffer]], None]
 
 ORIGINS_MAX = 1000
 """So many has one region in a topic under which it may publish yet. A region has a new one with each incarnation of its

@@ -27,6 +27,7 @@ from replicator.log.topic_state import TopicState
 from replicator.manager.configured_relays import Leaderships
 from replicator.manager.link_manager import LinkManager, LinkSettings
 from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
+from replicator.receiving.link_session import LinkSession
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry
 
@@ -88,7 +89,7 @@ class Listener(asyncio.Protocol):
         self.transport = transport
         broker = self.broker
         self.receiver = LinkReceiver(
-            transport.writelines,
+            LinkSession(transport.writelines),
             broker.open_log,
             broker.clock,
             region=broker.region.name,

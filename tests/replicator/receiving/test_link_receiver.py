@@ -26,6 +26,7 @@ from replicator.health.link_causes import Cause
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings, inflight_budget
+from replicator.receiving.link_session import LinkSession
 from replicator.receiving.receiver_stream import ReceiverStream
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import Believed, entry
@@ -56,13 +57,12 @@ def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(
 
     async def body() -> None:
         receiver = LinkReceiver(
-            write,
+            LinkSession(write, peer),
             open_log,
             sim.clock(),
             region="us",
             region_number={"us": 1, "eu": 2, "ap": 3}.get,
             relays=Believed(("us", "eu", "ap")),
-            peer=peer,
         )
         frame = b"".join(bytes(b) for b in wire.open_frame(1, "persistent://a/b/c", source, number))
         size = int.from_bytes(frame[4:8], "big")
@@ -109,16 +109,14 @@ def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
         budget = inflight_budget(one * 4)
         write = lambda buffers: written.append(b"".join(bytes(b) for b in buffers))  # noqa: E731
         receiver = LinkReceiver(
-            write,
+            LinkSession(write, "eu", held.append),
             open_log,
             sim.clock(),
             region="us",
             region_number={"us": 1, "eu": 2}.get,
             relays=Believed(("us", "eu")),
-            peer="eu",
             budget=budget,
         )
-        receiver.hold = held.append
         for stream in (1, 2):
             feed(receiver, wire.open_frame(stream, f"persistent://a/b/{stream}", "eu", 2))
         await asyncio.sleep(0.01)
@@ -168,7 +166,7 @@ class OneTopic:
             return log
 
         self.receiver = LinkReceiver(
-            lambda buffers: None,
+            LinkSession(lambda buffers: None, "", self.held.append, self.refused.append),
             open_log,
             SystemClock(),
             region="us",
@@ -178,7 +176,6 @@ class OneTopic:
             schemas=schemas,
             settings=ReceiverSettings(**settings),
         )
-        self.receiver.hold, self.receiver.refuse = self.held.append, self.refused.append
         self.feed(wire.open_frame(1, "persistent://a/b/c", "eu", 2))
 
     def feed(self, buffers: Sequence[Buffer]) -> None:
@@ -411,13 +408,12 @@ def test_a_stream_that_is_open_stands_for_its_region_whatever_came_and_went_afte
 
         numbers = {"us": 1, "eu": 2}.get
         return LinkReceiver(
-            write,
+            LinkSession(write, "eu"),
             open_log,
             sim.clock(),
             region="us",
             region_number=numbers,
             relays=Believed(("us", "eu")),
-            peer="eu",
             auditor=auditor,
         )
 
@@ -467,7 +463,7 @@ def test_a_stream_that_is_closed_while_its_topic_is_loaded_never_opens(again: bo
     async def body() -> None:
         nonlocal receiver
         receiver = LinkReceiver(
-            lambda buffers: written.append(b"".join(bytes(b) for b in buffers)),
+            LinkSession(lambda buffers: written.append(b"".join(bytes(b) for b in buffers))),
             open_log,
             sim.clock(),
             region="us",
@@ -522,7 +518,7 @@ def test_what_nobody_expected_ends_that_stream_with_a_sentence_and_no_other(wher
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
         registry: Any = Registry()
         receiver = LinkReceiver(
-            lambda buffers: written.append(b"".join(bytes(b) for b in buffers)),
+            LinkSession(lambda buffers: written.append(b"".join(bytes(b) for b in buffers))),
             open_log,
             SystemClock(),
             region="us",

@@ -23,6 +23,7 @@ from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.routing_trees import Tree, tree_checksum
 from replicator.log.topic_state import STATE_BYTES_MAX, TopicState
 from replicator.receiving.link_receiver import LinkReceiver, _Adopting
+from replicator.receiving.link_session import LinkSession
 from replicator.receiving.receiver_stream import ORIGINS_IN_ALL_MAX, ORIGINS_MAX
 from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry, parsed
@@ -74,13 +75,12 @@ class Peer:
             self.heard.append((kind, fields))
 
         self.receiver = LinkReceiver(
-            write,
+            LinkSession(write, "eu"),
             open_log,
             sim.clock(),
             region="us",
             region_number={name: i + 1 for i, name in enumerate(NAMES)}.get,
             relays=self.configured,
-            peer="eu",
             incoming=self.incoming,
         )
 

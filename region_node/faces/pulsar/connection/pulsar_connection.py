@@ -42,6 +42,7 @@ from region_node.faces.pulsar.session.pulsar_broker import AnsweredCommand, Link
 from region_node.faces.pulsar.session.pulsar_session import PulsarSession
 from region_node.subscriptions.consumer import Consumer
 from region_node.topics.producers import Producer
+from replicator.receiving.link_session import LinkSession
 
 log = logging.getLogger("region_node.pulsar")
 
@@ -253,9 +254,9 @@ class PulsarConnection(asyncio.Protocol):
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
         self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
         if self.link and self._broker.link_receivers is not None:
-            self._link_frames = self._broker.link_receivers(self.write_all, self.peer_region)
-            self._link_frames.hold = lambda hold: self.hold_reading(hold, "links")
-            self._link_frames.refuse = self.close
+            self._link_frames = self._broker.link_receivers(
+                LinkSession(self.write_all, self.peer_region, lambda hold: self.hold_reading(hold, "links"), self.close)
+            )
         self.by_position = command.feature_flags.supports_repl_dedup_by_lid_and_eid
         self.broker_metadata = settings.broker_entry_metadata and command.feature_flags.supports_broker_entry_metadata
         connected = pb.CommandConnected(

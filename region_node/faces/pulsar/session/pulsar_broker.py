@@ -7,7 +7,7 @@ Invariants: publishes in flight of the whole broker stay within the budget plus 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from region_node.topics.producers import ProducerSink
 from region_node.topics.serving.topic_service import TopicService
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.usage.tenant_usage import Usage
+from replicator.receiving.link_session import LinkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,6 @@ class ClusterPort(Protocol):
 class LinkFrames(Protocol):
     """`replicator.receiving.link_receiver.LinkReceiver`: the other half of one connection on a link listener."""
 
-    hold: Callable[[bool], None] | None
-    """Given to it: stops and continues reading."""
-    refuse: Callable[[str], None]
-    """Given to it: ends the connection with a sentence."""
-
     def on_bytes(self) -> None: ...
 
     def on_frame(self, kind: int, command: memoryview, payload: memoryview) -> None: ...
@@ -75,8 +71,7 @@ class LinkFrames(Protocol):
     def connection_lost(self) -> None: ...
 
 
-LinkFactory = Callable[[Callable[[Sequence[Buffer]], None], str], LinkFrames]
-"""(write, the region that the peer's certificate proves, "" without TLS)."""
+LinkFactory = Callable[[LinkSession], LinkFrames]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

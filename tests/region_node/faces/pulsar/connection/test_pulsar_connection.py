@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from region_node.faces.pulsar.commands.command_table import SERVED
 from region_node.faces.pulsar.connection import pulsar_connection
 from region_node.faces.pulsar.session.publishing import NO_REQUEST
 from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits, TopicAddress
+from replicator.receiving.link_session import LinkSession
 from tests.region_node.faces.pulsar.codec import FIELDS, entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, publish, settle, with_broker
 
@@ -157,7 +158,6 @@ def test_the_source_of_a_link_is_heard_in_the_middle_of_a_frame() -> None:
     """A frame of megabytes takes longer on a narrow way than a region may be silent."""
 
     class Frames:
-        hold: Callable[[bool], None] | None = None
         came = 0
 
         def on_bytes(self) -> None:
@@ -170,7 +170,7 @@ def test_the_source_of_a_link_is_heard_in_the_middle_of_a_frame() -> None:
 
     async def test(broker: Broker) -> None:
         frames = Frames()
-        broker.listener.broker.link_receivers = lambda write, peer: frames
+        broker.listener.broker.link_receivers = lambda session: frames
         link = Client(broker.listener, link=True)
         await link.connect()
         assert frames.came == 0
@@ -178,6 +178,25 @@ def test_the_source_of_a_link_is_heard_in_the_middle_of_a_frame() -> None:
         for part in (run[:3], run[3:12], run[12:]):
             link.raw(part)
         assert frames.came == 3 and not link.transport.closing
+
+    with_broker(test)
+
+
+def test_a_link_may_hold_and_end_its_connection() -> None:
+    async def test(broker: Broker) -> None:
+        sessions: list[LinkSession] = []
+        frames = SimpleNamespace(on_bytes=lambda: None, connection_lost=lambda: None)
+        broker.listener.broker.link_receivers = lambda session: sessions.append(session) or frames  # type: ignore
+        link = await Client(broker.listener, link=True).connect()
+        (session,) = sessions
+        assert session.peer == "" and session.hold is not None, "without TLS nothing is proven"
+        session.hold(True)
+        assert not link.transport.reading
+        session.hold(False)
+        assert link.transport.reading
+        session.refuse("a frame that is none")
+        ((told, _),) = await link.news()
+        assert told.error.message == "a frame that is none" and link.transport.closing
 
     with_broker(test)
 
