@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
@@ -32,7 +32,13 @@ from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, o
 from region_node.faces.kafka.groups.group_rights import nobodys
 
 if TYPE_CHECKING:
-    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
+    from heliograph.kv.metadata_store import MetadataStore
+    from heliograph.runtime.clock import Clock
+    from heliograph.runtime.task_set import TaskSet
+    from region_node.faces.kafka.cluster.kafka_cluster import Cluster
+    from region_node.faces.kafka.groups.group_regions import GroupLeadership
+    from region_node.faces.kafka.groups.replicated_group_offsets import GroupPositions
+    from region_node.faces.kafka.kafka_settings import KafkaSettings
 
 log = logging.getLogger("region_node.kafka")
 
@@ -48,10 +54,38 @@ def group_key(group: str) -> str:
     return f"{GROUPS}{quote(group, safe='')}"
 
 
+class CoordinatingBroker(Protocol):
+    """`region_node.faces.kafka.session.kafka_broker.KafkaBroker`, as it coordinates groups."""
+
+    @property
+    def settings(self) -> KafkaSettings: ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def meta(self) -> MetadataStore: ...
+
+    @property
+    def tasks(self) -> TaskSet: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def expiry(self) -> Clock: ...
+
+    @property
+    def group_leadership(self) -> GroupLeadership: ...
+
+    @property
+    def positions(self) -> GroupPositions: ...
+
+
 class GroupCoordinator:
     """`looks_a_tick`: so many groups without members one tick looks at."""
 
-    def __init__(self, broker: KafkaBroker, *, looks_a_tick: int = LOOKS_A_TICK) -> None:
+    def __init__(self, broker: CoordinatingBroker, *, looks_a_tick: int = LOOKS_A_TICK) -> None:
         self._broker, self._looks_a_tick = broker, looks_a_tick
         self._held: dict[str, CoordinatedGroup] = {}
         self._unused = WeakValueDictionary[str, CoordinatedGroup]()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote
 
 from heliograph.model.errors import CorruptData, HeliographError, SubscriptionNotFound
@@ -25,8 +25,13 @@ from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed,
 from region_node.replication.replicated_subscriptions import replicate
 
 if TYPE_CHECKING:
+    from heliograph.kv.metadata_store import MetadataStore
+    from heliograph.model.topic_names import TopicName
+    from heliograph.runtime.clock import Clock
+    from heliograph.runtime.task_set import TaskSet
+    from region_node.faces.kafka.cluster.kafka_cluster import Cluster
     from region_node.faces.kafka.log.partition_log import KafkaLog
-    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
+    from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.kafka")
@@ -47,10 +52,33 @@ def _groups(topic: Topic) -> list[str]:
     return [name for name in topic.subscriptions if name.startswith(PREFIX)]
 
 
+class OwningBroker(Protocol):
+    """`region_node.faces.kafka.session.kafka_broker.KafkaBroker`, as it owns partitions."""
+
+    @property
+    def meta(self) -> MetadataStore: ...
+
+    @property
+    def topics(self) -> TopicService: ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def tasks(self) -> TaskSet: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def name(self, kafka: str) -> TopicName: ...
+
+    async def log(self, kafka: str, partition: int) -> KafkaLog: ...
+
+
 class GroupPositions:
     """Carries committed offsets to cursors and back, on the partitions that one broker owns."""
 
-    def __init__(self, broker: KafkaBroker) -> None:
+    def __init__(self, broker: OwningBroker) -> None:
         self._broker = broker
         self._waiting: dict[tuple[str, str, int], Row | None] = {}
         self._known: dict[tuple[str, str], tuple[int, int]] = {}

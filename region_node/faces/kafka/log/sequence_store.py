@@ -17,7 +17,7 @@ Source: docs/protocols/kafka.md, "Producers".
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgpack
@@ -30,11 +30,8 @@ from heliograph.wire.kafka.entry_conversion import batch_of
 from heliograph.wire.kafka.record_batches import CONTROL, peek_batch
 from heliograph.wire.run import FLAG_KAFKA
 from region_node.faces.kafka.log.producer_sequences import Sequences
-from region_node.faces.kafka.log.time_index import Times, times_key
-from region_node.faces.kafka.log.time_search import UNSEEN, entries_of, highest_of
-
-if TYPE_CHECKING:
-    from region_node.faces.kafka.log.partition_log import KafkaLog
+from region_node.faces.kafka.log.time_index import UNSEEN, Times, entries_of, highest_of, times_key
+from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.kafka")
 
@@ -50,12 +47,36 @@ def key_of(topic: str) -> str:
     return PREFIX + quote(topic, safe="")
 
 
+class SequencedLog(Protocol):
+    """`region_node.faces.kafka.log.partition_log.KafkaLog`, as its sequences and times are read from it."""
+
+    @property
+    def ledger(self) -> Any: ...
+
+    @property
+    def topic(self) -> Topic: ...
+
+    @property
+    def sequences(self) -> Sequences | None: ...
+
+    @property
+    def times(self) -> Times: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log_offset(self) -> int: ...
+
+    async def position_of(self, offset: int) -> Position: ...
+
+
 class SequenceStore:
     """Loads and stores one partition's sequences and times; stores them each SNAPSHOT_BYTES that `grown` tells of."""
 
     __slots__ = ("_log", "_meta", "_saving", "_since_bytes", "_tasks")
 
-    def __init__(self, log: KafkaLog, meta: MetadataStore, tasks: TaskSet) -> None:
+    def __init__(self, log: SequencedLog, meta: MetadataStore, tasks: TaskSet) -> None:
         self._log, self._meta, self._tasks = log, meta, tasks
         self._since_bytes = 0
         self._saving = False

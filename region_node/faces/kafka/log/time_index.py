@@ -19,6 +19,9 @@ from urllib.parse import quote
 import msgpack
 
 from heliograph.model.errors import CorruptData
+from heliograph.wire.kafka.entry_conversion import as_batch, batch_of
+from heliograph.wire.kafka.record_batches import offsets_of, peek_batch, records_of
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run
 
 PREFIX = "/kafka/times/"
 FORMAT = 1
@@ -30,6 +33,14 @@ _ENTRY_BYTES = 16 << 10
 
 def times_key(topic: str) -> str:
     return PREFIX + quote(topic, safe="")
+
+
+UNSEEN = FLAG_HIDDEN | FLAG_MARKER
+Found = tuple[int, int]
+"""A record that was found: (offset, time in ms), or NONE."""
+NONE: Found = (-1, -1)
+Entry = tuple[int, int, Buffer, int]
+"""(its first offset, how many it takes, its bytes, FLAG_*)."""
 
 
 class Times:
@@ -115,3 +126,35 @@ class Times:
             return int(ledger), made
         except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"times of a partition: {error}") from error
+
+
+def highest_of(entry: Entry) -> int:
+    """The highest time of an entry's records; -1: it shows none."""
+    _, _, part, flag = entry
+    if flag & UNSEEN:
+        return -1
+    if flag & FLAG_KAFKA:
+        return peek_batch(batch_of(part)).max_time
+    return max((time for _, time in times_of(entry)), default=-1)
+
+
+def times_of(entry: Entry) -> list[Found]:
+    """Returns (offset, time in ms) of each of an entry's records; [] where it shows none, or is damaged."""
+    base, count, part, flag = entry
+    if flag & UNSEEN:
+        return []
+    try:
+        batch = batch_of(part) if flag & FLAG_KAFKA else memoryview(as_batch(part, count))
+        return [(base + delta, record[0]) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
+    except CorruptData:
+        return []
+
+
+def entries_of(run: Run) -> list[Entry]:
+    out: list[Entry] = []
+    base = run.first_index
+    for index, part in enumerate(run.parts):
+        count = 1 if run.counts is None else run.counts[index]
+        out.append((base, count, part, 0 if run.flags is None else run.flags[index]))
+        base += count
+    return out

@@ -13,25 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.kafka.entry_conversion import as_batch, batch_of
-from heliograph.wire.kafka.record_batches import offsets_of, peek_batch, records_of
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run
-from region_node.faces.kafka.log.time_index import Times
+from region_node.faces.kafka.log.time_index import NONE, Entry, Found, Times, entries_of, highest_of, times_of
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.log.partition_log import KafkaLog
 
-UNSEEN = FLAG_HIDDEN | FLAG_MARKER
 CATCH_UP_BYTES = 256 << 20
-NONE = (-1, -1)
 _ENTRIES, _BYTES = 2048, 4 << 20
-
-Found = tuple[int, int]
-"""A record that was found: (offset, time in ms), or NONE."""
-Entry = tuple[int, int, Buffer, int]
-"""(its first offset, how many it takes, its bytes, FLAG_*)."""
 
 
 async def at_time(log: KafkaLog, time_ms: int, catch_up_bytes: int = CATCH_UP_BYTES) -> Found:
@@ -61,38 +50,6 @@ async def newest(log: KafkaLog) -> Found:
                 if time > best[1] and offset >= first:
                     best = offset, time
     return best
-
-
-def highest_of(entry: Entry) -> int:
-    """The highest time of an entry's records; -1: it shows none."""
-    _, _, part, flag = entry
-    if flag & UNSEEN:
-        return -1
-    if flag & FLAG_KAFKA:
-        return peek_batch(batch_of(part)).max_time
-    return max((time for _, time in times_of(entry)), default=-1)
-
-
-def times_of(entry: Entry) -> list[Found]:
-    """Returns (offset, time in ms) of each of an entry's records; [] where it shows none, or is damaged."""
-    base, count, part, flag = entry
-    if flag & UNSEEN:
-        return []
-    try:
-        batch = batch_of(part) if flag & FLAG_KAFKA else memoryview(as_batch(part, count))
-        return [(base + delta, record[0]) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
-    except CorruptData:
-        return []
-
-
-def entries_of(run: Run) -> list[Entry]:
-    out: list[Entry] = []
-    base = run.first_index
-    for index, part in enumerate(run.parts):
-        count = 1 if run.counts is None else run.counts[index]
-        out.append((base, count, part, 0 if run.flags is None else run.flags[index]))
-        base += count
-    return out
 
 
 async def _entries(log: KafkaLog, first: int, end: int) -> AsyncIterator[Entry]:

@@ -12,6 +12,7 @@ from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log import time_search
 from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
+from region_node.faces.kafka.log.time_index import NONE
 from region_node.faces.kafka.session.kafka_session import KafkaSession
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -58,7 +59,7 @@ async def _offset(log: KafkaLog, timestamp: int, committed: bool) -> tuple[int, 
     if (
         committed and offset >= await log.stable_offset()
     ):  # a reader of what is committed could not begin there, and asks again
-        return time_search.NONE
+        return NONE
     return (max(offset, log.start_offset), time) if offset >= 0 else (offset, time)
 
 

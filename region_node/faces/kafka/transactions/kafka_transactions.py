@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
@@ -51,8 +51,12 @@ from region_node.transactions.participants.transaction_errors import (
 )
 
 if TYPE_CHECKING:
+    from heliograph.runtime.clock import Clock
+    from heliograph.runtime.task_set import TaskSet
+    from region_node.faces.kafka.kafka_settings import KafkaSettings
     from region_node.faces.kafka.log.partition_log import KafkaLog
-    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
+    from region_node.faces.kafka.transactions.producer_ids import ProducerIds
+    from region_node.security.authorization.security_service import Security
     from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
     from region_node.transactions.coordinators.transaction_service import Transactions
 
@@ -121,12 +125,34 @@ async def _asked_again(meta: MetadataStore, record: TransactionRecord, producer:
         return False
 
 
+class TransactionalBroker(Protocol):
+    """`region_node.faces.kafka.session.kafka_broker.KafkaBroker`, as it coordinates transactional ids."""
+
+    @property
+    def meta(self) -> MetadataStore: ...
+
+    @property
+    def settings(self) -> KafkaSettings: ...
+
+    @property
+    def security(self) -> Security: ...
+
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+    @property
+    def tasks(self) -> TaskSet: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
 class KafkaTransactions:
     """Runs transactions of the ids that one broker coordinates. `service`: the region's coordinators that run here.
     `ending_s`: so long `recover` waits for those that it ends; what takes longer goes on.
     """
 
-    def __init__(self, broker: KafkaBroker, service: Transactions, *, ending_s: float = 10.0) -> None:
+    def __init__(self, broker: TransactionalBroker, service: Transactions, *, ending_s: float = 10.0) -> None:
         self._broker, self._service, self._ending_s = broker, service, ending_s
         self._meta: MetadataStore = broker.meta
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
