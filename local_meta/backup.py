@@ -32,6 +32,7 @@ from heliograph.model.ledger_metadata import (
     page_ledgers,
     stored,
 )
+from heliograph.model.located_ledger import NOWHERE, LocatedLedger
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 
@@ -147,6 +148,8 @@ def _kept(
     if key.startswith(keys.LEDGERS) and _vanished(LedgerMetadata.decode(value), present, held):
         done.vanished.add(keys.ledger_of(key))
         return None
+    if key.startswith(keys.LOCATED):
+        return _located(LocatedLedger.decode(value), done.vanished)
     if key.startswith(keys.LEDGER_PAGES) and done.vanished:
         return _page_without(keys.topic_of(key), keys.ledger_of(key), value, done)
     if key.startswith(keys.MANAGED_LEDGERS) and done.vanished:
@@ -161,6 +164,21 @@ def _vanished(ledger: LedgerMetadata, present: set[int], held: Mapping[str, Iter
     if ledger.state is not LedgerState.CLOSED or ledger.last_entry < 0 or ledger.ledger in present:
         return False
     return all(bookie in held for _, bookies in ledger.fragments for bookie in bookies)
+
+
+def _located(place: LocatedLedger, vanished: set[int]) -> bytes | None:
+    """Since the backup its entries may have come to lie elsewhere, which the place named already where it was whole
+    then.
+    """
+    if place.next in vanished:
+        place = replace(place, next=NOWHERE, next_key=0, copied_ms=0)
+    if (place.ledger if place.at < 0 else place.at) in vanished:
+        if not place.copied_ms:
+            vanished.add(place.ledger)
+            return None
+        vanished.discard(place.ledger)
+        place = place.moved
+    return place.encode()
 
 
 def _without(name: str, value: bytes, done: RestoredKeys) -> bytes:

@@ -26,6 +26,8 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /quotas/{tenant}/{namespace}/{low:08x}-{high:09x}        what is set aside for a hash range; /quotas/default: for
                                                              every bundle without
     /ledgers/{id:020}                                        LedgerMetadata
+    /located/{id:020}                                        LocatedLedger: under which number the entries lie of a
+                                                             ledger that was written anew under another data key
     /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost
                                                              (storage.ledger.repair.lost_bookies)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
@@ -82,6 +84,8 @@ FAILURE_DOMAINS = "/failure-domains/"
 QUOTAS = "/quotas/"
 QUOTA_DEFAULT = "/quotas/default"
 LEDGERS = "/ledgers/"
+LOCATED = "/located/"
+"""Behind `/ledgers/`, and before the topics: a restore reads them in this order."""
 UNDERREPLICATED = "/underreplicated/"
 REPLICATING = "/replicating/"
 AUDITOR = "/auditor"
@@ -157,6 +161,10 @@ def id_of(key: str) -> str:
 
 def ledger(ledger_id: int) -> str:
     return f"{LEDGERS}{ledger_id:020d}"
+
+
+def located(ledger_id: int) -> str:
+    return f"{LOCATED}{ledger_id:020d}"
 
 
 def ledger_of(key: str) -> int:

@@ -19,6 +19,7 @@ from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.located_ledgers import data_key_of
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 from storage.ledger.repair.in_place_repair import Runs
 from storage.sealing.cipher import check_form
@@ -36,6 +37,7 @@ class BookieCopies:
     def __init__(self, context: LedgerContext) -> None:
         self._context = context
         self._throttle = Throttle(_BYTES_PER_S)
+        self._known_as = -1
         self._known: LedgerMetadata | None = None
         """The metadata of the ledger that was read last, where it is closed: so it changes no more."""
         self._opens = -1
@@ -62,11 +64,11 @@ class BookieCopies:
                 (start, run) for _, start, run in await log.ledger.read((ledger, first), last - first + 1, max_bytes)
             ]
         known = self._known
-        if known is None or known.ledger != ledger:
+        if known is None or self._known_as != ledger:
             known = await ledger_metadata(self._context, ledger)
-            self._known = known if known.state == LedgerState.CLOSED else None
+            self._known, self._known_as = known if known.state == LedgerState.CLOSED else None, ledger
         try:
-            return await read_open(self._context, known, first, last, max_bytes)
+            return await self._read_open(known, ledger, first, last, max_bytes)
         except KeyMissing as error:
             if self._opens == ledger or await self._opens_elsewhere(known, last):
                 self._opens = ledger
@@ -75,11 +77,23 @@ class BookieCopies:
                 ) from error
             raise
         except BookieUnavailable as error:
-            if await self._all_answer(known.write_set(first), ledger):
+            if await self._all_answer(known.write_set(first), known.ledger):
                 raise CorruptData(
                     f"every bookie that has entry {ledger}:{first} answers, and none can read it: {error}"
                 ) from error
             raise
+
+    async def _read_open(
+        self, known: LedgerMetadata, ledger: int, first: int, last: int, max_bytes: int
+    ) -> Sequence[tuple[int, Run]]:
+        try:
+            return await read_open(self._context, known, first, last, max_bytes)
+        except HeliographError:
+            found = await ledger_metadata(self._context, ledger)
+            if found.ledger == known.ledger:
+                raise
+            self._known = found  # it was written anew meanwhile
+            return await read_open(self._context, found, first, last, max_bytes)
 
     async def _opens_elsewhere(self, known: LedgerMetadata, last: int) -> bool:
         """Whether the ledger's first or last entry opens, so that its key is here: what does not open was written by
@@ -116,17 +130,19 @@ class BookieCopies:
         self._known = None
         metadata = await ledger_metadata(self._context, ledger)
         sealing = self._context.sealing
+        place, data_key = metadata.ledger, await data_key_of(self._context.meta, ledger)
         closed_ms = (await log.ledger.ledger_info(ledger)).closed_ms
         for first, run in runs:
             if sealing is not None:
-                run = await sealing.sealed(log.ledger.topic, ledger, closed_ms, first, run, metadata.seal_form)
-            check_form(ledger, first, run, metadata.seal_form)
-            block = encode_block(run, ledger, first)
+                of = log.ledger.topic, place, closed_ms
+                run = await sealing.sealed(*of, first, run, metadata.seal_form, data_key)
+            check_form(place, first, run, metadata.seal_form)
+            block = encode_block(run, place, first)
             bookies = metadata.write_set(first)
             await self._throttle.take(run.size_bytes * len(bookies))
             for bookie in bookies:
                 await self._context.pool.client(bookie).add_recovery(
-                    ledger, first, run.count, block, metadata.last_entry
+                    place, first, run.count, block, metadata.last_entry
                 )
         log.ledger.forget_cached(ledger)
         return sum(run.count for _, run in runs)

@@ -234,6 +234,11 @@ class Keyring:
         secret = None if found is None else self._secrets.get(found.number)
         return None if found is None or secret is None else (found.number, secret)
 
+    def numbered(self, number: int) -> tuple[int, bytes] | None:
+        """None: it is not there, or cannot be opened."""
+        secret = self._secrets.get(number)
+        return None if secret is None else (number, secret)
+
     def secret(self, number: int) -> bytes | None:
         return self._secrets.get(number)
 

@@ -107,18 +107,33 @@ class Sealing:
             ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant), form or self.form()
         )
 
-    async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int) -> Run:
+    async def anew(self, topic: str, ledger: int) -> tuple[int, RunSealer]:
+        """(number of the tenant's newest data key, what seals with it, and with no later one, for a new ledger). Raises
+        as `ensure`.
+        """
+        tenant = TopicName.parse(topic).tenant
+        if tenant in self._ring.lost:
+            await self._put_back(tenant)
+        key = self._ring.current(tenant)
+        if key is None:
+            raise KeyMissing(self._ring.refused.get(tenant, f"tenant {tenant} has no data key that is known here"))
+        return key[0], RunSealer(ledger, self._rng.getrandbits(64), key, lambda: key, self.form())
+
+    async def sealed(
+        self, topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int, data_key: int = 0
+    ) -> Run:
         """What is to be written in the place of lost entries, or to an object store: as it came where it is sealed, or
         is not to be. Raises as `ensure`.
 
         closed_ms: of the ledger. The key of that time is taken, not today's: which ledgers may need a key is told from
         their times before it is removed. form: at least this one is each run of the ledger, whatever is wanted today.
+        data_key: number of the one that the ledger was sealed with anew, which is taken then; 0: it was not.
         """
         if run.seal is not None or not (form or self.wanted(topic)):
             return run
         await self.ensure(topic)
         tenant = TopicName.parse(topic).tenant
-        key = self._ring.at(tenant, closed_ms)
+        key = self._ring.numbered(data_key) if data_key else self._ring.at(tenant, closed_ms)
         if key is None:
             raise KeyMissing(
                 self._ring.refused.get(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -23,6 +24,7 @@ from heliograph.model.ledger_metadata import (
     local_gone,
     page_ledgers,
 )
+from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
 from local_meta.backup import (
     COUNTERS_MARGIN,
@@ -217,3 +219,29 @@ def test_the_global_configuration_gives_no_number_twice() -> None:
     assert dict(config_rules.restored_rows(rows, 0)).pop(config_keys.region("us")) == b"{}"
     assert dict(config_rules.restored_counters({config_keys.NUMBERS: 4}))[config_keys.NUMBERS] > 1000
     assert dict(config_rules.restored_counters({}))[config_keys.NUMBERS] > 1000
+
+
+def test_a_ledger_that_moved_since_the_backup_is_read_where_its_copy_lay_already() -> None:
+    """7 was copied whole to 70 then, 8 to 80 only in part, 9 had moved to 90; since then all of them were deleted that
+    had a copy, and 90.
+    """
+    closed = LedgerMetadata(7, 1, 1, ((0, ("b1",)),), LedgerState.CLOSED, 4, 50, TOPIC)
+    records = [replace(closed, ledger=number) for number in (7, 8, 70, 80, 90)]
+    places = [
+        LocatedLedger(7, TOPIC, next=70, next_key=2, copied_ms=5),
+        LocatedLedger(8, TOPIC, next=80, next_key=2),
+        LocatedLedger(9, TOPIC, 90, 2),
+    ]
+    infos = tuple(LedgerInfo(number, 5, 50, 1) for number in (7, 8, 9))
+    rows = [(keys.ledger(record.ledger), (record.encode(), 1, 0)) for record in records]
+    rows += [(keys.located(place.ledger), (place.encode(), 1, 0)) for place in places]
+    rows += [(keys.managed_ledger(TOPIC), (ManagedLedgerMetadata(infos).encode(), 1, 0))]
+    assert rows == sorted(rows)
+    done = RestoredKeys()
+    kept = dict(restored_rows(rows, {"b1": [70, 80]}, "new", done))
+    assert LocatedLedger.decode(kept[keys.located(7)]) == LocatedLedger(7, TOPIC, 70, 2)
+    assert [info.ledger for info in ManagedLedgerMetadata.decode(kept[keys.managed_ledger(TOPIC)]).ledgers] == [7]
+    assert keys.located(8) not in kept and keys.located(9) not in kept
+    kept = dict(restored_rows(rows, {"b1": [7, 8, 90]}, "new", RestoredKeys()))
+    assert LocatedLedger.decode(kept[keys.located(7)]) == LocatedLedger(7, TOPIC), "the copy went"
+    assert [info.ledger for info in ManagedLedgerMetadata.decode(kept[keys.managed_ledger(TOPIC)]).ledgers] == [7, 8, 9]

@@ -14,18 +14,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from heliograph.model.errors import DiskFailed, HeliographError, NoSuchLedger
+from heliograph.model.errors import DiskFailed, HeliographError
+from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.bookie_frames import BookieCode, Kind, encode
+from local_meta import keys
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.scrub import Spot
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.repair.ledger_repair import READ_BYTES
 
 _AGAIN_S = 60.0
@@ -79,10 +81,10 @@ class Refill:
             return
         if self._context is None:
             self._context = await self._make()
-        try:
-            metadata = await ledger_metadata(self._context, ledger)
-        except NoSuchLedger:
+        stored = await self._context.meta.get(keys.ledger(ledger))
+        if stored is None:
             return  # garbage collection takes it
+        metadata = LedgerMetadata.decode(stored[0])
         at, size = first, 0
         while at < first + count:
             if self._bookie.bookie_id not in metadata.write_set(at):

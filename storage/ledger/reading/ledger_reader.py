@@ -24,8 +24,8 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Buffer, Run
-from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.located_ledgers import record_of
 from storage.ledger.sealed_copies import NotJudged, copy_refused, may_open, not_decoded, verified
 
 OnEnd = Callable[[int], None]
@@ -184,10 +184,12 @@ def _cut(ledger: int, first: int, last: int, bookie: str, blocks: Sequence[Buffe
 
 
 async def ledger_metadata(context: LedgerContext, ledger: int) -> LedgerMetadata:
-    """Reads a ledger's metadata from the region's store. Raises NoSuchLedger where there is none, and what the store
-    raises.
+    """Reads the metadata of a ledger, as a topic names it, from the region's store: of another number where its entries
+    lie under that. Raises NoSuchLedger where there is none, and what the store raises.
     """
-    found = await context.meta.get(keys.ledger(ledger))
-    if found is None:
-        raise NoSuchLedger(f"ledger {ledger} has no metadata")
-    return LedgerMetadata.decode(found[0])
+    return (await record_of(context.meta, ledger))[0]
+
+
+def same_places(one: LedgerMetadata, other: LedgerMetadata) -> bool:
+    """Whether a read by the one asks nobody for anything that a read by the other did not."""
+    return one.ledger == other.ledger and one.fragments == other.fragments

@@ -14,7 +14,7 @@ import asyncio
 
 from heliograph.model.errors import BookieUnavailable, EntriesLost, HeliographError, NoSuchLedger
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.reading.ledger_reader import ledger_metadata, same_places
 
 
 async def lost_entries(context: LedgerContext, ledger: int, entry: int, last: int) -> EntriesLost | None:
@@ -32,7 +32,7 @@ async def lost_entries(context: LedgerContext, ledger: int, entry: int, last: in
 
     async def held(bookie: str) -> list[tuple[int, int]] | None:
         try:
-            ranges = await pool.client(bookie).held(ledger, first, last)
+            ranges = await pool.client(bookie).held(metadata.ledger, first, last)
         except NoSuchLedger:
             return []
         except BookieUnavailable as error:
@@ -49,7 +49,7 @@ async def lost_entries(context: LedgerContext, ledger: int, entry: int, last: in
             if low <= entry <= high:
                 return None
             begin, end = (max(begin, high + 1), end) if high < entry else (begin, min(end, low - 1))
-    if (await ledger_metadata(context, ledger)).fragments != metadata.fragments:
+    if not same_places(await ledger_metadata(context, ledger), metadata):
         return None  # copies move: who reads again asks others
     return EntriesLost(ledger, begin, end)
 

@@ -39,6 +39,7 @@ from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.located_ledgers import data_key_of, record_of
 from storage.ledger.reading.ledger_reader import read_entries
 from storage.ledger.reading.lost_entries import lost_entries
 from storage.ledger.repair.ledger_repair import READ_BYTES
@@ -149,22 +150,20 @@ async def refill(
     what was written is there.
     """
     for attempt in range(1, _ATTEMPTS_MAX + 1):
-        found = await context.meta.get(keys.ledger(ledger))
-        if found is None:
-            raise NoSuchLedger(f"ledger {ledger} has no metadata")
-        metadata, version = LedgerMetadata.decode(found[0]), found[1]
+        metadata, version = await record_of(context.meta, ledger)
+        place = metadata.ledger
         if metadata.state != LedgerState.CLOSED:
             raise NotAllowed(f"ledger {ledger} is still open: load its topic, so that it is recovered first")
         end = metadata.last_entry if last is None else min(last, metadata.last_entry)
-        filling = _Filling(context, metadata, source, throttle, first, end, first_index, closed_ms)
+        filling = _Filling(context, metadata, source, throttle, first, end, first_index, closed_ms, ledger)
         try:
             wanted, result = await filling.run()
             if wanted != metadata:
                 assert filling.mark is not None
-                marked = Check(keys.underreplicated(ledger), filling.mark)
-                await context.meta.txn([Put(keys.ledger(ledger), wanted.encode(), version), marked])
+                marked = Check(keys.underreplicated(place), filling.mark)
+                await context.meta.txn([Put(keys.ledger(place), wanted.encode(), version), marked])
             if result.fetched_entries:
-                await look_again(context.meta, ledger)
+                await look_again(context.meta, place)
             return result
         except (VersionConflict, OutcomeUnknown):  # auto-recovery was there too: once more, on what it has recorded
             await asyncio.sleep(context.pause_s(attempt))
@@ -186,7 +185,10 @@ class _Filling:
         last: int,
         first_index: int,
         closed_ms: int,
+        ledger: int,
     ) -> None:
+        """ledger: as its topic, and the source, name it."""
+        self._ledger, self._data_key = ledger, -1
         self.mark: int | None = None
         self._lost: dict[str, None] = {}
         """Bookies that the mark names."""
@@ -288,7 +290,7 @@ class _Filling:
     async def _fetched_runs(self, first: int, last: int) -> list[tuple[int, Run]]:
         metadata, at = self._metadata, first
         runs: list[tuple[int, Run]] = []
-        for start, run in await self._source.read(metadata.topic, metadata.ledger, first, last, READ_BYTES):
+        for start, run in await self._source.read(metadata.topic, self._ledger, first, last, READ_BYTES):
             if start != at or start + run.count - 1 > last:
                 raise CorruptData(
                     f"ledger {metadata.ledger}: asked for entries {at} to {last}, the source answered {start} to "
@@ -347,7 +349,10 @@ class _Filling:
             return
         ledger, sealing, form = self._metadata.ledger, self._context.sealing, self._metadata.seal_form
         if sealing is not None:  # what another region sends comes open
-            run = await sealing.sealed(self._metadata.topic, ledger, self._closed_ms, first, run, form)
+            if self._data_key < 0:
+                self._data_key = await data_key_of(self._context.meta, self._ledger)
+            of = self._metadata.topic, ledger, self._closed_ms
+            run = await sealing.sealed(*of, first, run, form, self._data_key)
         check_form(ledger, first, run, form)
         block = encode_block(run, ledger, first)
         await self._throttle.take(run.size_bytes * len(bookies))

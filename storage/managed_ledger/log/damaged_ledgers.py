@@ -65,7 +65,9 @@ async def mend(
     meanwhile.
     """
     check_can_be_mended(topic, info)
-    if await context.meta.get(keys.ledger(info.ledger)) is None:
+    try:
+        await ledger_metadata(context, info.ledger)
+    except NoSuchLedger:
         await _name_anew(context, topic, info, quorums)
     return await refill(
         context,

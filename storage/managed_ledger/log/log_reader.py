@@ -4,7 +4,7 @@ Is: the way of a read. Isn't: a judge of what is confirmed: that is the catalog.
 Invariants: nothing beyond the catalog's last position is returned. A reader that goes on where an earlier read ended is
 sequential: for it more is fetched than it asks for, and what comes next while it hands that out: two fetches, the
 second one asked for as soon as the end of the first is known. Where copies have moved since a ledger's metadata was
-read, it is read again, once.
+read, or it was written anew, that is read again, once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.reading.ledger_reader import OnEnd, ledger_metadata, read_open
+from storage.ledger.reading.ledger_reader import OnEnd, ledger_metadata, read_open, same_places
 from storage.ledger.reading.lost_entries import lost_entries, told
 from storage.managed_ledger.cache.topic_cache import TopicCache, cut_point
 from storage.managed_ledger.log.shared_parts import SharedParts
@@ -228,7 +228,7 @@ class LogReader:
             return await read_open(self._context, metadata, first, last, max_bytes, on_end)
         except _UNREAD:
             found = await ledger_metadata(self._context, ledger)
-            if found.fragments == metadata.fragments:
+            if same_places(found, metadata):
                 raise
             self._metadata[ledger] = found
             return await read_open(self._context, found, first, last, max_bytes)

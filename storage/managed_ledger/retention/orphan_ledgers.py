@@ -5,6 +5,8 @@ this).
 Invariants: a ledger goes only where its topic's metadata, read after the ledger's, does not name it and was written by
 another opening than the one that made the ledger. That lasts: each opening names only what it found named and what it
 made, and what an earlier one writes fails on the version. So no lock is needed; the grace is for operators.
+A ledger that another's place names goes once the place has gone, which goes once the topic names that other one no
+more.
 What cannot be read is told, and names whatever it may name: a ledger stays whose own record, or whose topic's, is so.
 An opening that made a ledger and could not name it leaves it until the topic is opened again.
 Source: docs/protocols/storage.md, "Orphans".
@@ -19,7 +21,14 @@ from collections.abc import AsyncIterator, Sequence
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.kv.unreadable_records import readable, tell_unreadable
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
+from heliograph.model.ledger_metadata import (
+    LedgerInfo,
+    LedgerMetadata,
+    ManagedLedgerMetadata,
+    local_gone,
+    page_ledgers,
+)
+from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies
@@ -75,14 +84,27 @@ class OrphanCollector:
         async for key, _, _ in self._each(keys.LEDGERS):
             ledgers.append(keys.ledger_of(key))
         named = bytearray(len(ledgers))
+        places: dict[int, tuple[str, int]] = {}  # ledger -> topic and version, of those that no topic has named yet
+
+        def name_one(ledger: int) -> None:
+            at = bisect_left(ledgers, ledger)
+            if at < len(ledgers) and ledgers[at] == ledger:
+                named[at] = 1
 
         def name(infos: Sequence[LedgerInfo]) -> None:
             for info in infos:
-                at = bisect_left(ledgers, info.ledger)
-                if at < len(ledgers) and ledgers[at] == info.ledger:
-                    named[at] = 1
+                name_one(info.ledger)
+                if not local_gone(info):
+                    places.pop(info.ledger, None)
 
         unreadable: dict[str, None] = {}  # topics
+
+        async for key, blob, version in self._each(keys.LOCATED):
+            if (place := readable(LocatedLedger.decode, key, blob)) is None:
+                return {}  # it may name any of them
+            places[place.ledger] = place.topic, version
+            name_one(place.at)
+            name_one(place.next)
 
         async for key, blob, _ in self._each(keys.LEDGER_PAGES, _PAGES):
             if (infos := readable(page_ledgers, key, blob)) is None:
@@ -109,7 +131,23 @@ class OrphanCollector:
                 continue
             if is_orphan(metadata, of_it[0] if of_it is not None else None):
                 found[ledger] = metadata, stored[1]
+        for ledger, (topic_name, version) in places.items():
+            if topic_name not in unreadable:
+                await self._forget_place(ledger, topic_name, version)
         return found
+
+    async def _forget_place(self, ledger: int, topic: str, version: int) -> None:
+        """Where the topic names that ledger no more, or leaves it to an object store, which lasts. What lies there is
+        an orphan from then on.
+        """
+        try:
+            stored = await stored_topic(self._context.meta, topic)
+            if stored is None or all(info.ledger != ledger or local_gone(info) for info in stored[0].ledgers):
+                await self._context.meta.delete(keys.located(ledger), expected=version)
+        except VersionConflict:
+            pass  # whoever writes it anew has not seen that it was trimmed: next time
+        except CorruptData as error:
+            tell_unreadable(keys.managed_ledger(topic), error)
 
     async def _each(self, prefix: str, limit: int = _PAGE) -> AsyncIterator[tuple[str, bytes, int]]:
         start = prefix

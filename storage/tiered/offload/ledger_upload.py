@@ -19,7 +19,8 @@ from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
+from storage.ledger.located_ledgers import data_key_of
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries, read_open
 from storage.sealing.cipher import WITH_HEADER, form_of, promised
 from storage.tiered.objects.object_format import (
     FOOTER_BYTES,
@@ -62,15 +63,19 @@ async def upload(
     writer = IndexWriter(settings.index_bytes)
     sizes: list[int] = []
     forms = {WITH_HEADER}
+    anew = metadata.ledger != info.ledger
+    data_key = await data_key_of(context.meta, info.ledger)
 
     async def read(first: int) -> list[tuple[int, Run]]:
         began = clock.monotonic()
-        runs = await read_entries(context, metadata, first, info.entries - 1, _READ_BYTES)
+        # an object's seals are of the number by which its topic names the ledger
+        reading = read_open if anew else read_entries
+        runs = await reading(context, metadata, first, info.entries - 1, _READ_BYTES)
         took((clock.monotonic() - began) * 1000)
         sealing = context.sealing
         if sealing is not None:  # what was written before the topic had to be sealed goes to no store in the clear
             of = topic, info.ledger, info.closed_ms
-            runs = [(at, await sealing.sealed(*of, at, run, metadata.seal_form)) for at, run in runs]
+            runs = [(at, await sealing.sealed(*of, at, run, metadata.seal_form, data_key)) for at, run in runs]
         forms.update(form_of(run) for _, run in runs)
         return runs
 

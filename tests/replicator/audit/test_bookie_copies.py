@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, KeyMissing, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
 from heliograph.wire.block import decode_block
@@ -123,14 +124,14 @@ def test_what_it_writes_into_a_sealed_ledger_is_sealed_whatever_is_wanted_today(
     async def info(_: int) -> LedgerInfo:
         return LedgerInfo(7, 10, 1)
 
-    async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int) -> Run:
+    async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int, key: int) -> Run:
         return RunSealer(ledger, 1, (1, bytes(32)), lambda: None)(run, first) if form else run
 
     monkeypatch.setattr(bookie_copies, "ledger_metadata", metadata)
     ledger = SimpleNamespace(topic="t", last_confirmed=(8, 0), ledger_info=info, forget_cached=lambda _: None)
     log: Any = SimpleNamespace(ledger=ledger)
     pool, runs = SimpleNamespace(client=lambda _: Client()), [(3, Run([b"an entry"], [8]))]
-    context = SimpleNamespace(pool=pool, sealing=SimpleNamespace(sealed=sealed))
+    context = SimpleNamespace(meta=EmbeddedStore(), pool=pool, sealing=SimpleNamespace(sealed=sealed))
     asyncio.run(BookieCopies(cast(Any, context)).replace(log, 7, runs))
     assert written == [True, True]
     context.sealing = None

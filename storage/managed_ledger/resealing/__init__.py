@@ -1,0 +1,1 @@
+"""Closed ledgers that are written anew under another data key."""

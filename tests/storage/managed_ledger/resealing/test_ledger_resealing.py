@@ -1,0 +1,379 @@
+"""A ledger written anew under another data key: readers, repairs, uploads, trims, and a crash at each step."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Op, prefix_end
+from heliograph.model.errors import HeliographError
+from heliograph.model.ledger_metadata import LedgerInfo, local_gone
+from heliograph.model.located_ledger import LocatedLedger
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Run
+from local_meta import keys
+from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing, Stage
+from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
+from storage.sealing.sealing import Sealing
+from storage.tiered.offload.offload_plan import OffloadPolicy
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of
+from tests.storage.sealing.world import Config, leaks
+from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, settled, simulated, until
+
+ROLLING = ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16)
+
+
+def run(work: Callable[[Region, Config], Awaitable[None]], *, seed: int = 1) -> None:
+    async def main(sim: Simulation, region: Region) -> None:
+        await work(region, Config())
+
+    simulated(main, seed=seed)
+
+
+class World:
+    """A topic of three closed ledgers, sealed with a key that was rotated since, and who writes them anew."""
+
+    def __init__(self, region: Region, broker: Broker, ledger: ManagedLedger, sealing: Sealing) -> None:
+        self.region, self.broker, self.ledger, self.sealing = region, broker, ledger, sealing
+        self.meta = broker.meta
+        self.before: list[tuple[int, int, str]] = []
+        self.aside = set[int]()
+        """What is open, or will be."""
+
+    @classmethod
+    async def make(cls, region: Region, config: Config, broker: Broker | None = None) -> World:
+        sealing = await config.sealing(region)
+        broker = broker or Broker(region, settings=ROLLING, sealing=sealing)
+        made = cls(region, broker, await broker.open(), sealing)
+        for at in range(25):
+            made.broker.append(made.ledger, f"secret{at}", f"word{at}")
+            await until(lambda at=at: len(made.broker.done) == 2 * at + 2)
+        await made.ledger.roll_over()
+        await sealing.rotate("public")
+        made.before = await read_all(made.ledger)
+        made.aside = await made.records() - {info.ledger for info in made.infos}
+        return made
+
+    @property
+    def infos(self) -> list[LedgerInfo]:
+        return [info for info in self.ledger.ledgers() if info.closed_ms]
+
+    @property
+    def newest(self) -> int:
+        return self.sealing.listing()["public"][-1].number
+
+    def resealing(self, broker: Broker | None = None) -> LedgerResealing:
+        context = (broker or self.broker).factory.context
+
+        async def paced(_: int) -> None:
+            await asyncio.sleep(0)
+
+        return LedgerResealing(context, self.region.sim.clock(), paced, (self.newest,))
+
+    async def all_anew(self, broker: Broker | None = None) -> None:
+        work = self.resealing(broker)
+        for info in self.infos:
+            await work.write_anew(TOPIC, info, True)
+            await work.move(TOPIC, info.ledger, 0)
+
+    def keys_held(self) -> set[int]:
+        """Of all that bookies hold and were not told to delete."""
+        return {
+            run.seal.key if run.seal else 0
+            for bookie in self.region.bookies.values()
+            for number, held in bookie.ledgers.items()
+            if number not in bookie.deleted
+            for _, _, run in (decode_block(block) for _, block in held.blocks.values())
+        }
+
+    async def records(self) -> set[int]:
+        found = await EmbeddedStore(self.region.machine).range(keys.LEDGERS, prefix_end(keys.LEDGERS))
+        return {keys.ledger_of(key) for key, _, _ in found} - self.aside
+
+    async def places(self) -> dict[int, LocatedLedger]:
+        found = await EmbeddedStore(self.region.machine).range(keys.LOCATED, prefix_end(keys.LOCATED))
+        return {place.ledger: place for _, blob, _ in found if (place := LocatedLedger.decode(blob))}
+
+
+def test_what_an_older_key_sealed_is_gone_and_every_position_is_what_it_was() -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        old, new = (key.number for key in world.sealing.listing()["public"])
+        named, began = [info.ledger for info in world.infos], await world.records()
+        await world.all_anew()
+        assert world.keys_held() == {new} and not leaks(region, "secret")
+        assert await read_all(world.ledger) == world.before, "a reader that knew where they lay"
+        assert not await world.records() & set(named) and len(await world.records()) == len(began)
+        world.broker.factory.abandon()
+        await world.sealing.remove("public", old)
+        other = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        again = await other.open()
+        assert await read_all(again) == world.before and [info.ledger for info in again.ledgers()] == named
+
+    run(work)
+
+
+def test_a_ledger_stays_where_nothing_older_is_in_it_or_it_is_open() -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        await world.all_anew()
+        there = await world.places()
+        await world.all_anew()
+        assert await world.places() == there, "a second time"
+        world.broker.append(world.ledger, "late")
+        await until(lambda: len(world.broker.done) == 51)
+        info = world.ledger.ledgers()[-1]
+        with pytest.raises(HeliographError, match="its metadata says OPEN"):
+            await world.resealing().write_anew(TOPIC, replace(info, entries=1), True)
+        await world.ledger.roll_over()
+        info = world.infos[-1]
+        assert await world.resealing().write_anew(TOPIC, info, True) is Stage.DONE
+        assert (await world.places())[info.ledger].at < 0, "the newest key sealed it"
+
+    run(work)
+
+
+def test_the_older_copy_is_kept_for_a_while_and_a_later_rotation_begins_again() -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        info, work = world.infos[0], world.resealing()
+        assert await work.write_anew(TOPIC, info, True) is Stage.KEPT
+        assert await work.move(TOPIC, info.ledger, 60_000) is Stage.KEPT
+        copy = (await world.places())[info.ledger].next
+        assert (await ledger_metadata(world.broker.factory.context, info.ledger)).ledger == info.ledger
+        await world.sealing.rotate("public")
+        anew = world.resealing()
+        assert await anew.stage(info.ledger) is Stage.LEFT
+        assert await anew.write_anew(TOPIC, info, True) is Stage.KEPT
+        assert copy not in await world.records(), "nobody needs that one"
+        assert all(copy in bookie.deleted for bookie in region.bookies.values() if copy in bookie.ledgers)
+        await asyncio.sleep(61)
+        assert await anew.move(TOPIC, info.ledger, 60_000) is Stage.DONE
+        assert await read_all(world.ledger) == world.before
+
+    run(work)
+
+
+class _Crashed(Exception):
+    pass
+
+
+class CrashingStore(EmbeddedStore):
+    """The writer's machine dies at its n-th write: before it, or behind it."""
+
+    def __init__(self, region: Region, at: int, *, behind: bool) -> None:
+        super().__init__(region.machine)
+        self.left, self.behind = at, behind
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        self.left -= 1
+        if self.left < 0 and not self.behind:
+            raise _Crashed
+        version = await super().txn(ops)
+        if self.left < 0:
+            raise _Crashed
+        return version
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("step", range(3))
+def test_a_crash_at_each_change_of_the_metadata_leaves_it_readable_and_is_gone_on_from(step: int, behind: bool) -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        _, new = (key.number for key in world.sealing.listing()["public"])
+        dying = Broker(
+            region, CrashingStore(region, step, behind=behind), settings=ROLLING, sealing=await config.sealing(region)
+        )
+        await dying.pool.ready()
+        with pytest.raises(_Crashed):
+            await world.all_anew(dying)
+        assert await read_all(world.ledger) == world.before
+        collector = OrphanCollector(world.broker.factory.context, 0.0)
+        for _ in range(2):
+            await collector.sweep(0.0)
+        assert await read_all(world.ledger) == world.before, "nothing that is read is an orphan"
+        await world.all_anew()
+        assert await read_all(world.ledger) == world.before
+        places = await world.places()
+        assert await world.records() == {place.at for place in places.values()} and len(places) == len(world.infos)
+        for bookie in region.bookies.values():  # what its garbage collection would find
+            for number in set(bookie.ledgers) - await world.records() - world.aside:
+                bookie.deleted.append(number)
+        assert world.keys_held() == {new}
+
+    run(work)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_crashes_two_writers_and_bookies_that_go_at_any_moment(seed: int) -> None:
+    """Whoever reads meanwhile has the same entries at the same positions, and in the end nothing is left over."""
+
+    async def work(region: Region, config: Config) -> None:
+        rng = random.Random(seed)
+        world = await World.make(region, config)
+        _, new = (key.number for key in world.sealing.listing()["public"])
+        others = [Broker(region, settings=ROLLING, sealing=await config.sealing(region)) for _ in range(2)]
+        for broker in others:
+            await broker.pool.ready()
+
+        async def tries(broker: Broker) -> None:
+            try:
+                await world.all_anew(broker)
+            except HeliographError:
+                pass
+
+        readers = 0
+        for _ in range(12):
+            jobs = [asyncio.ensure_future(tries(broker)) for broker in others[: rng.randrange(1, 3)]]
+            victim = rng.choice(list(region.bookies.values()))
+            for _ in range(rng.randrange(12)):
+                await asyncio.sleep(rng.random() / 20)
+                if rng.random() < 0.2:
+                    victim.crash()
+                    await asyncio.sleep(rng.random() / 50)
+                    victim.start()
+                if rng.random() < 0.4:
+                    try:
+                        assert await read_all(world.ledger) == world.before
+                        readers += 1
+                    except HeliographError:
+                        pass  # of a bookie that is away
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+        await asyncio.sleep(5)
+        for _ in range(5):
+            await tries(world.broker)
+            await asyncio.sleep(1)
+        assert await read_all(world.ledger) == world.before and readers
+        collector = OrphanCollector(world.broker.factory.context, 0.0)
+        for now in (0.0, 1.0):
+            await collector.sweep(now)
+        places = await world.places()
+        assert await world.records() == {place.at for place in places.values()} and len(places) == len(world.infos)
+        for bookie in region.bookies.values():
+            for number in set(bookie.ledgers) - await world.records() - world.aside:
+                bookie.deleted.append(number)
+        assert world.keys_held() == {new}
+
+    run(work, seed=seed)
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_a_ledger_that_is_trimmed_meanwhile_leaves_nothing_behind(done: int) -> None:
+    """done: 0 begun, 1 whole, 2 moved, 3 the topic is deleted while one is whole."""
+
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        info, work = world.infos[0], world.resealing()
+        if done == 0:
+            dying = Broker(
+                region, CrashingStore(region, 1, behind=False), settings=ROLLING, sealing=await config.sealing(region)
+            )
+            await dying.pool.ready()
+            with pytest.raises(_Crashed):
+                await world.all_anew(dying)
+        else:
+            await work.write_anew(TOPIC, info, True)
+        if done == 2:
+            await work.move(TOPIC, info.ledger, 0)
+        numbers = {place.at for place in (await world.places()).values()}
+        numbers |= {place.next for place in (await world.places()).values()}
+        if done == 3:
+            await world.broker.factory.delete(TOPIC)
+        else:
+            world.ledger.set_retention(0, 0)
+            await until(lambda: info.ledger not in [one.ledger for one in world.ledger.ledgers()])
+        await asyncio.sleep(1)
+        with pytest.raises(HeliographError) if done != 2 else nullcontext():
+            await work.write_anew(TOPIC, info, True)
+            await work.move(TOPIC, info.ledger, 0)
+        collector = OrphanCollector(world.broker.factory.context, 0.0)
+        for now in (0.0, 1.0, 2.0):
+            await collector.sweep(now)
+        assert not await world.places() and not await world.records() & {info.ledger, *numbers}
+
+    run(work)
+
+
+def test_an_upload_of_what_was_moved_has_seals_of_the_number_by_which_its_topic_names_it() -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = FakeStore({})
+        broker = TierBroker(region, store, sealing=await config.sealing(region))
+        world = await World.make(region, config, broker)
+        old, _ = (key.number for key in world.sealing.listing()["public"])
+        await world.all_anew()
+        broker.policy = AT_ONCE
+        await settled(broker, world.ledger)
+        broker.policy = OffloadPolicy(threshold_bytes=0, deletion_lag_ms=0)
+        await asyncio.sleep(1)
+        await settled(broker, world.ledger)
+        assert all(map(local_gone, world.infos)) and not await world.records()
+        await OrphanCollector(broker.factory.context, 0.0).sweep(0.0)
+        assert not await world.places(), "only the store has them"
+        assert not [blob for blob in store.objects.values() if b"secret" in blob and blob[:4] != b"HELM"]
+        broker.factory.abandon()
+        await world.sealing.remove("public", old)
+        other = TierBroker(region, store, sealing=await config.sealing(region))
+        assert await read_all(await other.open()) == world.before
+
+    run(work)
+
+
+def test_a_reader_goes_on_where_the_copy_lies_on_the_same_bookies() -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        assert await read_all(world.ledger) == world.before
+        world.ledger.forget_cached(world.infos[0].ledger)
+        context = world.broker.factory.context
+        for info in world.infos:
+            source = await ledger_metadata(context, info.ledger)
+            context.pool.pick = lambda *_, source=source: source.fragments[0][1]  # type: ignore[method-assign]
+            await world.resealing().write_anew(TOPIC, info, True)
+            await world.resealing().move(TOPIC, info.ledger, 0)
+        assert await read_all(world.ledger) == world.before
+
+    run(work)
+
+
+def test_entries_that_are_lost_of_what_was_moved_come_back_under_its_own_key() -> None:
+    class Elsewhere:
+        async def read(
+            self, topic: str, ledger: int, first: int, last: int, max_bytes: int
+        ) -> Sequence[tuple[int, Run]]:
+            asked.append((topic, ledger))
+            out = run_of(*(name for at, entry, name in world.before if at == ledger and first <= entry <= last))
+            out.first_index, out.time_ms = -1, 7
+            return [(first, out)]
+
+    asked: list[tuple[str, int]] = []
+    world: World
+
+    async def work(region: Region, config: Config) -> None:
+        nonlocal world
+        world = await World.make(region, config)
+        _, new = (key.number for key in world.sealing.listing()["public"])
+        await world.all_anew()
+        info = world.infos[0]
+        place = (await world.places())[info.ledger].at
+        for bookie in region.bookies.values():
+            if place in bookie.ledgers:
+                for entry in (4, 5):
+                    bookie.ledgers[place].blocks.pop(entry, None)
+        world.ledger.forget_cached(info.ledger)
+        assert await world.ledger.damaged(info.ledger) == [(4, 5)]
+        done = await world.ledger.refill(info.ledger, Elsewhere())
+        assert done.fetched_entries >= 2 and not done.missing and set(asked) == {(TOPIC, info.ledger)}
+        assert await read_all(world.ledger) == world.before and world.keys_held() == {new}
+
+    run(work)
