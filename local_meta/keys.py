@@ -28,6 +28,8 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
     /ledgers/{id:020}                                        LedgerMetadata
     /located/{id:020}                                        LocatedLedger: under which number the entries lie of a
                                                              ledger that was written anew under another data key
+    /reseals/{tenant}                                        ResealJob: that a tenant's older ledgers are written anew,
+                                                             and how far that is
     /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost
                                                              (storage.ledger.repair.lost_bookies)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
@@ -86,6 +88,7 @@ QUOTA_DEFAULT = "/quotas/default"
 LEDGERS = "/ledgers/"
 LOCATED = "/located/"
 """Behind `/ledgers/`, and before the topics: a restore reads them in this order."""
+RESEALS = "/reseals/"
 UNDERREPLICATED = "/underreplicated/"
 REPLICATING = "/replicating/"
 AUDITOR = "/auditor"
@@ -241,6 +244,15 @@ def namespace_of(key: str) -> str:
 def managed_ledger(topic: str) -> str:
     """Names a topic's managed ledger. topic: its full name."""
     return MANAGED_LEDGERS + _topic(topic)
+
+
+def reseal(tenant: str) -> str:
+    return RESEALS + _quoted(tenant)
+
+
+def managed_ledgers_of(tenant: str) -> str:
+    """Prefix of all managed ledgers of a tenant."""
+    return f"{MANAGED_LEDGERS}{_quoted(tenant)}/"
 
 
 def managed_ledgers(namespace: str) -> str:

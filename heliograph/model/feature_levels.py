@@ -16,11 +16,12 @@ thing has a level here.
        its own
     6  the header of a sealed run is authenticated (blocks of version 2), and what is not sealed so is refused where a
        ledger's metadata says that all of it is (`LedgerMetadata.seal_form`)
+    7  the entries of a ledger may lie under another number (/located/), as it was sealed anew
 """
 
 from __future__ import annotations
 
-LEVEL = 6
+LEVEL = 7
 """The highest level that this version understands."""
 SPLIT_BUNDLES = 2
 SEALED_RUNS = 3
@@ -28,3 +29,4 @@ COMPACTED_OBJECTS = 3
 LEDGER_PAGES = 3
 SEALED_TENANTS = 5
 AUTHENTICATED_SEALS = 6
+RESEALED_LEDGERS = 7

@@ -188,10 +188,12 @@ class OffloadRecord:
     """Wall time of the commit."""
     seal_form: int = 0
     """As `LedgerMetadata.seal_form`, of what was uploaded."""
+    data_key: int = 0
+    """Number of the data key that sealed all of it anew; 0: those of the ledger's time did."""
 
     def fields(self) -> list[Any]:
         sizes = self.size_bytes, self.index_bytes, self.stored_ms
-        return [self.attempt, self.holder, int(self.state), self.store, *sizes, *_if_any(self.seal_form)]
+        return [self.attempt, self.holder, int(self.state), self.store, *sizes, *_if_any(self)]
 
     @classmethod
     def of(cls, fields: list[Any]) -> Self:
@@ -199,9 +201,13 @@ class OffloadRecord:
         return cls(attempt, holder, OffloadState(state), *rest)
 
 
-def _if_any(seal_form: int) -> list[int]:
-    """Stands at the end only where it is set: earlier versions would not read it, and need not while it is not."""
-    return [seal_form] if seal_form else []
+def _if_any(record: OffloadRecord) -> list[int]:
+    """What is said of its seals. Stands at the end only as far as it is set: earlier versions would not read it, and
+    need not while it is not.
+    """
+    if record.data_key:
+        return [record.seal_form, record.data_key]
+    return [record.seal_form] if record.seal_form else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +377,7 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
     to the one before.
 
     names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the
-    closing, form of its seals where they have one] of each.
+    closing, form of its seals where they have one, data key where it was sealed anew] of each.
     """
     names = list(
         dict.fromkeys(
@@ -387,7 +393,7 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
         else:
             sizes = record.size_bytes, record.index_bytes, record.stored_ms - info.closed_ms
             names_at = _short(record.attempt), at[record.holder], at[record.store]
-            offloads.append([*names_at, int(record.state), *sizes, *_if_any(record.seal_form)])
+            offloads.append([*names_at, int(record.state), *sizes, *_if_any(record)])
     plain = [[info.ledger for info in infos], [info.closed_ms for info in infos], [info.first_index for info in infos]]
     ledgers, closed, indexes = ([value - before for before, value in pairwise([0, *column])] for column in plain)
     return [

@@ -20,7 +20,7 @@ NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class LocatedLedger:
-    """Of a closed ledger of `topic`. Where its own record is there, it is read by that, whatever `at` says."""
+    """Speaks of a closed ledger of `topic`. Where its own record is there, it is read by that, whatever `at` says."""
 
     ledger: int
     topic: str

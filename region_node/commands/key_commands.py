@@ -6,6 +6,7 @@ Source: docs/operating/keys.md.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,8 @@ from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/keys"
 _TENANT = f"{_PATH}/{{tenant}}"
+_RESEAL = f"{_TENANT}/reseal"
+_POLL_S = 2.0
 TenantArgument = Annotated[str, typer.Argument(help="The tenant.")]
 
 
@@ -28,6 +31,7 @@ def register(app: typer.Typer) -> None:
         help="Keys of encryption at rest: master keys in files, data keys of tenants in a region.", no_args_is_help=True
     )
     add(keys, master=master, list=show, rotate=rotate, require=require, rewrap=rewrap, remove=remove)
+    add(keys, reseal=reseal, reseal_status=reseal_status)
     app.add_typer(keys, name="keys")
 
 
@@ -106,7 +110,7 @@ def rotate(
     everybody: Annotated[bool, typer.Option("--all", help="Each tenant that has a key.")] = False,
 ) -> None:
     """Make a new data key: what is published from now on is sealed with it. What the older ones sealed stays as it is,
-    and can be read.
+    and can be read, until `heliograph keys reseal`.
     """
     if bool(tenant) == everybody:
         raise ConfigError("give a tenant, or --all")
@@ -134,6 +138,81 @@ def require(
         f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a "
         "master key refuses to write it"
     )
+
+
+def reseal(
+    rest: Rest,
+    output: Output,
+    tenant: TenantArgument,
+    bytes_per_s: Annotated[
+        int, typer.Option("--bytes-per-s", help="So much is read; as much is written to each bookie.")
+    ] = 8 << 20,
+    keep_hours: Annotated[
+        float, typer.Option("--keep-hours", help="So long the older copy of a ledger stays beside the newer one.")
+    ] = 24.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Show how far it is, until it has ended.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End it: what is read already stays, the rest goes.")
+    ] = False,
+) -> None:
+    """Write what a tenant's older data keys sealed anew under its newest one, ledger by ledger, while topics are in
+    use. It goes on whichever broker dies; nothing that names a message changes.
+
+    Give it a day after a rotation, and an older key can be removed. What lies in an object store is left as it is.
+    """
+    path = path_of(_RESEAL, tenant=tenant)
+    if cancel:
+        answer = rest.delete(path)
+    else:
+        answer = rest.post(path, {"bytes_per_s": bytes_per_s, "keep_s": round(keep_hours * 3600)})
+    _show_reseal(rest, output, answer, watch)
+
+
+def reseal_status(
+    rest: Rest,
+    output: Output,
+    tenant: TenantArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until it has ended.")] = False,
+) -> None:
+    """Show how far the last `heliograph keys reseal` of a tenant is, and what it waits for."""
+    _show_reseal(rest, output, rest.get(path_of(_RESEAL, tenant=tenant)), watch)
+
+
+def _show_reseal(rest: Rest, output: Output, answer: dict[str, Any], watch: bool) -> None:
+    shown = ""
+    while True:
+        text = reseal_text(answer)
+        if text != shown:
+            output.told(answer, text)
+        shown = text
+        if not watch or answer["state"] not in ("running", "cancelling"):
+            return
+        time.sleep(_POLL_S)
+        answer = rest.get(path_of(_RESEAL, tenant=answer["tenant"]))
+
+
+def reseal_text(job: dict[str, Any]) -> str:
+    """One line of how far a job is, and lines of what it waits for."""
+    if not job["counted"]:
+        return f"{job['tenant']}: {job['state']}; its ledgers are not counted yet"
+    lines = [
+        f"{job['tenant']}: {job['state']}; {job['ledgers_done']} ledgers are done, {job['bytes_done'] / 1e6:.1f} MB; "
+        f"{job['ledgers_left']} are left, {job['bytes_left'] / 1e6:.1f} MB"
+    ]
+    if job["ledgers_kept"]:
+        lines.append(f"{job['ledgers_kept']} of those that are done still have their older copy")
+    if job["ledgers_open"]:
+        lines.append(f"{job['ledgers_open']} are open; they are written anew once they are closed")
+    if job["ledgers_offloaded"]:
+        lines.append(f"{job['ledgers_offloaded']} lie in an object store, and are left as they are")
+    if job["waits_for"]:
+        lines.append(f"it waits for {', '.join(job['waits_for'])}")
+    if job["trouble"]:
+        lines.append(job["trouble"])
+    if job["state"] == "running" and not (job["ledgers_left"] or job["ledgers_kept"] or job["ledgers_open"]):
+        until = datetime.fromtimestamp(job["settled_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        lines.append(f"it looks for more until {until}, when every broker has heard of the newest key")
+    return "\n".join(lines)
 
 
 @Call(

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from storage.managed_ledger.append_counts import Appends
     from storage.managed_ledger.cache.entry_cache import EntryCache
     from storage.managed_ledger.cursors.acknowledged import KnownEnds
+    from storage.managed_ledger.resealing.reseal_worker import ResealWorker
     from storage.sealing.sealing import Sealing
 
 
@@ -78,6 +79,7 @@ class BrokerParts:
         self.stored: StoredBytes
         self.pool: BookiePool
         self.recovery: AutoRecovery
+        self.reseals: ResealWorker
         self.tier: BrokerTier
         self.sealing: Sealing
         self.entry_cache: EntryCache

@@ -53,6 +53,7 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.balancer.stop)
         if self.settings.broker.auto_recovery.enabled:
             await self.recovery.start()
+        self.reseals.start()
         self.canary.start()
         self.promises.start()
         self.tombstones.run()
@@ -162,6 +163,7 @@ class BrokerRole(BrokerParts):
         from storage.managed_ledger.cache.entry_cache import EntryCache
         from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
         from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+        from storage.managed_ledger.resealing.reseal_worker import ResealWorker
         from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
         from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER
 
@@ -204,6 +206,8 @@ class BrokerRole(BrokerParts):
         orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
         self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)
         self.stops.append(self.recovery.stop)
+        self.reseals = ResealWorker(factory.context, clock, lambda: self.recovery.auditor, lambda: factory.opened)
+        self.stops.append(self.reseals.stop)
         self.tier = BrokerTier(
             region=self.epoch.info,
             name=self.settings.region,

@@ -24,6 +24,8 @@ from heliograph.model.topic_names import check_name
 
 FORMAT = 1
 REMOVED_KEPT = 1000
+SETTLED_MS = 24 * 3600 * 1000
+"""A broker that was cut off from the configuration for less than this has heard of a rotation."""
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 

@@ -155,7 +155,7 @@ async def refill(
         if metadata.state != LedgerState.CLOSED:
             raise NotAllowed(f"ledger {ledger} is still open: load its topic, so that it is recovered first")
         end = metadata.last_entry if last is None else min(last, metadata.last_entry)
-        filling = _Filling(context, metadata, source, throttle, first, end, first_index, closed_ms, ledger)
+        filling = _Filling(context, metadata, ledger, source, throttle, (first, end), first_index, closed_ms)
         try:
             wanted, result = await filling.run()
             if wanted != metadata:
@@ -179,22 +179,21 @@ class _Filling:
         self,
         context: LedgerContext,
         metadata: LedgerMetadata,
+        ledger: int,
         source: Source,
         throttle: Throttle,
-        first: int,
-        last: int,
+        entries: tuple[int, int],
         first_index: int,
         closed_ms: int,
-        ledger: int,
     ) -> None:
-        """ledger: as its topic, and the source, name it."""
+        """ledger: as its topic, and the source, name it. entries: the first and the last that are looked at."""
         self._ledger, self._data_key = ledger, -1
         self.mark: int | None = None
         self._lost: dict[str, None] = {}
         """Bookies that the mark names."""
         self._closed_ms = closed_ms
         self._context, self._metadata, self._source, self._throttle = context, metadata, source, throttle
-        self._first, self._last = first, last
+        self._first, self._last = entries
         self._index_at = 0, first_index
         """(entry, index of its first message): behind what was read or written last. New places are in no metadata yet,
         so they can't be read from.

@@ -383,12 +383,14 @@ class ManagedLedger(LogRepair):
         self.trim_soon()
         return given_up
 
-    async def roll_over(self) -> None:
-        """What is confirmed by now lies in closed ledgers when it returns. Raises NotEnoughBookies, and what closed the
-        topic.
+    async def roll_over(self, begun_before_ms: int | None = None) -> None:
+        """What is confirmed by now lies in closed ledgers when it returns; or only if the open one may have been begun
+        before that wall time. Raises NotEnoughBookies, and what closed the topic.
         """
         self._check_open()
         infos = self._catalog.recent()
+        if begun_before_ms is not None and len(infos) > 1 and infos[-2].closed_ms >= begun_before_ms:
+            return
         if infos and infos[-1].entries and not infos[-1].closed_ms:
             await self._end().roll()
 
@@ -460,14 +462,15 @@ class ManagedLedger(LogRepair):
     def on_stored(self, stored: Stored) -> None:
         if stored.trimmed:
             self.properties = self._properties_without(len(stored.trimmed))
+            gone = [info.ledger for info in self._catalog.front(len(stored.trimmed))]
             self._catalog.drop_first(len(stored.trimmed))
             for cursor in self.cursors.values():
                 cursor.on_trimmed()
-            for metadata in stored.trimmed:
+            for ledger in gone:
                 if self._reader is not None:
-                    self._reader.on_trimmed(metadata.ledger)
+                    self._reader.on_trimmed(ledger)
                 if self._tail is not None:
-                    self._tail.metadata.pop(metadata.ledger, None)
+                    self._tail.metadata.pop(ledger, None)
         if stored.trimming:
             self._ledger_retention().finished()
         if stored.trimmed or stored.garbage:

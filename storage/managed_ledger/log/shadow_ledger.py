@@ -291,7 +291,7 @@ class ShadowLedger(ManagedLedger):
     async def truncate(self, names: Collection[str] | None = None) -> dict[str, int]:
         self._not_here()
 
-    async def roll_over(self) -> None:
+    async def roll_over(self, begun_before_ms: int | None = None) -> None:
         self._not_here()
 
     async def terminate(self) -> Position:

@@ -45,14 +45,19 @@ class Stage(Enum):
 
     DONE = "nothing of it is sealed with an older key"
     KEPT = "it is written anew, and the older copy is kept for a while"
+    DUE = "it is written anew, and the older copy may go"
     LEFT = "it is to be written anew"
 
 
 class LedgerResealing:
-    """newer: numbers of the data keys that may stay, the oldest first."""
+    """newer: numbers of the data keys that may stay, the oldest first. keep_ms: so long a copy is there beside the
+    older one.
+    """
 
-    def __init__(self, context: LedgerContext, clock: Clock, paced: Paced, newer: Collection[int]) -> None:
-        self._context, self._clock, self._paced, self._newer = context, clock, paced, newer
+    def __init__(
+        self, context: LedgerContext, clock: Clock, paced: Paced, newer: Collection[int], keep_ms: int = 0
+    ) -> None:
+        self._context, self._clock, self._paced, self._newer, self._keep_ms = context, clock, paced, newer, keep_ms
 
     async def stage(self, ledger: int) -> Stage:
         """Reads one key of the metadata."""
@@ -61,7 +66,9 @@ class LedgerResealing:
     def _stage(self, place: LocatedLedger) -> Stage:
         if place.data_key in self._newer:
             return Stage.DONE
-        return Stage.KEPT if place.copied_ms and place.next_key in self._newer else Stage.LEFT
+        if not place.copied_ms or place.next_key not in self._newer:
+            return Stage.LEFT
+        return Stage.KEPT if self._clock.wall_ms() - place.copied_ms < self._keep_ms else Stage.DUE
 
     async def write_anew(self, topic: str, info: LedgerInfo, sealed: bool) -> Stage:
         """Copies a closed ledger that an object store has not alone. sealed: what lies in it in the clear is to be
@@ -99,15 +106,15 @@ class LedgerResealing:
                 Put(keys.located(info.ledger), whole.encode(), version),
             ]
         )
-        return Stage.KEPT
+        return self._stage(whole)
 
-    async def move(self, topic: str, ledger: int, keep_ms: int) -> Stage:
-        """Lets readers go to the copy, and deletes what they read before, once the copy is there for `keep_ms` and has
-        all its bookies.
+    async def move(self, ledger: int) -> Stage:
+        """Lets readers go to the copy that is due, and deletes what they read before, where the copy has all its
+        bookies.
         """
         meta, pool = self._context.meta, self._context.pool
-        place, version = await self._place(topic, ledger)
-        if (stage := self._stage(place)) is not Stage.KEPT or self._clock.wall_ms() - place.copied_ms < keep_ms:
+        place, version = await self._place("", ledger)
+        if (stage := self._stage(place)) is not Stage.DUE:
             return stage
         stored = await meta.get(keys.ledger(place.next))
         if stored is None:
@@ -126,6 +133,21 @@ class LedgerResealing:
         )
         await delete_on_bookies(self._context, former)
         return Stage.DONE
+
+    async def give_up(self, ledger: int) -> None:
+        """What was written anew, and is no reader's yet, goes."""
+        place, version = await self._place("", ledger)
+        if place.next == NOWHERE:
+            return
+        meta = self._context.meta
+        stored = await meta.get(keys.ledger(place.next))
+        left = replace(place, next=NOWHERE, next_key=0, copied_ms=0)
+        ops: list[Op] = [Put(keys.located(ledger), left.encode(), version)]
+        if stored is not None:
+            ops.append(Delete(keys.ledger(place.next), stored[1]))
+        await meta.txn(ops)
+        if stored is not None:
+            await delete_on_bookies(self._context, LedgerMetadata.decode(stored[0]))
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -195,7 +217,7 @@ class LedgerResealing:
         return digest.digest()
 
     async def _digest(self, metadata: LedgerMetadata) -> bytes:
-        """Of what can be read of it now."""
+        """Digests what can be read of it now."""
         digest, at = sha256(), 0
         while at <= metadata.last_entry:
             runs = await read_open(self._context, metadata, at, metadata.last_entry, _READ_BYTES)

@@ -86,6 +86,7 @@ async def upload(
         size_bytes=writer.offset + sizes[0],
         index_bytes=sizes[0],
         seal_form=promised(min(forms)),
+        data_key=data_key if anew else 0,
     )
     index = await check(store, topic, info, record)
     await _verify_blocks(store, key, index, settings.read_bytes)

@@ -49,6 +49,7 @@ from region_node.faces.admin.tenancy import (
     namespaces,
     permissions,
     policy_routes,
+    reseals,
     resource_groups,
     tenant_quotas,
     tenant_usage,
@@ -112,6 +113,7 @@ ROUTES: tuple[Route, ...] = (
     *topic_links.ROUTES,
     *region_audits.ROUTES,
     *topic_repair.ROUTES,
+    *reseals.ROUTES,  # before what takes any word for a key's number
     *data_keys.ROUTES,
     *metadata_members.ROUTES,
     *permissions.ROUTES,

@@ -8,29 +8,31 @@ Source: docs/operating/keys.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from aiohttp import web
 
+from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
 from heliograph.model.feature_levels import SEALED_TENANTS
-from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, local_gone
+from heliograph.model.located_ledger import LocatedLedger
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from storage.sealing.keyring import DataKey
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
+from storage.sealing.keyring import SETTLED_MS, DataKey
 from storage.sealing.sealing import Sealing
 
 KEYS_MAX = 400
 """A tenant that rotates daily has so many after a year; only a super user makes more."""
 _EXAMPLES = 5
-SETTLED_MS = 24 * 3600 * 1000
-"""A broker that was cut off from the configuration for less than this has heard of a rotation."""
 
 
 async def listing(admin: Admin, request: web.Request) -> dict[str, Any]:
@@ -120,8 +122,8 @@ async def remove(admin: Admin, request: web.Request) -> Any:
         if count:
             raise NotAllowed(
                 f"{count} topics may hold entries that are sealed with data key {text}, {', '.join(names[:3])} "
-                "among them: let them be trimmed, "
-                "or publish what has to stay once more and delete them; with force they cannot be read any more"
+                f"among them: `heliograph keys reseal {tenant}` writes them anew, or let them be trimmed; with force "
+                "they cannot be read any more"
             )
     await sealing.remove(tenant, number)
     return None
@@ -154,6 +156,7 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[t
     meta, pace = admin.usage_store, RowPace()
     if meta is None or len(found) < 2:
         return list(zip(counts, examples, strict=True))
+    places, order = await _places(meta, tenant), {key.number: at for at, key in enumerate(found)}
     for namespace in admin.view.namespaces(tenant):
         for name in await admin.topics.stored(namespace):
             stored = await meta.get(keys.managed_ledger(name))
@@ -164,15 +167,66 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[t
                 await meta.get(keys.cursor(name, CURSOR)) is not None
             )  # that ledger is of any age, and stands elsewhere
             await pace.rows(len(found) * len(spans))
+            anew = places.get(name, {})
+            ledgers = await _ledgers(meta, name) if anew else []
             for at, (key, following) in enumerate(pairwise(found)):
-                made_ms = (
-                    key.created_ms if at else 0
-                )  # with the first one also what was lost of older ledgers is sealed
-                if compacted or may_hold(spans, made_ms, following.created_ms):
+                # with the first one also what was lost of older ledgers is sealed
+                times = (key.created_ms if at else 0), following.created_ms
+                if ledgers and not compacted:
+                    await pace.rows(len(ledgers))
+                    holds = any(holds_key(*one, anew.get(one[0].ledger), key.number, *times, order) for one in ledgers)
+                else:
+                    holds = compacted or may_hold(spans, *times)
+                if holds:
                     counts[at] += 1
                     if len(examples[at]) < _EXAMPLES:
                         examples[at].append(name)
     return list(zip(counts, examples, strict=True))
+
+
+async def _places(meta: MetadataStore, tenant: str) -> dict[str, dict[int, LocatedLedger]]:
+    """Topic -> its ledgers that were written anew, or looked at for that. Raises CorruptData: each may hold any key."""
+    found: dict[str, dict[int, LocatedLedger]] = {}
+    pace = RowPace()
+    async for page in pages_under(meta, keys.LOCATED):
+        for _, blob, _ in page:
+            await pace.row()
+            place = LocatedLedger.decode(blob)
+            if TopicName.parse(place.topic).tenant == tenant:
+                found.setdefault(place.topic, {})[place.ledger] = place
+    return found
+
+
+async def _ledgers(meta: MetadataStore, topic: str) -> list[tuple[LedgerInfo, tuple[int, int]]]:
+    """(ledger, its times as `spans` says them) of all, those in pages too."""
+    stored = await stored_topic(meta, topic)
+    return [] if stored is None else list(zip(stored[0].ledgers, stored[0].spans(), strict=True))
+
+
+def holds_key(
+    info: LedgerInfo,
+    span: tuple[int, int],
+    place: LocatedLedger | None,
+    number: int,
+    made_ms: int,
+    replaced_ms: int,
+    order: Mapping[int, int],
+) -> bool:
+    """Whether anything of a ledger, here or in an object store, may be sealed with data key `number`, which sealed from
+    `made_ms` to `replaced_ms`. place: where it was written anew. order: of the tenant's keys, the oldest is 0.
+    """
+    by_time = may_hold([span], made_ms, replaced_ms)
+    if info.offload is not None:
+        sealed_with = info.offload.data_key
+        if sealed_with == number or (not sealed_with and by_time):
+            return True
+    if local_gone(info):
+        return False
+    if place is None or not place.data_key:
+        return by_time or (place is not None and place.next_key == number)
+    if number in (place.data_key, place.next_key):
+        return True
+    return place.at < 0 and by_time and order.get(place.data_key, -1) < order[number]  # it was only looked at
 
 
 def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -> bool:

@@ -4,105 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import Op, prefix_end
+from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import HeliographError
-from heliograph.model.ledger_metadata import LedgerInfo, local_gone
-from heliograph.model.located_ledger import LocatedLedger
-from heliograph.wire.block import decode_block
+from heliograph.model.ledger_metadata import local_gone
 from heliograph.wire.run import Run
-from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
-from storage.managed_ledger.log.managed_ledger import ManagedLedger
-from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
-from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing, Stage
+from storage.managed_ledger.resealing.ledger_resealing import Stage
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
-from storage.sealing.sealing import Sealing
 from storage.tiered.offload.offload_plan import OffloadPolicy
+from tests.storage.managed_ledger.resealing.world import ROLLING, World, run
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of
 from tests.storage.sealing.world import Config, leaks
-from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, settled, simulated, until
-
-ROLLING = ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16)
-
-
-def run(work: Callable[[Region, Config], Awaitable[None]], *, seed: int = 1) -> None:
-    async def main(sim: Simulation, region: Region) -> None:
-        await work(region, Config())
-
-    simulated(main, seed=seed)
-
-
-class World:
-    """A topic of three closed ledgers, sealed with a key that was rotated since, and who writes them anew."""
-
-    def __init__(self, region: Region, broker: Broker, ledger: ManagedLedger, sealing: Sealing) -> None:
-        self.region, self.broker, self.ledger, self.sealing = region, broker, ledger, sealing
-        self.meta = broker.meta
-        self.before: list[tuple[int, int, str]] = []
-        self.aside = set[int]()
-        """What is open, or will be."""
-
-    @classmethod
-    async def make(cls, region: Region, config: Config, broker: Broker | None = None) -> World:
-        sealing = await config.sealing(region)
-        broker = broker or Broker(region, settings=ROLLING, sealing=sealing)
-        made = cls(region, broker, await broker.open(), sealing)
-        for at in range(25):
-            made.broker.append(made.ledger, f"secret{at}", f"word{at}")
-            await until(lambda at=at: len(made.broker.done) == 2 * at + 2)
-        await made.ledger.roll_over()
-        await sealing.rotate("public")
-        made.before = await read_all(made.ledger)
-        made.aside = await made.records() - {info.ledger for info in made.infos}
-        return made
-
-    @property
-    def infos(self) -> list[LedgerInfo]:
-        return [info for info in self.ledger.ledgers() if info.closed_ms]
-
-    @property
-    def newest(self) -> int:
-        return self.sealing.listing()["public"][-1].number
-
-    def resealing(self, broker: Broker | None = None) -> LedgerResealing:
-        context = (broker or self.broker).factory.context
-
-        async def paced(_: int) -> None:
-            await asyncio.sleep(0)
-
-        return LedgerResealing(context, self.region.sim.clock(), paced, (self.newest,))
-
-    async def all_anew(self, broker: Broker | None = None) -> None:
-        work = self.resealing(broker)
-        for info in self.infos:
-            await work.write_anew(TOPIC, info, True)
-            await work.move(TOPIC, info.ledger, 0)
-
-    def keys_held(self) -> set[int]:
-        """Of all that bookies hold and were not told to delete."""
-        return {
-            run.seal.key if run.seal else 0
-            for bookie in self.region.bookies.values()
-            for number, held in bookie.ledgers.items()
-            if number not in bookie.deleted
-            for _, _, run in (decode_block(block) for _, block in held.blocks.values())
-        }
-
-    async def records(self) -> set[int]:
-        found = await EmbeddedStore(self.region.machine).range(keys.LEDGERS, prefix_end(keys.LEDGERS))
-        return {keys.ledger_of(key) for key, _, _ in found} - self.aside
-
-    async def places(self) -> dict[int, LocatedLedger]:
-        found = await EmbeddedStore(self.region.machine).range(keys.LOCATED, prefix_end(keys.LOCATED))
-        return {place.ledger: place for _, blob, _ in found if (place := LocatedLedger.decode(blob))}
+from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, settled, until
 
 
 def test_what_an_older_key_sealed_is_gone_and_every_position_is_what_it_was() -> None:
@@ -146,19 +66,19 @@ def test_a_ledger_stays_where_nothing_older_is_in_it_or_it_is_open() -> None:
 def test_the_older_copy_is_kept_for_a_while_and_a_later_rotation_begins_again() -> None:
     async def work(region: Region, config: Config) -> None:
         world = await World.make(region, config)
-        info, work = world.infos[0], world.resealing()
+        info, work = world.infos[0], world.resealing(keep_ms=60_000)
         assert await work.write_anew(TOPIC, info, True) is Stage.KEPT
-        assert await work.move(TOPIC, info.ledger, 60_000) is Stage.KEPT
+        assert await work.move(info.ledger) is Stage.KEPT
         copy = (await world.places())[info.ledger].next
         assert (await ledger_metadata(world.broker.factory.context, info.ledger)).ledger == info.ledger
         await world.sealing.rotate("public")
-        anew = world.resealing()
+        anew = world.resealing(keep_ms=60_000)
         assert await anew.stage(info.ledger) is Stage.LEFT
         assert await anew.write_anew(TOPIC, info, True) is Stage.KEPT
         assert copy not in await world.records(), "nobody needs that one"
         assert all(copy in bookie.deleted for bookie in region.bookies.values() if copy in bookie.ledgers)
         await asyncio.sleep(61)
-        assert await anew.move(TOPIC, info.ledger, 60_000) is Stage.DONE
+        assert await anew.move(info.ledger) is Stage.DONE
         assert await read_all(world.ledger) == world.before
 
     run(work)
@@ -286,7 +206,7 @@ def test_a_ledger_that_is_trimmed_meanwhile_leaves_nothing_behind(done: int) -> 
         else:
             await work.write_anew(TOPIC, info, True)
         if done == 2:
-            await work.move(TOPIC, info.ledger, 0)
+            await work.move(info.ledger)
         numbers = {place.at for place in (await world.places()).values()}
         numbers |= {place.next for place in (await world.places()).values()}
         if done == 3:
@@ -297,7 +217,7 @@ def test_a_ledger_that_is_trimmed_meanwhile_leaves_nothing_behind(done: int) -> 
         await asyncio.sleep(1)
         with pytest.raises(HeliographError) if done != 2 else nullcontext():
             await work.write_anew(TOPIC, info, True)
-            await work.move(TOPIC, info.ledger, 0)
+            await work.move(info.ledger)
         collector = OrphanCollector(world.broker.factory.context, 0.0)
         for now in (0.0, 1.0, 2.0):
             await collector.sweep(now)
@@ -319,6 +239,7 @@ def test_an_upload_of_what_was_moved_has_seals_of_the_number_by_which_its_topic_
         await asyncio.sleep(1)
         await settled(broker, world.ledger)
         assert all(map(local_gone, world.infos)) and not await world.records()
+        assert {info.offload.data_key for info in world.infos if info.offload is not None} == {world.newest}
         await OrphanCollector(broker.factory.context, 0.0).sweep(0.0)
         assert not await world.places(), "only the store has them"
         assert not [blob for blob in store.objects.values() if b"secret" in blob and blob[:4] != b"HELM"]
@@ -340,7 +261,7 @@ def test_a_reader_goes_on_where_the_copy_lies_on_the_same_bookies() -> None:
             source = await ledger_metadata(context, info.ledger)
             context.pool.pick = lambda *_, source=source: source.fragments[0][1]  # type: ignore[method-assign]
             await world.resealing().write_anew(TOPIC, info, True)
-            await world.resealing().move(TOPIC, info.ledger, 0)
+            await world.resealing().move(info.ledger)
         assert await read_all(world.ledger) == world.before
 
     run(work)

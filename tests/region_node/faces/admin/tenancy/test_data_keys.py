@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,19 @@ import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import NotAllowed
-from heliograph.model.ledger_metadata import TRIMMED_MS, LedgerInfo, LedgerPage, ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import (
+    TRIMMED_MS,
+    LedgerInfo,
+    LedgerPage,
+    ManagedLedgerMetadata,
+    OffloadRecord,
+    OffloadState,
+)
+from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
-from region_node.faces.admin.tenancy.data_keys import KEYS_MAX, SETTLED_MS, may_hold, of_tenant, rotate
-from storage.sealing.keyring import DataKey
+from region_node.faces.admin.tenancy.data_keys import KEYS_MAX, holds_key, may_hold, of_tenant, rotate
+from storage.sealing.keyring import SETTLED_MS, DataKey
 
 DAY = SETTLED_MS
 MADE, REPLACED = 100 * DAY, 200 * DAY
@@ -115,5 +124,49 @@ def test_the_topics_of_each_key_are_counted_and_some_are_named() -> None:
         assert [row["topics"] for row in rows] == [20] * 99 + [0]
         assert {len(row["for_example"]) for row in rows} == {5, 0}
         assert turns > 5, "others go on meanwhile"
+
+    asyncio.run(main())
+
+
+def test_a_ledger_that_was_sealed_anew_holds_that_key_and_no_older_one() -> None:
+    """Of keys 1 to 4, where 2 sealed while the ledger was written."""
+    order = {number: number - 1 for number in (1, 2, 3, 4)}
+    times = {1: (0, 100 * DAY), 2: (100 * DAY, 200 * DAY), 3: (200 * DAY, 300 * DAY), 4: (300 * DAY, 400 * DAY)}
+    span = 150 * DAY, 160 * DAY
+    closed = LedgerInfo(7, 5, 50, span[1])
+
+    def holding(place: LocatedLedger | None, info: LedgerInfo = closed) -> list[int]:
+        return [number for number in order if holds_key(info, span, place, number, *times[number], order)]
+
+    anew = LocatedLedger(7, "t", 70, 4)
+    assert holding(None) == [2]
+    assert holding(LocatedLedger(7, "t", next=70, next_key=4)) == [2, 4], "the copy is there, and so is the other one"
+    assert holding(anew) == [4], "though it was closed before that key was made"
+    assert holding(LocatedLedger(7, "t", 70, 3, 71, 4)) == [3, 4]
+    assert holding(LocatedLedger(7, "t", data_key=2)) == [2] and holding(LocatedLedger(7, "t", data_key=3)) == [3]
+    stored = OffloadRecord("a", "h", OffloadState.STORED)
+    assert holding(anew, replace(closed, offload=stored)) == [2, 4], "the object is of before"
+    stored = replace(stored, data_key=3)
+    assert holding(anew, replace(closed, offload=stored)) == [3, 4]
+    gone = replace(closed, offload=replace(stored, state=OffloadState.LOCAL_GONE))
+    assert holding(None, gone) == [3] == holding(anew, gone)
+
+
+def test_a_key_is_let_go_once_what_it_sealed_was_sealed_anew_and_the_next_one_is_not() -> None:
+    async def main() -> None:
+        tenant, topic = Tenant(3), "persistent://t/n/0"
+        tenant.keys = [DataKey(number, "one", b"", number * 10 * DAY) for number in (1, 2, 3)]
+        infos = tuple(LedgerInfo(number, 5, 50, (10 + number) * DAY, 0) for number in (1, 2))
+        await tenant.meta.put(keys.managed_ledger(topic), ManagedLedgerMetadata(infos).encode())
+
+        async def counts() -> list[int]:
+            return [row["topics"] for row in (await of_tenant(tenant.admin, tenant))["keys"]]  # type: ignore[arg-type]
+
+        assert await counts() == [1, 0, 0]
+        for number in (1, 2):
+            await tenant.meta.put(keys.located(number), LocatedLedger(number, topic, 70 + number, 2).encode())
+        assert await counts() == [0, 1, 0], "the newer of the two"
+        await tenant.meta.put(keys.located(2), LocatedLedger(2, topic).encode())
+        assert await counts() == [1, 1, 0]
 
     asyncio.run(main())

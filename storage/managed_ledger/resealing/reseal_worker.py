@@ -1,0 +1,242 @@
+"""ResealWorker: does a region's reseal jobs, on whichever broker looks after the region's ledgers.
+
+Is: one job after the other, pass by pass; the pace; what is told of it; and the end of open ledgers on the brokers that
+write them. Isn't: one ledger (`ledger_resealing`), or the job's value (`reseal_job`).
+Invariants: a ledger that fails stops no other one. The pace and the end of a job are obeyed within a run of entries.
+Two brokers that both believe to be the one do no harm: each change of a ledger is by compare-and-set.
+Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new key".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from heliograph.kv.metadata_store import rows_under
+from heliograph.kv.unreadable_records import readable
+from heliograph.model.errors import HeliographError, VersionConflict
+from heliograph.model.ledger_metadata import LedgerInfo, OffloadState
+from heliograph.model.topic_names import TopicName
+from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
+from heliograph.runtime.throttle import Throttle
+from local_meta import keys
+from storage.ledger.ledger_context import LedgerContext
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.shadow_ledger import ShadowLedger
+from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing, Stage
+from storage.managed_ledger.resealing.reseal_job import (
+    CANCELLED,
+    CANCELLING,
+    DONE,
+    EXAMPLES,
+    RUNNING,
+    ResealJob,
+    job_of,
+    ledgers_begun_before,
+)
+
+log = logging.getLogger("storage.managed_ledger.resealing")
+
+_TICK_S = 5.0
+_IDLE_S = 60.0
+"""Between two passes of a job that found nothing to write."""
+_TELL_S = 2.0
+_BATCH = 1000
+"""Ledgers that a pass writes anew before it counts again."""
+
+
+class _Ended(Exception):
+    """The job was cancelled, or another broker looks after it."""
+
+
+class ResealWorker:
+    """One a broker. leads: whether this one does the jobs. opened: the topics that it has open."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        clock: Clock,
+        leads: Callable[[], bool],
+        opened: Callable[[], Iterable[ManagedLedger]],
+    ) -> None:
+        self._context, self._clock, self._leads, self._opened = context, clock, leads, opened
+        self._tasks = TaskSet("nothing is sealed anew by this broker any more")
+        self._not_before: dict[str, float] = {}
+        """Tenant -> when its next pass may begin, of the monotonic clock."""
+
+    def start(self) -> None:
+        for work in (self.roll_over, self.once):
+            self._tasks.spawn(every(_TICK_S, work, failed=self._failed))
+
+    async def stop(self) -> None:
+        await self._tasks.close()
+
+    @staticmethod
+    def _failed(error: HeliographError) -> None:
+        log.warning("reseal.put_off", extra={"error": str(error)})
+
+    async def _jobs(self) -> list[ResealJob]:
+        rows = await rows_under(self._context.meta, keys.RESEALS)
+        jobs = [readable(ResealJob.decode, key, blob) for key, blob, _ in rows]
+        return [job for job in jobs if job is not None and job.active]
+
+    # -- open ledgers -------------------------------------------------------------------------------------------------
+
+    async def roll_over(self) -> None:
+        """Ends those that may hold something of an older key, of the topics that are open here: each once as a job
+        begins, and once more where that may have been before all brokers heard of the newer key.
+        """
+        for job in await self._jobs():
+            before_ms = job.settled_ms if self._clock.wall_ms() >= job.settled_ms else job.begun_ms
+            for ledger in [one for one in self._opened() if TopicName.parse(one.topic).tenant == job.tenant]:
+                if isinstance(ledger, ShadowLedger):
+                    continue
+                try:
+                    await ledger.roll_over(before_ms)
+                except HeliographError as error:
+                    log.warning("reseal.not_rolled_over", extra={"topic": ledger.topic, "error": str(error)})
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    async def once(self) -> None:
+        """One pass of each job that is due. Raises what the metadata raises."""
+        if not self._leads() or self._context.sealing is None:
+            return
+        for job in await self._jobs():
+            began = self._clock.monotonic()
+            if began < self._not_before.get(job.tenant, 0.0) and job.state == RUNNING:
+                continue
+            found = await job_of(self._context.meta, job.tenant)
+            if found is None or not found[0].active:
+                continue
+            work = _Pass(self._context, self._clock, self._leads, *found)
+            try:
+                wrote = await work.run()
+            except _Ended:
+                continue
+            except HeliographError as error:
+                self._failed(error)
+                wrote = False
+            now = self._clock.monotonic()
+            self._not_before[job.tenant] = now if wrote else now + max(_IDLE_S, now - began)
+
+
+class _Pass:
+    """One pass of one job. job: as it was last stored."""
+
+    def __init__(
+        self, context: LedgerContext, clock: Clock, leads: Callable[[], bool], job: ResealJob, version: int
+    ) -> None:
+        self._context, self._clock, self._leads = context, clock, leads
+        self.job, self._version = job, version
+        self._throttle = Throttle(job.bytes_per_s)
+        self._told_at = clock.monotonic()
+
+    async def run(self) -> bool:
+        """Whether there was anything to write. Raises _Ended, what the metadata raises."""
+        sealing, job = self._context.sealing, self.job
+        assert sealing is not None
+        await sealing.look()
+        newer = [key.number for key in sealing.listing().get(job.tenant, ()) if key.created_ms >= job.key_ms]
+        one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms)
+        if job.state == CANCELLING:
+            async for _, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
+                await one.give_up(info.ledger)
+            await self._tell(state=CANCELLED, ended_ms=self._clock.wall_ms())
+            return False
+        wrote = False
+        for topic, info in await self._count(one, newer):
+            wrote = await self._write(one, topic, info) or wrote
+        await self._tell()
+        return wrote
+
+    async def _count(self, one: LedgerResealing, newer: Collection[int]) -> list[tuple[str, LedgerInfo]]:
+        """Tells how far the job is, and ends it where that is so; returns some of what is left."""
+        job, todo, waits = self.job, list[tuple[str, LedgerInfo]](), dict[str, None]()
+        counts = dict.fromkeys(Stage, 0)
+        bytes_of = dict.fromkeys(Stage, 0)
+        still_open = offloaded = 0
+        async for topic, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
+            if not info.closed_ms:
+                still_open += 1
+                waits[topic] = None
+            elif info.offload is not None and info.offload.state != OffloadState.BEGUN:
+                offloaded += info.offload.data_key not in newer
+            elif info.entries:
+                stage = await one.stage(info.ledger)
+                counts[stage] += 1
+                bytes_of[stage] += info.size_bytes
+                if stage in (Stage.LEFT, Stage.DUE) and len(todo) < _BATCH:
+                    todo.append((topic, info))
+        written = Stage.DONE, Stage.KEPT, Stage.DUE
+        self.job = replace(
+            job,
+            counted=True,
+            ledgers_done=sum(counts[stage] for stage in written),
+            bytes_done=sum(bytes_of[stage] for stage in written),
+            ledgers_left=counts[Stage.LEFT],
+            bytes_left=bytes_of[Stage.LEFT],
+            ledgers_kept=counts[Stage.KEPT] + counts[Stage.DUE],
+            ledgers_open=still_open,
+            ledgers_offloaded=offloaded,
+            waits_for=tuple(waits)[:EXAMPLES],
+            trouble="" if not counts[Stage.LEFT] else job.trouble,
+        )
+        now = self._clock.wall_ms()
+        if not (self.job.ledgers_left or self.job.ledgers_kept or still_open) and now >= job.settled_ms:
+            await self._tell(state=DONE, ended_ms=now)
+            log.info("reseal.done", extra={"tenant": job.tenant, "ledgers": self.job.ledgers_done})
+            raise _Ended
+        await self._tell()
+        return todo
+
+    async def _write(self, one: LedgerResealing, topic: str, info: LedgerInfo) -> bool:
+        """Whether it is any further now."""
+        sealing = self._context.sealing
+        assert sealing is not None
+        left = self.job.bytes_left
+        try:
+            before = await one.stage(info.ledger)
+            stage = await one.write_anew(topic, info, sealing.wanted(topic))
+            if stage is Stage.DUE:
+                stage = await one.move(info.ledger)
+        except HeliographError as error:
+            waits = dict.fromkeys((topic, *self.job.waits_for))
+            self.job = replace(self.job, trouble=f"ledger {info.ledger} of {topic}: {error}", bytes_left=left)
+            self.job = replace(self.job, waits_for=tuple(waits)[:EXAMPLES])
+            return False
+        kept = self.job.ledgers_kept + (stage is not Stage.DONE) - (before is Stage.DUE)
+        self.job = replace(self.job, ledgers_kept=kept)
+        if before is Stage.LEFT:
+            self.job = replace(
+                self.job,
+                ledgers_done=self.job.ledgers_done + 1,
+                bytes_done=self.job.bytes_done + info.size_bytes,
+                ledgers_left=self.job.ledgers_left - 1,
+                bytes_left=max(0, left - info.size_bytes),
+            )
+        return stage is not before
+
+    # -- pace, and what is told ---------------------------------------------------------------------------------------
+
+    async def _paced(self, size_bytes: int) -> None:
+        """Raises _Ended where the job is to be left."""
+        await self._throttle.take(size_bytes)
+        if self._clock.monotonic() - self._told_at >= _TELL_S:
+            if not self._leads():
+                raise _Ended
+            await self._tell()
+
+    async def _tell(self, **changes: object) -> None:
+        """Raises _Ended where somebody has changed the job."""
+        self.job = replace(self.job, **changes)  # type: ignore[arg-type]
+        self._told_at = self._clock.monotonic()
+        try:
+            self._version = await self._context.meta.put(
+                keys.reseal(self.job.tenant), self.job.encode(), expected=self._version
+            )
+        except VersionConflict as error:
+            raise _Ended from error

@@ -1,0 +1,211 @@
+"""Reseal jobs: what they count, their end, resumption, cancellation, and pace; several brokers, and one that dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from heliograph.model.errors import AlreadyExists, CorruptData, NotFound
+from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
+from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing
+from storage.managed_ledger.resealing.reseal_job import (
+    CANCELLED,
+    DONE,
+    RUNNING,
+    ResealJob,
+    begin,
+    cancel,
+    job_of,
+)
+from storage.managed_ledger.resealing.reseal_worker import ResealWorker
+from tests.storage.managed_ledger.resealing.world import ROLLING, World, run
+from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all
+from tests.storage.sealing.world import Config, leaks
+from tests.storage.tiered.world import until
+
+SETTLES_MS = 300_000
+
+
+class Jobs:
+    """The jobs of a `World`, done by workers of several brokers."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.workers = world, list[ResealWorker]()
+
+    def worker(self, broker: Broker, leads: Callable[[], bool] = lambda: True) -> ResealWorker:
+        made = ResealWorker(broker.factory.context, broker.region.sim.clock(), leads, lambda: broker.factory.opened)
+        self.workers.append(made)
+        made.start()
+        return made
+
+    def job(self, *, settles_ms: int = 0, bytes_per_s: int = 1 << 20, keep_ms: int = 0) -> ResealJob:
+        now = self.world.region.sim.clock().wall_ms()
+        key_ms = self.world.sealing.listing()["public"][-1].created_ms
+        return ResealJob("public", now, key_ms, now + settles_ms, bytes_per_s, keep_ms)
+
+    async def now(self) -> ResealJob:
+        found = await job_of(self.world.meta, "public")
+        assert found is not None
+        return found[0]
+
+    async def ended(self, limit_s: float = 100_000) -> ResealJob:
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while (job := await self.now()).active:
+            assert asyncio.get_running_loop().time() < deadline, job
+            await asyncio.sleep(2)
+        return job
+
+    async def stop(self) -> None:
+        for worker in self.workers:
+            await worker.stop()
+
+
+def jobs(work: Callable[[Region, Config, World, Jobs], Awaitable[None]], *, seed: int = 1) -> None:
+    async def main(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        all_jobs = Jobs(world)
+        await work(region, config, world, all_jobs)
+        await all_jobs.stop()
+
+    run(main, seed=seed)
+
+
+def test_a_job_counts_writes_everything_anew_and_ends_once_no_broker_can_lag() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        await asyncio.sleep(2)
+        world.broker.append(world.ledger, "in the open one")
+        await until(lambda: len(world.broker.done) == 51)
+        world.before = await read_all(world.ledger)
+        await begin(world.meta, jobs.job(settles_ms=SETTLES_MS))
+        jobs.worker(world.broker)
+        await asyncio.sleep(120)
+        job = await jobs.now()
+        assert job.state == RUNNING and job.ledgers_done == len(world.infos) and not job.ledgers_left
+        assert job.bytes_done == sum(info.size_bytes for info in world.infos) and not job.bytes_left
+        assert world.keys_held() == {world.newest} and await read_all(world.ledger) == world.before
+        job = await jobs.ended()
+        assert job.ended_ms >= job.settled_ms
+        assert job.state == DONE and not job.ledgers_open and not job.waits_for
+        assert not leaks(region, "secret")
+
+    jobs(work)
+
+
+def test_another_broker_goes_on_where_one_died() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        first = jobs.worker(world.broker)
+        await begin(world.meta, jobs.job(bytes_per_s=100))
+        await asyncio.sleep(6)
+        await first.stop()
+        before = await world.places()
+        assert 0 < len(before) < len(world.infos)
+        other = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        await other.pool.ready()
+        jobs.worker(other)
+        job = await jobs.ended()
+        assert job.state == DONE and job.ledgers_done == len(world.infos)
+        after = await world.places()
+        moved = [number for number, place in before.items() if place.at >= 0]
+        assert all(after[number] == before[number] for number in moved), "what was done is not done again"
+        assert await read_all(world.ledger) == world.before
+
+    jobs(work)
+
+
+def test_one_that_does_not_lead_only_ends_its_open_ledgers() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        await asyncio.sleep(2)
+        world.broker.append(world.ledger, "in the open one")
+        await until(lambda: len(world.broker.done) == 51)
+        count = len(world.infos)
+        await begin(world.meta, jobs.job(settles_ms=SETTLES_MS))
+        jobs.worker(world.broker, lambda: False)
+        await asyncio.sleep(60)
+        assert not (await jobs.now()).counted and not await world.places()
+        assert len(world.infos) == count + 1, "once"
+
+    jobs(work)
+
+
+def test_the_pace_is_obeyed() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        size, clock = sum(info.size_bytes for info in world.infos), region.sim.clock()
+        began = clock.monotonic()
+        jobs.worker(world.broker)
+        await begin(world.meta, jobs.job(bytes_per_s=40))
+        await jobs.ended()
+        assert clock.monotonic() - began > 0.9 * size / 40
+
+    jobs(work)
+
+
+def test_a_job_that_is_cancelled_leaves_readers_where_they_are_and_nothing_over() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        jobs.worker(world.broker)
+        await begin(world.meta, jobs.job(keep_ms=SETTLES_MS))
+        with pytest.raises(AlreadyExists, match="are being sealed anew already"):
+            await begin(world.meta, jobs.job())
+        await asyncio.sleep(60)
+        assert (await jobs.now()).ledgers_kept == len(world.infos)
+        await cancel(world.meta, "public")
+        job = await jobs.ended(120)
+        assert job.state == CANCELLED
+        assert await world.records() == {info.ledger for info in world.infos}
+        assert {place.at for place in (await world.places()).values()} == {-1}
+        assert await read_all(world.ledger) == world.before
+        with pytest.raises(NotFound):
+            await cancel(world.meta, "public")
+        await begin(world.meta, jobs.job())
+        assert (await jobs.ended()).state == DONE and world.keys_held() == {world.newest}
+
+    jobs(work)
+
+
+def test_a_cancellation_is_heard_within_a_ledger() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        jobs.worker(world.broker)
+        await begin(world.meta, jobs.job(bytes_per_s=2))
+        await asyncio.sleep(12)
+        await cancel(world.meta, "public")
+        assert (await jobs.ended(20)).state == CANCELLED
+
+    jobs(work)
+
+
+def test_a_ledger_that_fails_stops_no_other_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        bad, usual = world.infos[1].ledger, LedgerResealing.write_anew
+
+        async def write_anew(self: LedgerResealing, topic: str, info: object, sealed: bool) -> object:
+            if getattr(info, "ledger", 0) == bad:
+                raise CorruptData("it is damaged")
+            return await usual(self, topic, info, sealed)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LedgerResealing, "write_anew", write_anew)
+        jobs.worker(world.broker)
+        await begin(world.meta, jobs.job())
+        await asyncio.sleep(90)
+        job = await jobs.now()
+        assert (job.state, job.ledgers_left, job.ledgers_done) == (RUNNING, 1, len(world.infos) - 1)
+        assert job.trouble == f"ledger {bad} of {TOPIC}: it is damaged" and job.waits_for == (TOPIC,)
+        monkeypatch.undo()
+        job = await jobs.ended()
+        assert job.state == DONE and not job.trouble and not job.waits_for
+
+    jobs(work)
+
+
+def test_what_an_object_store_has_is_left_and_counted() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        record = OffloadRecord("a", "h", OffloadState.STORED)
+        await world.ledger.set_offload(world.infos[0].ledger, record)
+        await world.ledger.store_state()
+        jobs.worker(world.broker)
+        await begin(world.meta, jobs.job())
+        job = await jobs.ended()
+        assert job.ledgers_offloaded == 1 and job.ledgers_done == len(world.infos) - 1
+        assert world.infos[0].ledger not in await world.places()
+
+    jobs(work)
