@@ -83,6 +83,29 @@ def compacted_and_offloaded(region: Region, shell: Shell, topic: str, store: Pat
     assert not [path for path in objects for word in (WORDS[2], b"first", b"last") if word in path.read_bytes()]
 
 
+def sealed_anew(region: Region, shell: Shell, page: Reader, numbers: list[str]) -> None:
+    """The broker that is at it dies; then the older key goes by force: whatever is read from here on needs it not."""
+    page.section("Encryption at rest: older ledgers under a new key")
+
+    def status() -> Any:
+        return json.loads(shell.run("heliograph keys reseal-status shop --json"))
+
+    def written() -> bool:
+        job = status()
+        return bool(job["ledgers_done"] >= 2 and not job["ledgers_left"] and not job["ledgers_kept"])
+
+    shell.run("heliograph keys reseal shop --cancel")
+    eventually(lambda: status()["state"] == "cancelled", "it is cancelled")
+    shell.run("heliograph keys reseal shop --bytes-per-s 1024 --keep-hours 0")
+    region.processes["us-broker-0"].kill()
+    region.spawn(json.loads((region.folder / "us-broker-0.json").read_text())).wait_ready()
+    shell.environment |= {"HELIOGRAPH_ADMIN": region.admin_url(), "HELIOGRAPH_SERVICE": region.service_url()}
+    assert read(region, "persistent://shop/receipts/all", 1) == [RECEIPT]
+    assert [word.split()[0] for word in read(region, "persistent://shop/cards/paid", 2)] == list(WORDS[:2])
+    eventually(written, "all of it is written anew")
+    shell.run(f"heliograph keys remove shop {numbers[0]} --force")
+
+
 @pytest.mark.timeout(900)
 def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,6 +128,7 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
         page.section("Encryption at rest: another data key")
         listed = json.loads(shell.run("heliograph keys list shop --json"))["keys"]
         assert [(key["seals"], key["topics"]) for key in listed] == [(False, 2), (True, 0)]
+        sealed_anew(region, shell, page, [key["number"] for key in listed])
         publish(region, topic, WORDS[2])
         publish(region, "persistent://public/default/open", b"in the clear for all to see")
         assert eventually(

@@ -46,7 +46,7 @@ class LocatedLedger:
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        """Raises CorruptData."""
+        """Reads what was stored of a place. Raises CorruptData."""
         fields = unpack("located ledger", blob)
         try:
             ledger, topic, at, data_key, following, next_key, copied_ms = fields

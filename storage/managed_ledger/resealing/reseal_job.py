@@ -67,7 +67,7 @@ class ResealJob:
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        """Raises CorruptData."""
+        """Reads what was stored of a job. Raises CorruptData."""
         try:
             fields: dict[str, Any] = json.loads(blob)
             if (found := fields.pop("format")) != FORMAT:
