@@ -201,6 +201,7 @@ class LedgerResealing:
 
     async def _copied(self, source: LedgerMetadata, copy: LedgerMetadata, sealer: RunSealer) -> bytes:
         """Writes every entry to each bookie of the copy; returns the digest of what was read."""
+        # no last entry is told to bookies before the whole is there
         digest, at, pool = sha256(), 0, self._context.pool
         _, bookies = copy.fragments[0]
         while at <= source.last_entry:
@@ -209,8 +210,7 @@ class LedgerResealing:
                 await self._paced(run.size_bytes)
                 block = encode_block(sealer(run, first), copy.ledger, first)
                 adds = (
-                    pool.client(bookie).add_recovery(copy.ledger, first, run.count, block, source.last_entry)
-                    for bookie in bookies
+                    pool.client(bookie).add_recovery(copy.ledger, first, run.count, block, -1) for bookie in bookies
                 )
                 await asyncio.gather(*adds)
                 at = first + run.count
@@ -224,7 +224,7 @@ class LedgerResealing:
             for first, run in runs:
                 _add(digest.update, run)
                 at = first + run.count
-            await self._paced(0)
+            await self._paced(sum(run.size_bytes for _, run in runs))
         return digest.digest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledger_metadata import local_gone
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import ledger_metadata
@@ -296,5 +296,24 @@ def test_entries_that_are_lost_of_what_was_moved_come_back_under_its_own_key() -
         done = await world.ledger.refill(info.ledger, Elsewhere())
         assert done.fetched_entries >= 2 and not done.missing and set(asked) == {(TOPIC, info.ledger)}
         assert await read_all(world.ledger) == world.before and world.keys_held() == {new}
+
+    run(work)
+
+
+def test_a_copy_that_is_not_what_was_there_is_no_readers() -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        usual = world.sealing.anew
+
+        async def lying(topic: str, ledger: int) -> tuple[int, Callable[[Run, int], Run]]:
+            number, sealer = await usual(topic, ledger)
+            return number, lambda run, first: sealer(run_of(*("forged" for _ in range(run.count))), first)
+
+        world.sealing.anew = lying  # type: ignore[method-assign, assignment]
+        info = world.infos[0]
+        with pytest.raises(CorruptData, match=f"is not what was copied of ledger {info.ledger}"):
+            await world.resealing().write_anew(TOPIC, info, True)
+        assert await world.resealing().move(info.ledger) is Stage.LEFT
+        assert await read_all(world.ledger) == world.before
 
     run(work)
