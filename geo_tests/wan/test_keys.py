@@ -85,6 +85,9 @@ def compacted_and_offloaded(region: Region, shell: Shell, topic: str, store: Pat
 
 def sealed_anew(region: Region, shell: Shell, page: Reader, numbers: list[str]) -> None:
     """The broker that is at it dies; then the older key goes by force: whatever is read from here on needs it not."""
+    for namespace in ("cards", "receipts"):  # a ledger that is closed goes, where nobody wants it
+        keep = "retentionTimeInMinutes=-1,retentionSizeInMB=-1"
+        shell.run(f"heliograph namespaces set shop/{namespace} retention {keep}")
     page.section("Encryption at rest: older ledgers under a new key")
 
     def status() -> Any:

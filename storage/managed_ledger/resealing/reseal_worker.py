@@ -41,8 +41,10 @@ from storage.managed_ledger.resealing.reseal_job import (
 log = logging.getLogger("storage.managed_ledger.resealing")
 
 _TICK_S = 5.0
-_IDLE_S = 60.0
-"""Between two passes of a job that found nothing to write."""
+_IDLE_S, _TROUBLE_S = 10.0, 60.0
+"""Between two passes of a job, of which the earlier one has written nothing, or could not write something."""
+_COUNTING = 5
+"""So much longer than a pass takes lies between two that write nothing."""
 _TELL_S = 2.0
 _BATCH = 1000
 """Ledgers that a pass writes anew before it counts again."""
@@ -121,7 +123,8 @@ class ResealWorker:
                 self._failed(error)
                 wrote = False
             now = self._clock.monotonic()
-            self._not_before[job.tenant] = now if wrote else now + max(_IDLE_S, now - began)
+            pause_s = _TROUBLE_S if work.job.trouble else _IDLE_S
+            self._not_before[job.tenant] = now if wrote else now + max(pause_s, _COUNTING * (now - began))
 
 
 class _Pass:
