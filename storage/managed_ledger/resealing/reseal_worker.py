@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from heliograph.kv.metadata_store import rows_under
 from heliograph.kv.unreadable_records import readable
-from heliograph.model.errors import HeliographError, VersionConflict
+from heliograph.model.errors import HeliographError, KeyMissing, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadState
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
@@ -144,6 +144,10 @@ class _Pass:
         assert sealing is not None
         await sealing.look()
         newer = [key.number for key in sealing.listing().get(job.tenant, ()) if key.created_ms >= job.key_ms]
+        if not newer:
+            raise KeyMissing(
+                f"the data key with which ledgers of tenant {job.tenant} are sealed anew is not known here"
+            )
         one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms)
         if job.state == CANCELLING:
             async for _, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
@@ -227,11 +231,15 @@ class _Pass:
 
     async def _paced(self, size_bytes: int) -> None:
         """Raises _Ended where the job is to be left."""
-        await self._throttle.take(size_bytes)
-        if self._clock.monotonic() - self._told_at >= _TELL_S:
-            if not self._leads():
-                raise _Ended
-            await self._tell()
+        while True:  # about a second's worth at a time
+            await self._throttle.take(min(size_bytes, self.job.bytes_per_s))
+            size_bytes -= self.job.bytes_per_s
+            if self._clock.monotonic() - self._told_at >= _TELL_S:
+                if not self._leads():
+                    raise _Ended
+                await self._tell()
+            if size_bytes <= 0:
+                return
 
     async def _tell(self, **changes: object) -> None:
         """Raises _Ended where somebody has changed the job."""

@@ -51,8 +51,11 @@ class Jobs:
         return found[0]
 
     async def ended(self, limit_s: float = 100_000) -> ResealJob:
+        return await self.reaches(lambda job: not job.active, limit_s)
+
+    async def reaches(self, there: Callable[[ResealJob], bool], limit_s: float = 100_000) -> ResealJob:
         deadline = asyncio.get_running_loop().time() + limit_s
-        while (job := await self.now()).active:
+        while not there(job := await self.now()):
             assert asyncio.get_running_loop().time() < deadline, job
             await asyncio.sleep(2)
         return job
@@ -165,9 +168,13 @@ def test_a_job_that_is_cancelled_leaves_readers_where_they_are_and_nothing_over(
 
 def test_a_cancellation_is_heard_within_a_ledger() -> None:
     async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        world.broker.append(world.ledger, "long", pad=1000)
+        await until(lambda: len(world.broker.done) == 51)
+        await world.ledger.roll_over()
         jobs.worker(world.broker)
-        await begin(world.meta, jobs.job(bytes_per_s=2))
-        await asyncio.sleep(12)
+        await begin(world.meta, jobs.job(bytes_per_s=10))
+        await jobs.reaches(lambda job: job.counted and job.ledgers_left == 1)
+        await asyncio.sleep(20)
         await cancel(world.meta, "public")
         assert (await jobs.ended(20)).state == CANCELLED
 
