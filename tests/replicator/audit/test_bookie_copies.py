@@ -19,6 +19,11 @@ from heliograph.wire.run import Buffer, Run
 from replicator.audit import bookie_copies
 from replicator.audit.bookie_copies import BookieCopies
 from storage.sealing.cipher import WITH_HEADER, RunSealer
+from tests.storage.ledger.fake_bookies import FakeBookie
+from tests.storage.managed_ledger.resealing.world import World
+from tests.storage.managed_ledger.resealing.world import run as sealed_world
+from tests.storage.managed_ledger.world import Region, names_of, run_of
+from tests.storage.sealing.world import Config
 
 AWAY = BookieUnavailable("no connection")
 FORGOTTEN = BookieUnavailable("older than this life of the bookie", forgotten=True)
@@ -138,3 +143,38 @@ def test_what_it_writes_into_a_sealed_ledger_is_sealed_whatever_is_wanted_today(
     with pytest.raises(CorruptData, match="ledger 7: entry 3 is not sealed"):
         asyncio.run(BookieCopies(cast(Any, context)).replace(log, 7, runs))
     assert len(written) == 2
+
+
+def test_a_ledger_that_was_sealed_anew_is_read_and_written_where_it_lies() -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        log: Any = SimpleNamespace(ledger=world.ledger)
+        copies, info = BookieCopies(world.broker.factory.context), world.infos[0]
+        wanted = [name for ledger, _, name in world.before if ledger == info.ledger]
+
+        async def read() -> list[str]:
+            names: list[str] = []
+            while len(names) < info.entries:
+                runs = await copies.read(log, info.ledger, len(names), info.entries - 1, 1 << 20)
+                names += [name for _, run in runs for name in names_of(run)]
+            return names
+
+        assert await read() == wanted
+        await world.all_anew()
+        assert await read() == wanted, "it was read before"
+        place = (await world.places())[info.ledger].at
+        run = run_of(*wanted[2:4])
+        run.first_index, run.time_ms = 2, 7
+        assert await copies.replace(log, info.ledger, [(2, run)]) == 2
+        assert await read() == wanted and world.keys_held() == {world.newest}
+        assert not [
+            bookie for bookie in region.bookies.values() if info.ledger in bookie.ledgers if bookie.holds(info.ledger)
+        ]
+        assert any(
+            7 in {block_run.time_ms for _, _, block_run in blocks(bookie, place)} for bookie in region.bookies.values()
+        )
+
+    def blocks(bookie: FakeBookie, ledger: int) -> list[tuple[int, int, Run]]:
+        return [decode_block(block) for _, block in bookie.ledger(ledger).blocks.values()]
+
+    sealed_world(work)
