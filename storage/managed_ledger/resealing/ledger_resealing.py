@@ -21,7 +21,7 @@ from enum import Enum
 from hashlib import sha256
 
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
-from heliograph.model.errors import CorruptData, KeyMissing, NoSuchLedger
+from heliograph.model.errors import CorruptData, KeyMissing
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
 from heliograph.model.located_ledger import NOWHERE, LocatedLedger
 from heliograph.runtime.clock import Clock
@@ -117,8 +117,9 @@ class LedgerResealing:
         if (stage := self._stage(place)) is not Stage.DUE:
             return stage
         stored = await meta.get(keys.ledger(place.next))
-        if stored is None:
-            raise NoSuchLedger(f"ledger {place.next} has no metadata")
+        if stored is None:  # it was lost with an older state of the metadata
+            await self.give_up(ledger)
+            return Stage.LEFT
         copy = LedgerMetadata.decode(stored[0])
         marked = await meta.get(keys.underreplicated(copy.ledger)) is not None
         if marked or not all(pool.registered(bookie) for _, bookies in copy.fragments for bookie in bookies):

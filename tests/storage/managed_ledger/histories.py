@@ -16,6 +16,7 @@ from storage.ledger.ledger_context import LedgerSettings
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS
+from storage.sealing.sealing import Sealing
 from tests.storage.managed_ledger.flaky_store import FlakyStore
 from tests.storage.managed_ledger.world import Broker, Names, Region, read_all, run_of, until
 
@@ -74,6 +75,10 @@ class Model:
         self.brokers = 0
         self.names = 0
 
+    async def sealing(self) -> Sealing | None:
+        """Of a broker that starts now; None: nothing is encrypted."""
+        return None
+
     # -- actions ------------------------------------------------------------------------------------------------------
 
     async def open(self, *, healthy: bool = False, limit_s: float = 90.0) -> bool:
@@ -101,6 +106,7 @@ class Model:
                     meta,
                     settings,
                     LedgerSettings(add_timeout_s=1.5, lost_after_s=3.0, recovery_timeout_s=10.0, stride=4),
+                    sealing=await self.sealing(),
                 )
             )
 
