@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
-from heliograph.model.errors import CorruptData
-from heliograph.model.ledger_metadata import LedgerInfo, LedgerState, OffloadRecord, OffloadState
+from heliograph.model.errors import BookieUnavailable, CorruptData
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, OffloadRecord, OffloadState
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.located_ledgers import data_key_of
-from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries, read_open
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.sealing.cipher import WITH_HEADER, form_of, promised
+from storage.sealing.sealing import Sealing
 from storage.tiered.objects.object_format import (
     FOOTER_BYTES,
     HEAD_BYTES,
@@ -63,19 +64,19 @@ async def upload(
     writer = IndexWriter(settings.index_bytes)
     sizes: list[int] = []
     forms = {WITH_HEADER}
-    anew = metadata.ledger != info.ledger
     data_key = await data_key_of(context.meta, info.ledger)
 
     async def read(first: int) -> list[tuple[int, Run]]:
         began = clock.monotonic()
-        # an object's seals are of the number by which its topic names the ledger
-        reading = read_open if anew else read_entries
-        runs = await reading(context, metadata, first, info.entries - 1, _READ_BYTES)
+        runs = await read_entries(context, metadata, first, info.entries - 1, _READ_BYTES)
         took((clock.monotonic() - began) * 1000)
         sealing = context.sealing
         if sealing is not None:  # what was written before the topic had to be sealed goes to no store in the clear
             of = topic, info.ledger, info.closed_ms
-            runs = [(at, await sealing.sealed(*of, at, run, metadata.seal_form, data_key)) for at, run in runs]
+            if data_key:
+                runs = [(at, await _anew(sealing, of, metadata, at, run, data_key)) for at, run in runs]
+            else:
+                runs = [(at, await sealing.sealed(*of, at, run, metadata.seal_form)) for at, run in runs]
         forms.update(form_of(run) for _, run in runs)
         return runs
 
@@ -86,11 +87,26 @@ async def upload(
         size_bytes=writer.offset + sizes[0],
         index_bytes=sizes[0],
         seal_form=promised(min(forms)),
-        data_key=data_key if anew else 0,
+        data_key=data_key,
     )
+    if await data_key_of(context.meta, info.ledger) != data_key:
+        raise BookieUnavailable(f"ledger {info.ledger} of {topic} was sealed anew while it was uploaded")
     index = await check(store, topic, info, record)
     await _verify_blocks(store, key, index, settings.read_bytes)
     return record
+
+
+async def _anew(
+    sealing: Sealing, of: tuple[str, int, int], metadata: LedgerMetadata, at: int, run: Run, data_key: int
+) -> Run:
+    """What is uploaded of a ledger that was sealed anew, or looked at for that: nothing in it has another key. of:
+    topic, ledger, and when it was closed; that ledger is the one that an object's seals are of.
+    """
+    form = metadata.seal_form
+    if run.seal is not None:
+        ((at, run),) = await sealing.opened(metadata.ledger, [(at, run)])
+        form = form or sealing.form()
+    return await sealing.sealed(*of, at, run, form, data_key)
 
 
 async def _body(

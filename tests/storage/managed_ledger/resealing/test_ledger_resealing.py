@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -12,17 +12,19 @@ import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
-from heliograph.model.errors import CorruptData, HeliographError
-from heliograph.model.ledger_metadata import local_gone
+from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError
+from heliograph.model.ledger_metadata import OffloadRecord, local_gone
+from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.managed_ledger.resealing.ledger_resealing import Stage
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
+from storage.tiered.offload.ledger_upload import upload
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.storage.managed_ledger.resealing.world import ROLLING, World, run
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of
 from tests.storage.sealing.world import Config, leaks
-from tests.storage.tiered.world import AT_ONCE, FakeStore, TierBroker, settled, until
+from tests.storage.tiered.world import AT_ONCE, SETTINGS, FakeStore, TierBroker, settled, until
 
 
 def test_what_an_older_key_sealed_is_gone_and_every_position_is_what_it_was() -> None:
@@ -315,5 +317,57 @@ def test_a_copy_that_is_not_what_was_there_is_no_readers() -> None:
             await world.resealing().write_anew(TOPIC, info, True)
         assert await world.resealing().move(info.ledger) is Stage.LEFT
         assert await read_all(world.ledger) == world.before
+
+    run(work)
+
+
+@pytest.mark.parametrize("sealed_before", [False, True])
+def test_an_object_of_what_was_only_looked_at_has_that_key_alone_and_nothing_in_the_clear(sealed_before: bool) -> None:
+    """Of a topic that was in the clear, and is to be encrypted by then; or the other way round."""
+
+    async def work(region: Region, config: Config) -> None:
+        store, sealing = FakeStore({}), await config.sealing(region)
+        await sealing.rotate("public")
+        sealing.wanted = lambda topic: sealed_before
+        broker = TierBroker(region, store, sealing=sealing)
+        world = await World.make(region, config, broker, rotated=not sealed_before)
+        for info in world.infos:
+            assert await world.resealing().write_anew(TOPIC, info, False) is Stage.DONE
+        assert {place.at for place in (await world.places()).values()} == {-1}
+        sealing.wanted = lambda topic: not sealed_before
+        broker.policy = AT_ONCE
+        await settled(broker, world.ledger)
+        assert {info.offload.data_key for info in world.infos if info.offload is not None} == {world.newest}
+        objects = [blob for blob in store.objects.values() if blob[:4] != b"HELM"]
+        assert objects and not [blob for blob in objects if b"secret" in blob]
+        if not sealed_before:
+            broker.factory.abandon()
+            await sealing.remove("public", sealing.listing()["public"][0].number)
+        for bookie in region.bookies.values():
+            bookie.ledgers = {number: held for number, held in bookie.ledgers.items() if number in world.aside}
+        other = TierBroker(region, store, sealing=await config.sealing(region))
+        assert await read_all(await other.open()) == world.before
+
+    run(work)
+
+
+def test_an_upload_during_which_a_ledger_moves_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = FakeStore({})
+        broker = TierBroker(region, store, sealing=await config.sealing(region))
+        world = await World.make(region, config, broker)
+        info, begun = world.infos[0], OffloadRecord("a1", "holder")
+        usual = store.put
+
+        async def put(key: str, body: AsyncIterator[bytes]) -> None:
+            await usual(key, body)
+            await world.all_anew()
+
+        monkeypatch.setattr(store, "put", put)
+        given = broker.factory.context, store, TOPIC, info, begun, SETTINGS, Throttle(1 << 30), lambda _: None
+        with pytest.raises(BookieUnavailable, match="was sealed anew while it was uploaded"):
+            await upload(*given, region.sim.clock())
+        monkeypatch.undo()
+        assert (await upload(*given, region.sim.clock())).data_key == world.newest
 
     run(work)

@@ -41,15 +41,18 @@ class World:
         """What is open, or will be."""
 
     @classmethod
-    async def make(cls, region: Region, config: Config, broker: Broker | None = None) -> World:
-        sealing = await config.sealing(region)
+    async def make(cls, region: Region, config: Config, broker: Broker | None = None, *, rotated: bool = True) -> World:
+        """rotated: after the last of its ledgers was closed."""
+        given = None if broker is None else broker.factory.context.sealing
+        sealing = given or await config.sealing(region)
         broker = broker or Broker(region, settings=ROLLING, sealing=sealing)
         made = cls(region, broker, await broker.open(), sealing)
         for at in range(25):
             made.broker.append(made.ledger, f"secret{at}", f"word{at}")
             await until(lambda at=at: len(made.broker.done) == 2 * at + 2)
         await made.ledger.roll_over()
-        await sealing.rotate("public")
+        if rotated:
+            await sealing.rotate("public")
         made.before = await read_all(made.ledger)
         made.aside = await made.records() - {info.ledger for info in made.infos}
         return made

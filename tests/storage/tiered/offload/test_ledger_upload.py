@@ -198,7 +198,7 @@ def test_what_lies_in_the_clear_is_sealed_on_its_way_where_the_topic_is_to_be(wa
     async def work(world: World) -> None:
         asked: list[tuple[Any, ...]] = []
 
-        async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int, key: int) -> Run:
+        async def sealed(topic: str, ledger: int, closed_ms: int, first: int, run: Run, form: int) -> Run:
             asked.append((topic, ledger, closed_ms, first, form))
             return run_of(*("sealed" for _ in range(run.count)))
 
