@@ -126,4 +126,8 @@ def test_metadata_from_before_there_were_tiers_is_read_and_records_read_back() -
     record = OffloadRecord(ATTEMPT, "us-1", OffloadState.STORED, "s3://b", 1 << 40, 900, 1_700_000_000_000)
     assert OffloadRecord.of(record.fields()) == record and len(record.fields()) == 7
     sealed = replace(record, seal_form=2)
-    assert OffloadRecord.of(sealed.fields()) == sealed
+    assert OffloadRecord.of(sealed.fields()) == sealed and len(sealed.fields()) == 8
+    for anew in (replace(record, data_key=1 << 62), replace(sealed, data_key=3)):
+        assert OffloadRecord.of(anew.fields()) == anew
+        many = tuple(LedgerInfo(number, 5, 50, number, number, anew) for number in range(1200))
+        assert ManagedLedgerMetadata.decode(ManagedLedgerMetadata(many).encode()).ledgers == many
