@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledger_metadata import ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.tiered.objects import object_names
