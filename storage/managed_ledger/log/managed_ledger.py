@@ -388,6 +388,8 @@ class ManagedLedger(LogRepair):
         before that wall time. Raises NotEnoughBookies, and what closed the topic.
         """
         self._check_open()
+        if not self._catalog.ids or self._catalog.closed(self._catalog.ids[-1]):
+            return
         infos = self._catalog.recent()
         if begun_before_ms is not None and len(infos) > 1 and infos[-2].closed_ms >= begun_before_ms:
             return

@@ -17,11 +17,10 @@ from heliograph.kv.metadata_store import rows_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import HeliographError, KeyMissing, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadState
-from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
-from heliograph.runtime.throttle import Throttle
+from heliograph.runtime.throttle import RowPace, Throttle
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerContext
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
@@ -91,10 +90,12 @@ class ResealWorker:
         """Ends those that may hold something of an older key, of the topics that are open here: each once as a job
         begins, and once more where that may have been before all brokers heard of the newer key.
         """
+        pace = RowPace()
         for job in await self._jobs():
             before_ms = job.settled_ms if self._clock.wall_ms() >= job.settled_ms else job.begun_ms
-            for ledger in [one for one in self._opened() if TopicName.parse(one.topic).tenant == job.tenant]:
-                if isinstance(ledger, ShadowLedger):
+            for ledger in list(self._opened()):
+                await pace.row()
+                if ledger.topic.split("/", 3)[2] != job.tenant or isinstance(ledger, ShadowLedger):
                     continue
                 try:
                     await ledger.roll_over(before_ms)
