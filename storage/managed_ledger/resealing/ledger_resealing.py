@@ -14,7 +14,6 @@ Source: docs/protocols/ledger.md, "Ledgers that were sealed anew"; docs/decision
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from enum import Enum
@@ -28,6 +27,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
+from storage.ledger.bookies.added_copies import add_copies
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.ledger.located_ledgers import record_of
@@ -206,15 +206,15 @@ class LedgerResealing:
         digest, at, pool = sha256(), 0, self._context.pool
         _, bookies = copy.fragments[0]
         while at <= source.last_entry:
-            for first, run in await read_open(self._context, source, at, source.last_entry, _READ_BYTES):
+            runs = await read_open(self._context, source, at, source.last_entry, _READ_BYTES)
+            blocks = []
+            for first, run in runs:
                 _add(digest.update, run)
                 await self._paced(run.size_bytes)
-                block = encode_block(sealer(run, first), copy.ledger, first)
-                adds = (
-                    pool.client(bookie).add_recovery(copy.ledger, first, run.count, block, -1) for bookie in bookies
-                )
-                await asyncio.gather(*adds)
+                blocks.append((first, run.count, encode_block(sealer(run, first), copy.ledger, first)))
                 at = first + run.count
+            for bookie in bookies:
+                await add_copies(pool.client(bookie), copy.ledger, blocks, -1)
         return digest.digest()
 
     async def _digest(self, metadata: LedgerMetadata) -> bytes:
