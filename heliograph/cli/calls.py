@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from heliograph.cli.rest import Rest, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output
+from heliograph.model.admin_paths import path_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _PLAIN = Output()

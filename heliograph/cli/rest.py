@@ -15,14 +15,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import typer
 
 from heliograph.cli.signing_in.signed_in import token_for
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import ConfigError
-from heliograph.model.topic_names import TopicName
 
 AdminOption = Annotated[
     str, typer.Option("--admin", envvar="HELIOGRAPH_ADMIN", help="The admin URL of any broker of the region.")
@@ -149,32 +148,3 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(
         _NoRedirect, urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority))
     )
-
-
-def path_of(template: str, **names: Any) -> str:
-    """The path of a row, its {names} filled in. A `topic`, full or short, says {domain}, {tenant}, and {namespace} too;
-    a `namespace`, tenant/namespace, its {tenant}.
-    """
-    if "topic" in names:
-        name = TopicName.parse(names["topic"])
-        names |= {"domain": name.domain, "tenant": name.tenant, "namespace": name.namespace_local, "topic": name.local}
-    elif "namespace" in names:
-        given = names["namespace"]
-        names["tenant"], _, names["namespace"] = given.partition("/")
-        if not names["tenant"] or not names["namespace"] or "/" in names["namespace"]:
-            raise ConfigError(f"{given!r} is no namespace: expected tenant/namespace")
-    return template.format_map({name: quote(str(value), safe="") for name, value in names.items()})
-
-
-TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
-OWN_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
-NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
-
-
-def topic_path(topic: str) -> str:
-    return path_of(TOPIC, topic=topic)
-
-
-def namespace_path(namespace: str) -> str:
-    return path_of(NAMESPACE, namespace=namespace)

@@ -15,8 +15,9 @@ import typer
 
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add
-from heliograph.cli.rest import Rest, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, table
+from heliograph.model.admin_paths import path_of
 from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/keys"

@@ -15,8 +15,9 @@ from rich.table import Table
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.regions.copy_audit import audit_ended
-from heliograph.cli.rest import OWN_TOPIC, Rest, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output
+from heliograph.model.admin_paths import OWN_TOPIC, path_of
 from region_node.commands.storage import tier_commands
 
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.cli.groups import add
-from heliograph.cli.rest import OWN_TOPIC, Rest, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, table
+from heliograph.model.admin_paths import OWN_TOPIC, path_of
 from heliograph.model.errors import ConfigError
 
 _POLL_S = 0.2

@@ -16,8 +16,9 @@ import typer
 
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import Rest, namespace_path, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, cells, confirm, done, table, when
+from heliograph.model.admin_paths import DR, dr_path, namespace_path, path_of
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
@@ -45,12 +46,7 @@ def register(app: typer.Typer) -> None:
     add(dr, subscription_move=subscription_move, subscription_cancel=subscription_cancel)
 
 
-_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
-_SUBSCRIPTION = f"{_NAMESPACE}/subscriptions/{{topic}}/{{subscription}}"
-
-
-def _path(namespace: str) -> str:
-    return path_of(_NAMESPACE, namespace=namespace)
+_SUBSCRIPTION = f"{DR}/subscriptions/{{topic}}/{{subscription}}"
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
@@ -82,7 +78,7 @@ def status(
             ]
             table(("active in every region", "promised s", "at risk s", "silent s", "promise"), promised)
         return
-    found = rest.get(_path(namespace))
+    found = rest.get(dr_path(namespace))
     if output.json:
         output.show(found)
         return
@@ -152,7 +148,7 @@ def _say_configuration(found: dict[str, Any]) -> None:
 
 def history(rest: Rest, output: Output, namespace: Namespace) -> None:
     """Show what was done: switchovers, failovers, rejoins, with their numbers."""
-    found = rest.get(f"{_path(namespace)}/operations")
+    found = rest.get(f"{dr_path(namespace)}/operations")
     columns = ("id", "what", "from", "to", "by", "ended", "seconds", "result")
     lines = [
         (
@@ -188,13 +184,13 @@ def set_active(
     promises.
     """
     slo = {key: value for key, value in (("rpo_s", rpo_s), ("rto_s", rto_s)) if value}
-    found = rest.put(_path(namespace), {"active": active, "slo": slo})
+    found = rest.put(dr_path(namespace), {"active": active, "slo": slo})
     output.told(found, f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
     if not output.json and (unheard := found.get("unheard")):
         done(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
 
 
-@Call("DELETE", _NAMESPACE, said="{namespace} is active in all of its regions")
+@Call("DELETE", DR, said="{namespace} is active in all of its regions")
 def unset(namespace: Namespace) -> None:
     """Make a namespace active-active again: every region takes messages."""
 
@@ -230,7 +226,7 @@ def failover(
     returns (rejoin).
     """
     if not dry_run and not yes:
-        plan = rest.post(f"{_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
+        plan = rest.post(f"{dr_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
         _say_cost(plan)
         confirm(f"Fail {namespace} over to {plan['target']}?")
     _operate(rest, output, namespace, "failover", to, dry_run, wait_s, force=force)
@@ -254,7 +250,7 @@ def failback(
     rest: Rest, output: Output, namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 120.0
 ) -> None:
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on."""
-    status = rest.get(_path(namespace))
+    status = rest.get(dr_path(namespace))
     under_way, away = status.get("operation") or {}, status.get("to_rejoin")
     switching = (
         under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
@@ -303,7 +299,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def _repeat(rest: Rest, output: Output, namespace: str, to: str, every: str, dry_run: bool) -> None:
-    path = f"{_path(namespace)}/schedule"
+    path = f"{dr_path(namespace)}/schedule"
     if every == "off":
         if not dry_run:
             rest.delete(path)
@@ -329,7 +325,7 @@ def reports(
     out: Annotated[str, typer.Option("--out", help="Write it to this file.")] = "",
 ) -> None:
     """List the signed reports of all drills, whoever began them; and when the next one is due."""
-    found = rest.get(f"{_path(namespace)}/reports")
+    found = rest.get(f"{dr_path(namespace)}/reports")
     if number or out:
         chosen = next((report for report in reversed(found) if number in (0, -1, report["id"])), None)
         if chosen is None:
@@ -352,7 +348,7 @@ def reports(
     output.rows(("id", "from", "to", "by", "ended", "result", "rpo s", "rto s"), lines, found)
     if not output.json:
         try:
-            plan = rest.get(f"{_path(namespace)}/schedule")
+            plan = rest.get(f"{dr_path(namespace)}/schedule")
         except ConfigError:
             return  # it has none
         done(
@@ -377,7 +373,7 @@ def verify(
 
 @Call(
     "POST",
-    f"{_NAMESPACE}/operations/cancel",
+    f"{DR}/operations/cancel",
     said="the {answer[kind]} of {namespace} is cancelled: {answer[source]} goes on",
     as_json=True,
 )
@@ -393,7 +389,7 @@ Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 
 def subscriptions(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List the subscriptions that are active in one region at a time, as the broker asked knows them."""
-    found = rest.get(f"{_path(namespace)}/subscriptions")
+    found = rest.get(f"{dr_path(namespace)}/subscriptions")
     same = ("topic", "subscription", "active", "epoch", "state")
     lines = [(*cells(row, *same, "consumers", "unacknowledged"), row["waiting"] or "-") for row in found]
     output.rows((*same, "consumers here", "unacknowledged here", "waits here because"), lines, found)
@@ -472,8 +468,8 @@ def subscription_cancel(topic: Topic, subscription: Subscription) -> None:
 def _deletion(topic: str) -> tuple[str, str]:
     """topic: its full name, or `tenant/namespace` for all of a namespace. (namespace, path of its deletion)."""
     if "://" not in topic:
-        return topic, f"{_path(topic)}/deletion"
-    return TopicName.parse(topic).namespace, path_of(f"{_NAMESPACE}/deletions/{{topic}}", topic=topic)
+        return topic, f"{dr_path(topic)}/deletion"
+    return TopicName.parse(topic).namespace, path_of(f"{DR}/deletions/{{topic}}", topic=topic)
 
 
 Deleted = Annotated[
@@ -529,7 +525,7 @@ def undelete(rest: Rest, topic: Deleted) -> None:
 
 def deletions(rest: Rest, output: Output, namespace: Namespace) -> None:
     """List topics that were deleted and are not gone yet."""
-    found = rest.get(f"{_path(namespace)}/deletions")
+    found = rest.get(f"{dr_path(namespace)}/deletions")
     lines = [
         (*cells(row, "topic", "by"), when(row["until_ms"]), ", ".join(row["purged"]) or "-", row["asks"] or "-")
         for row in found
@@ -552,7 +548,7 @@ def _operate(
     force: bool = False,
 ) -> dict[str, Any]:
     """show_all: print the whole operation as JSON, where that was asked for."""
-    path, asked = f"{_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": dry_run}
+    path, asked = f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": dry_run}
     found: dict[str, Any] = rest.post(path, {**asked, "force": True} if force else asked)
     if dry_run:
         if output.json:

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.rest import OWN_TOPIC, Rest, path_of, topic_path
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, cells
+from heliograph.model.admin_paths import OWN_TOPIC, path_of, topic_path
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 

@@ -26,8 +26,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from heliograph.cli.rest import SUBSCRIPTION, Rest, RestRefused, namespace_path, path_of, topic_path
+from heliograph.cli.rest import Rest, RestRefused
 from heliograph.cli.show import Output
+from heliograph.model.admin_paths import SUBSCRIPTION, namespace_path, path_of, topic_path
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 

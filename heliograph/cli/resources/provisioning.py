@@ -12,8 +12,9 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.resources import policies
-from heliograph.cli.rest import NAMESPACE, Rest, namespace_path, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, done
+from heliograph.model.admin_paths import NAMESPACE, namespace_path, path_of
 
 Cluster = Annotated[str, typer.Argument(help="The region's name.")]
 Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]

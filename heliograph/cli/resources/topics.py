@@ -12,8 +12,9 @@ from heliograph.cli.groups import add, group
 from heliograph.cli.regions import links
 from heliograph.cli.regions.links import Topic
 from heliograph.cli.resources import policies
-from heliograph.cli.rest import SUBSCRIPTION, TOPIC, Rest, namespace_path, path_of, topic_path
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, cells, done, table
+from heliograph.model.admin_paths import SUBSCRIPTION, TOPIC, namespace_path, path_of, topic_path
 from heliograph.model.errors import ConfigError
 
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import OWN_TOPIC, Rest, namespace_path, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, cells
+from heliograph.model.admin_paths import OWN_TOPIC, namespace_path, path_of
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 

@@ -10,8 +10,9 @@ import typer
 
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import Rest, path_of
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, confirm, done
+from heliograph.model.admin_paths import path_of
 
 Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
 Setting = Annotated[str, typer.Argument(help="A name in `heliograph brokers settings`.")]

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.cli.groups import add
-from heliograph.cli.rest import Rest, topic_path
+from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output
+from heliograph.model.admin_paths import topic_path
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 

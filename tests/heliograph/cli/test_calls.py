@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from heliograph.cli.calls import Call, call_of
 from heliograph.cli.groups import add
 from heliograph.cli.main import app
-from heliograph.cli.rest import OWN_TOPIC, SUBSCRIPTION, Rest, path_of
-from heliograph.model.errors import ConfigError, NotAllowed
+from heliograph.cli.rest import Rest
+from heliograph.model.admin_paths import OWN_TOPIC, PARAMETER, SUBSCRIPTION
 from region_node.commands import entry
-from region_node.faces.admin.calls.call_rights import PARAMETER
 from region_node.faces.admin.server.admin_server import ROUTES
 
 Topic = Annotated[str, typer.Argument(help="Its name.")]
@@ -65,16 +64,6 @@ def test_a_command_asks_what_its_row_says(asked: list[Any]) -> None:
     assert asked[1] == ("GET", "/heliograph/v1/topics/public/default/t/links", None, {})
     assert run("trim", "t") == "t is trimmed\n" and json.loads(run("trim", "t", "--json")) == {"kind": "durable"}
     assert "--json" not in run("made", "--help") and "Make it." in run("made", "--help")
-
-
-def test_names_fill_a_path() -> None:
-    assert path_of("/n/{tenant}/{namespace}/x/{part}", namespace="a/b", part="1/2") == "/n/a/b/x/1%2F2"
-    assert path_of("/t/{domain}/{tenant}/{namespace}/{topic}", topic="non-persistent://a/b/c/d").endswith("/a/b/c%2Fd")
-    for wrong in ("a", "a/", "/b", "a/b/c"):
-        with pytest.raises(ConfigError, match="is no namespace: expected tenant/namespace"):
-            path_of("{tenant}/{namespace}", namespace=wrong)
-    with pytest.raises(NotAllowed):
-        path_of("{topic}", topic="a/b")
 
 
 def _calls(of: typer.Typer, words: str = "") -> Iterator[tuple[str, Call]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.positions import Position
@@ -233,7 +234,6 @@ def recovery_of(admin: Admin) -> AutoRecovery:
     return admin.recovery
 
 
-_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/heliograph/v1/status", CallAccess.SUPER, status),
     Route("GET", "/heliograph/v1/config/status", CallAccess.SUPER, config_status),
@@ -244,7 +244,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER, new_life),
     Route("POST", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER, grant_new_life),
     Route("GET", "/heliograph/v1/audit", CallAccess.SUPER, audit),
-    Route("GET", f"{_TOPIC}/snapshot", CallAccess.CONSUME, snapshot),
-    Route("GET", f"{_TOPIC}/blocks", CallAccess.CONSUME, blocks),
-    Route("GET", f"{_TOPIC}/vector", CallAccess.CONSUME, vector),
+    Route("GET", f"{OWN_TOPIC}/snapshot", CallAccess.CONSUME, snapshot),
+    Route("GET", f"{OWN_TOPIC}/blocks", CallAccess.CONSUME, blocks),
+    Route("GET", f"{OWN_TOPIC}/vector", CallAccess.CONSUME, vector),
 )

@@ -16,13 +16,14 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.model.admin_paths import topic_path
 from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import (
@@ -374,7 +375,7 @@ class Admin:
             return None
         except OwnedElsewhere as where:
             try:
-                return await self.call(where.record, method, f"{path_at_owner(name)}{path}", body)
+                return await self.call(where.record, method, f"{topic_path(str(name))}{path}", body)
             except NotFound:
                 return None
 
@@ -398,7 +399,7 @@ class Admin:
             except NotFound as error:
                 missing, last = missing + 1, str(error)
             except OwnedElsewhere as where:
-                path = "/".join([path_at_owner(part), *behind])
+                path = "/".join([topic_path(str(part)), *behind])
                 try:
                     await self.call(where.record, request.method, path + query, given)
                 except NotFound as error:
@@ -437,10 +438,6 @@ class Admin:
             stop_book()
             if stop_rules is not None:
                 stop_rules()
-
-
-def path_at_owner(name: TopicName) -> str:
-    return f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
 
 
 # -- bodies and queries -----------------------------------------------------------------------------------------------

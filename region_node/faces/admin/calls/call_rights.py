@@ -9,12 +9,13 @@ Source: docs/security.md, "Rights"; docs/decisions/0219-a-row-says-its-right.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from aiohttp import web
+
+from heliograph.model.admin_paths import PARAMETER
 
 Handler = Callable[..., Awaitable[Any]]
 """Called with the Admin, the request, and, where it has the parameter `given`, with the body as that type."""
@@ -47,8 +48,6 @@ class Route(NamedTuple):
     """The JSON schema of the body, of a handler that reads it itself; None: as its `given` says (`call_bodies`)."""
 
 
-PARAMETER = re.compile(r"{(\w+)(?::([^{}]*))?}")
-"""One name of a path, and the pattern that it has to fit."""
 _TOPIC = frozenset({"tenant", "namespace", "topic"})
 _NAMES: dict[CallAccess, frozenset[str]] = {
     CallAccess.TENANT: frozenset({"tenant"}),

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
-from urllib.parse import quote
 
+from heliograph.model.admin_paths import OWN_TOPIC, path_of
 from heliograph.model.coordinates import parse_coordinate
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
@@ -35,13 +35,13 @@ async def end_elsewhere(admin: Admin, caller: Caller, metadata: LedgerMetadata, 
     name = TopicName.parse(metadata.topic)
     policies = admin.view.namespace(name.namespace)
     regions = [region for region in (policies.regions if policies is not None else ()) if region != admin.region]
-    tenant, _, local = name.namespace.partition("/")
-    path = "/".join(quote(part, safe="") for part in (tenant, local, name.local))
+
+    path = f"{path_of(OWN_TOPIC, topic=metadata.topic)}/vectors"
 
     async def one(region: str) -> int:
         try:
             async with asyncio.timeout(admin.region_patience_s):
-                told = await elsewhere(admin, caller, region, "GET", f"/heliograph/v1/topics/{path}/vectors")
+                told = await elsewhere(admin, caller, region, "GET", path)
                 end = _end(told["regions"][region]["origins"], own.number, metadata.ledger)
                 if end > last_entry_max:
                     raise ValueError(

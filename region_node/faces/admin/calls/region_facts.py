@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import quote
 
+from heliograph.model.admin_paths import dr_path
 from heliograph.model.errors import HeliographError
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
@@ -29,7 +29,7 @@ def facts_of_broker(admin: Admin, namespace: str) -> dict[str, Any]:
 async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
     """Merges what all brokers of this region know of the namespace's topics. Raises what a call to one raises."""
     parts = [facts_of_broker(admin, namespace)]
-    parts += await of_other_brokers(admin, "GET", f"{path_of(namespace)}/facts?local=true")
+    parts += await of_other_brokers(admin, "GET", f"{dr_path(namespace)}/facts?local=true")
     return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
 
@@ -39,7 +39,7 @@ def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[di
     async def ask(region: str, namespace: str) -> dict[str, Any]:
         if region == admin.region:
             return await facts_here(admin, namespace)
-        found: dict[str, Any] = await elsewhere(admin, request, region, "GET", f"{path_of(namespace)}/facts")
+        found: dict[str, Any] = await elsewhere(admin, request, region, "GET", f"{dr_path(namespace)}/facts")
         return found
 
     return ask
@@ -63,7 +63,7 @@ async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dic
 
     async def ask(region: str) -> int | HeliographError:
         try:
-            found = await elsewhere(admin, request, region, "GET", f"{path_of(namespace)}/facts?stored=true")
+            found = await elsewhere(admin, request, region, "GET", f"{dr_path(namespace)}/facts?stored=true")
             # an earlier version tells all that it knows of each topic
             return int(found.get("stored", len(found["topics"]) + len(found["missing"])))
         except HeliographError as error:
@@ -71,9 +71,3 @@ async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dic
 
     others = [region for region in where_copies_may_be(admin, namespace) if region != admin.region]
     return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
-
-
-def path_of(namespace: str) -> str:
-    """Where another broker, or region, is asked about the namespace."""
-    tenant, _, local = namespace.partition("/")
-    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"

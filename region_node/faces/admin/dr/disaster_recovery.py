@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, reason_of
@@ -30,7 +31,7 @@ from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import check_in_region, existing_namespace, leases_of, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
-from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, path_of, topics_here
+from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, topics_here
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
 from region_node.faces.admin.dr.drills import RegionShadows
 from region_node.topics.topic import Topic
@@ -284,7 +285,7 @@ async def counts_here(admin: Admin, namespace: str, what: str, given: Mapping[st
     others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
     parts = await asyncio.gather(
         _local_counts(admin, namespace, what, given),
-        *(admin.call(record, "POST", f"{path_of(namespace)}/{what}?local=true", dict(given)) for record in others),
+        *(admin.call(record, "POST", f"{dr_path(namespace)}/{what}?local=true", dict(given)) for record in others),
     )
     return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
@@ -436,7 +437,7 @@ def conductor_for(
         if region == admin.region:
             return await counts_here(admin, namespace, what, given)
         found: dict[str, Any] = await elsewhere(
-            admin, request, region, "POST", f"{path_of(namespace)}/{what}", dict(given)
+            admin, request, region, "POST", f"{dr_path(namespace)}/{what}", dict(given)
         )
         return found
 
@@ -459,22 +460,21 @@ def conductor_for(
     return conductor
 
 
-_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/heliograph/v1/health", CallAccess.PUBLIC, health),
     Route("GET", "/heliograph/v1/dr", CallAccess.SUPER, listed),
-    Route("GET", f"{_NAMESPACE}/facts", CallAccess.TENANT, region_facts),
-    Route("POST", f"{_NAMESPACE}/tails", CallAccess.SUPER, region_tails),
-    Route("POST", f"{_NAMESPACE}/spans", CallAccess.SUPER, region_spans),
-    Route("GET", f"{_NAMESPACE}/operations", CallAccess.TENANT, history),
+    Route("GET", f"{DR}/facts", CallAccess.TENANT, region_facts),
+    Route("POST", f"{DR}/tails", CallAccess.SUPER, region_tails),
+    Route("POST", f"{DR}/spans", CallAccess.SUPER, region_spans),
+    Route("GET", f"{DR}/operations", CallAccess.TENANT, history),
     *drills.ROUTES,
     *two_step_deletion.ROUTES,
     *subscription_switchover.ROUTES,
     *drill_schedules.ROUTES,
-    Route("POST", f"{_NAMESPACE}/operations", CallAccess.SUPER, begin),
-    Route("POST", f"{_NAMESPACE}/operations/advance", CallAccess.SUPER, advance),
-    Route("POST", f"{_NAMESPACE}/operations/cancel", CallAccess.SUPER, cancel),
-    Route("GET", _NAMESPACE, CallAccess.TENANT, status),
-    Route("PUT", _NAMESPACE, CallAccess.SUPER, make_passive),
-    Route("DELETE", _NAMESPACE, CallAccess.SUPER, make_active),
+    Route("POST", f"{DR}/operations", CallAccess.SUPER, begin),
+    Route("POST", f"{DR}/operations/advance", CallAccess.SUPER, advance),
+    Route("POST", f"{DR}/operations/cancel", CallAccess.SUPER, cancel),
+    Route("GET", DR, CallAccess.TENANT, status),
+    Route("PUT", DR, CallAccess.SUPER, make_passive),
+    Route("DELETE", DR, CallAccess.SUPER, make_active),
 )

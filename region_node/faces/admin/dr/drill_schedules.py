@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import DR
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation_steps import Conductor
@@ -99,10 +100,9 @@ def _conductor(admin: Admin) -> Conductor:
     )
 
 
-_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_NAMESPACE}/schedule", CallAccess.TENANT, get),
-    Route("PUT", f"{_NAMESPACE}/schedule", CallAccess.SUPER, put),
-    Route("DELETE", f"{_NAMESPACE}/schedule", CallAccess.SUPER, delete),
-    Route("GET", f"{_NAMESPACE}/reports", CallAccess.TENANT, reports),
+    Route("GET", f"{DR}/schedule", CallAccess.TENANT, get),
+    Route("PUT", f"{DR}/schedule", CallAccess.SUPER, put),
+    Route("DELETE", f"{DR}/schedule", CallAccess.SUPER, delete),
+    Route("GET", f"{DR}/reports", CallAccess.TENANT, reports),
 )

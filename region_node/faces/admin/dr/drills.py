@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
@@ -23,7 +24,6 @@ from region_node.dr.operations.report_signing import check
 from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_namespace, of_other_brokers
-from region_node.faces.admin.calls.region_facts import path_of
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
 
@@ -46,7 +46,7 @@ class RegionShadows:
         if region == self._admin.region:
             return await audits_here(self._admin, namespace, since_ms)
         found: dict[str, Any] = await self._ask(
-            region, "POST", f"{path_of(namespace)}/audits?since_ms={since_ms}", None
+            region, "POST", f"{dr_path(namespace)}/audits?since_ms={since_ms}", None
         )
         return found
 
@@ -63,7 +63,7 @@ class RegionShadows:
     async def probe(self, region: str, shadow: str) -> float:
         if region == self._admin.region:
             return await probe_here(self._admin, shadow)
-        return float((await self._ask(region, "POST", f"{path_of(shadow)}/probe", None))["took_ms"])
+        return float((await self._ask(region, "POST", f"{dr_path(shadow)}/probe", None))["took_ms"])
 
     async def drop(self, shadow: str, region: str) -> None:
         if self._admin.view.namespace(shadow) is None:
@@ -71,7 +71,7 @@ class RegionShadows:
         if region == self._admin.region:
             await drop_here(self._admin, shadow)
         else:
-            await self._ask(region, "DELETE", f"{path_of(shadow)}/shadow", None)
+            await self._ask(region, "DELETE", f"{dr_path(shadow)}/shadow", None)
 
     def here(self) -> list[str]:
         """Those whose message is in this region, at the first of its brokers."""
@@ -137,7 +137,7 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
             for fault, count in report.found.items():
                 out["found"][fault] = out["found"].get(fault, 0) + count
     if not local:
-        path = f"{path_of(namespace)}/audits?since_ms={since_ms}&local=true"
+        path = f"{dr_path(namespace)}/audits?since_ms={since_ms}&local=true"
         for part in await of_other_brokers(admin, "POST", path):
             for key in ("topics", "entries", "ranges", "unchecked", "left", "errors", "running"):
                 out[key] += part[key]
@@ -156,7 +156,7 @@ async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float
     if owner is not admin.ownership.record:
         if local:
             raise MetadataUnavailable("the shadow's bundle is moving: try again")
-        return float((await admin.call(owner, "POST", f"{path_of(shadow)}/probe?local=true"))["took_ms"])
+        return float((await admin.call(owner, "POST", f"{dr_path(shadow)}/probe?local=true"))["took_ms"])
     began = admin.clock.monotonic()
     async with asyncio.timeout(_PROBE_S):
         topic = await admin.topics.get(str(name), create=True)
@@ -237,10 +237,9 @@ async def verify(admin: Admin, request: web.Request, given: dict[str, Any]) -> d
     return {"valid": True, "signed_by": report["signed_by"], "passed": report.get("passed")}
 
 
-_NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"
 ROUTES: tuple[Route, ...] = (
-    Route("POST", f"{_NAMESPACE}/audits", CallAccess.SUPER, audits),
-    Route("POST", f"{_NAMESPACE}/probe", CallAccess.SUPER, probe),
-    Route("DELETE", f"{_NAMESPACE}/shadow", CallAccess.SUPER, drop),
+    Route("POST", f"{DR}/audits", CallAccess.SUPER, audits),
+    Route("POST", f"{DR}/probe", CallAccess.SUPER, probe),
+    Route("DELETE", f"{DR}/shadow", CallAccess.SUPER, drop),
     Route("POST", "/heliograph/v1/dr/verify", CallAccess.SUPER, verify),
 )

@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import DR
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, namespace_of, subscription_name
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
@@ -175,7 +176,7 @@ def _leadership(admin: Admin) -> SubscriptionLeadership:
     return admin.subscription_leadership
 
 
-_SUBSCRIPTIONS = "/heliograph/v1/dr/{tenant}/{namespace}/subscriptions"
+_SUBSCRIPTIONS = f"{DR}/subscriptions"
 _ONE = f"{_SUBSCRIPTIONS}/{{topic}}/{{subscription}}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _SUBSCRIPTIONS, CallAccess.TENANT, listed),

@@ -15,6 +15,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from heliograph.kv.metadata_store import ABSENT
+from heliograph.model.admin_paths import DR
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
@@ -178,8 +179,8 @@ def _tombstones(admin: Admin) -> Tombstones:
     return admin.tombstones
 
 
-_DELETIONS = "/heliograph/v1/dr/{tenant}/{namespace}/deletions"
-_DELETION = "/heliograph/v1/dr/{tenant}/{namespace}/deletion"
+_DELETIONS = f"{DR}/deletions"
+_DELETION = f"{DR}/deletion"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _DELETION, CallAccess.TENANT, preview_namespace),
     Route("PUT", _DELETION, CallAccess.SUPER, bury_namespace),

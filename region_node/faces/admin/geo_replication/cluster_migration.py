@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.faces.admin.calls.admin_context import Admin, flag
@@ -87,5 +88,5 @@ def _shown(found: ClusterMigration) -> dict[str, Any]:
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/v2/clusters/{cluster}/migrate", CallAccess.SUPER, get),
     Route("POST", "/admin/v2/clusters/{cluster}/migrate", CallAccess.SUPER, update),
-    Route("POST", "/admin/v2/namespaces/{tenant}/{namespace}/migration", CallAccess.SUPER, update_namespace),
+    Route("POST", f"{NAMESPACE}/migration", CallAccess.SUPER, update_namespace),
 )

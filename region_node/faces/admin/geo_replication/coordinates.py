@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector, format_coordinate, parse_coordinate
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
@@ -192,14 +193,13 @@ def _position(text: str) -> Position:
         raise MalformedRequest(f"a position is ledger:entry, not {text!r:.60}") from error
 
 
-_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_TOPIC}/positions/{{coordinate}}", CallAccess.CONSUME, position),
-    Route("GET", f"{_TOPIC}/back/{{ledger}}", CallAccess.CONSUME, back),
-    Route("GET", f"{_TOPIC}/coordinates/{{position}}", CallAccess.CONSUME, coordinate),
-    Route("GET", f"{_TOPIC}/vectors", CallAccess.CONSUME, vectors),
-    Route("GET", f"{_TOPIC}/risk", CallAccess.CONSUME, risk),
-    Route("GET", f"{_TOPIC}/durability", CallAccess.CONSUME, durability),
-    Route("POST", f"{_TOPIC}/subscriptions/{{subscription}}/seek", CallAccess.TENANT, seek),
-    Route("GET", f"{_TOPIC}/subscriptions/{{subscription}}/replication", CallAccess.CONSUME, subscription_status),
+    Route("GET", f"{OWN_TOPIC}/positions/{{coordinate}}", CallAccess.CONSUME, position),
+    Route("GET", f"{OWN_TOPIC}/back/{{ledger}}", CallAccess.CONSUME, back),
+    Route("GET", f"{OWN_TOPIC}/coordinates/{{position}}", CallAccess.CONSUME, coordinate),
+    Route("GET", f"{OWN_TOPIC}/vectors", CallAccess.CONSUME, vectors),
+    Route("GET", f"{OWN_TOPIC}/risk", CallAccess.CONSUME, risk),
+    Route("GET", f"{OWN_TOPIC}/durability", CallAccess.CONSUME, durability),
+    Route("POST", f"{OWN_TOPIC}/subscriptions/{{subscription}}/seek", CallAccess.TENANT, seek),
+    Route("GET", f"{OWN_TOPIC}/subscriptions/{{subscription}}/replication", CallAccess.CONSUME, subscription_status),
 )

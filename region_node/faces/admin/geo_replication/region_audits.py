@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import OWN_TOPIC
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
@@ -47,6 +48,6 @@ async def reports(admin: Admin, request: web.Request) -> dict[str, Any]:
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/heliograph/v1/audits", CallAccess.SUPER, reports),
-    Route("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", CallAccess.CONSUME, report),
-    Route("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/audit", CallAccess.TENANT, begin),
+    Route("GET", f"{OWN_TOPIC}/audit", CallAccess.CONSUME, report),
+    Route("POST", f"{OWN_TOPIC}/audit", CallAccess.TENANT, begin),
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.runtime.throttle import pause
 from region_node.faces.admin.calls.admin_context import Admin
@@ -94,9 +95,8 @@ async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
     return found
 
 
-_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_TOPIC}/links", CallAccess.CONSUME, links),
-    Route("POST", f"{_TOPIC}/links/{{region}}/resolve", CallAccess.TENANT, decide),
-    Route("POST", f"{_TOPIC}/links/{{region}}/give-up", CallAccess.TENANT, lost),
+    Route("GET", f"{OWN_TOPIC}/links", CallAccess.CONSUME, links),
+    Route("POST", f"{OWN_TOPIC}/links/{{region}}/resolve", CallAccess.TENANT, decide),
+    Route("POST", f"{OWN_TOPIC}/links/{{region}}/give-up", CallAccess.TENANT, lost),
 )

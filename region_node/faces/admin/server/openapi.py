@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from heliograph.model.admin_paths import PARAMETER
 from region_node.faces.admin.calls.call_bodies import NOTHING, answer_type, body_type, is_optional
-from region_node.faces.admin.calls.call_rights import PARAMETER, Route
+from region_node.faces.admin.calls.call_rights import Route
 
 _METHODS = ("get", "put", "post", "delete")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.errors import NotFound
 from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
@@ -126,7 +127,7 @@ def _divider(admin: Admin) -> BundleDivider:
 _DEFAULT = "/admin/v2/resource-quotas"
 _ONE = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
 ROUTES: tuple[Route, ...] = (
-    Route("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split", CallAccess.SUPER, split),
+    Route("PUT", f"{NAMESPACE}/{{bundle}}/split", CallAccess.SUPER, split),
     Route("GET", _DEFAULT, CallAccess.SUPER, get_default),
     Route("POST", _DEFAULT, CallAccess.SUPER, set_default),
     Route("GET", _ONE, CallAccess.SUPER, get_quota),

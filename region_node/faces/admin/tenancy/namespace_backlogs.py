@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import BUNDLE, NAMESPACE
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.faces.admin.calls.admin_context import Admin
@@ -80,16 +81,14 @@ async def anti_affinity(admin: Admin, request: web.Request) -> list[Any]:
     ]
 
 
-_ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
-_BUNDLE = f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}"
 ROUTES: tuple[Route, ...] = (
-    Route("POST", f"{_BUNDLE}/clearBacklog", CallAccess.TENANT, clear),
-    Route("POST", f"{_BUNDLE}/clearBacklog/{{subscription}}", CallAccess.TENANT, clear),
-    Route("POST", f"{_BUNDLE}/unsubscribe/{{subscription}}", CallAccess.TENANT, unsubscribe),
-    Route("GET", f"{_BUNDLE}/topicHashPositions", CallAccess.TENANT, hash_positions),
-    Route("POST", f"{_ONE}/clearBacklog", CallAccess.TENANT, clear),
-    Route("POST", f"{_ONE}/clearBacklog/{{subscription}}", CallAccess.TENANT, clear),
-    Route("POST", f"{_ONE}/unsubscribe/{{subscription}}", CallAccess.TENANT, unsubscribe),
+    Route("POST", f"{BUNDLE}/clearBacklog", CallAccess.TENANT, clear),
+    Route("POST", f"{BUNDLE}/clearBacklog/{{subscription}}", CallAccess.TENANT, clear),
+    Route("POST", f"{BUNDLE}/unsubscribe/{{subscription}}", CallAccess.TENANT, unsubscribe),
+    Route("GET", f"{BUNDLE}/topicHashPositions", CallAccess.TENANT, hash_positions),
+    Route("POST", f"{NAMESPACE}/clearBacklog", CallAccess.TENANT, clear),
+    Route("POST", f"{NAMESPACE}/clearBacklog/{{subscription}}", CallAccess.TENANT, clear),
+    Route("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", CallAccess.TENANT, unsubscribe),
     Route("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", CallAccess.SUPER, anti_affinity),
     Route(
         "GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", CallAccess.SUPER, anti_affinity

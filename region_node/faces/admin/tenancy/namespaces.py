@@ -13,11 +13,11 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import NAMESPACE, topic_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotOwner, Unauthorized
-from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag, path_at_owner
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing_namespace, existing_tenant
@@ -122,7 +122,7 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
         if record is admin.ownership.record:
             await admin.topics.delete_topic(topic, force=True)
         else:
-            await admin.call(record, "DELETE", f"{path_at_owner(TopicName.parse(topic))}?force=true")
+            await admin.call(record, "DELETE", f"{topic_path(topic)}?force=true")
 
 
 async def delete_bundle(admin: Admin, request: web.Request) -> None:
@@ -266,19 +266,18 @@ def _policies(admin: Admin, request: web.Request, given: dict[str, Any] | list[s
     return NamespacePolicies(**values, policies=policies)
 
 
-_ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/v2/namespaces/{tenant}", CallAccess.TENANT, list_of_tenant),
-    Route("GET", _ONE, CallAccess.TENANT, get),
-    Route("PUT", _ONE, CallAccess.TENANT, create),
-    Route("DELETE", _ONE, CallAccess.TENANT, delete),
-    Route("DELETE", f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}", CallAccess.TENANT, delete_bundle),
-    Route("GET", f"{_ONE}/topics", CallAccess.LIST, topics),
-    Route("GET", f"{_ONE}/bundles", CallAccess.TENANT, bundles),
-    Route("PUT", f"{_ONE}/unload", CallAccess.TENANT, unload),
-    Route("PUT", f"{_ONE}/{{bundle}}/unload", CallAccess.TENANT, unload_bundle),
-    Route("GET", f"{_ONE}/replication", CallAccess.TENANT, get_replication),
-    Route("POST", f"{_ONE}/replication", CallAccess.TENANT, set_replication),
-    Route("GET", f"{_ONE}/allowedClusters", CallAccess.TENANT, get_allowed),
-    Route("POST", f"{_ONE}/allowedClusters", CallAccess.TENANT, set_allowed),
+    Route("GET", NAMESPACE, CallAccess.TENANT, get),
+    Route("PUT", NAMESPACE, CallAccess.TENANT, create),
+    Route("DELETE", NAMESPACE, CallAccess.TENANT, delete),
+    Route("DELETE", f"{NAMESPACE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}", CallAccess.TENANT, delete_bundle),
+    Route("GET", f"{NAMESPACE}/topics", CallAccess.LIST, topics),
+    Route("GET", f"{NAMESPACE}/bundles", CallAccess.TENANT, bundles),
+    Route("PUT", f"{NAMESPACE}/unload", CallAccess.TENANT, unload),
+    Route("PUT", f"{NAMESPACE}/{{bundle}}/unload", CallAccess.TENANT, unload_bundle),
+    Route("GET", f"{NAMESPACE}/replication", CallAccess.TENANT, get_replication),
+    Route("POST", f"{NAMESPACE}/replication", CallAccess.TENANT, set_replication),
+    Route("GET", f"{NAMESPACE}/allowedClusters", CallAccess.TENANT, get_allowed),
+    Route("POST", f"{NAMESPACE}/allowedClusters", CallAccess.TENANT, set_allowed),
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from msgspec import Meta
 
+from heliograph.model.admin_paths import NAMESPACE, TOPIC
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
@@ -152,8 +153,8 @@ def _without(table: dict[str, list[str]], role: str) -> dict[str, list[str]]:
 
 
 _TABLES = ("permissions", "topic_permissions", "subscription_permissions")
-_ON_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
-_ON_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions"
+_ON_NAMESPACE = f"{NAMESPACE}/permissions"
+_ON_TOPIC = f"{TOPIC}/permissions"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _ON_NAMESPACE, CallAccess.TENANT, of_namespace),
     Route("GET", f"{_ON_NAMESPACE}/subscription", CallAccess.TENANT, of_subscriptions),

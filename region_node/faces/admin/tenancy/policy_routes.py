@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import NAMESPACE, TOPIC
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
 from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, Check, quota, schema_of, text
@@ -93,7 +94,7 @@ class TopicLevel:
 
 
 Level = NamespaceLevel | TopicLevel
-NAMESPACE, TOPIC = NamespaceLevel(), TopicLevel()
+ON_NAMESPACE, ON_TOPIC = NamespaceLevel(), TopicLevel()
 
 
 def setting(name: str, value: Any) -> Change:
@@ -304,17 +305,15 @@ def _keyed(
 async def set_group(admin: Admin, request: web.Request) -> None:
     group = request.match_info["group"]
     check_value(admin, request, BY_NAME["resourceGroup"], group)
-    await NAMESPACE.write(admin, request, setting("resourceGroup", group))
+    await ON_NAMESPACE.write(admin, request, setting("resourceGroup", group))
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------
 
-_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _CLIENTS_READ: dict[str, CallAccess] = {
-    f"{_NAMESPACE}/deduplication": CallAccess.LIST,
-    f"{_TOPIC}/deduplicationEnabled": CallAccess.LOOK_UP,
-    f"{_TOPIC}/schemaValidationEnforced": CallAccess.LOOK_UP,
+    f"{NAMESPACE}/deduplication": CallAccess.LIST,
+    f"{TOPIC}/deduplicationEnabled": CallAccess.LOOK_UP,
+    f"{TOPIC}/schemaValidationEnforced": CallAccess.LOOK_UP,
 }
 """Paths of policies that clients read, too; any other is read by who may set it."""
 
@@ -342,7 +341,7 @@ def _at_level(base: str, level: Level) -> list[Route]:
     """Every row of the table, and the quotas, which both levels have."""
     routes: list[Route] = []
     for policy in POLICIES:
-        path, put = (policy.namespace, policy.put) if level is NAMESPACE else (policy.topic, policy.put_topic)
+        path, put = (policy.namespace, policy.put) if level is ON_NAMESPACE else (policy.topic, policy.put_topic)
         if path:
             handlers = _get(level, policy), _set(level, policy), _unset(level, policy)
             routes += _three(f"{base}/{path}", "PUT" if put else "POST", handlers, _right(policy), policy.check)
@@ -358,35 +357,35 @@ def _at_level(base: str, level: Level) -> list[Route]:
 def _namespace_routes() -> tuple[Route, ...]:
     group, offload = BY_NAME["resourceGroup"], BY_NAME["offloadPolicies"]
     routes = [
-        *_at_level(_NAMESPACE, NAMESPACE),
-        Route("DELETE", f"{_NAMESPACE}/removeOffloadPolicies", CallAccess.TENANT, _unset(NAMESPACE, offload)),
-        Route("GET", f"{_NAMESPACE}/resourcegroup", CallAccess.SUPER, _get(NAMESPACE, group)),
-        Route("POST", f"{_NAMESPACE}/resourcegroup/{{group}}", CallAccess.SUPER, set_group),
-        Route("DELETE", f"{_NAMESPACE}/resourcegroup", CallAccess.SUPER, _unset(NAMESPACE, group)),
+        *_at_level(NAMESPACE, ON_NAMESPACE),
+        Route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", CallAccess.TENANT, _unset(ON_NAMESPACE, offload)),
+        Route("GET", f"{NAMESPACE}/resourcegroup", CallAccess.SUPER, _get(ON_NAMESPACE, group)),
+        Route("POST", f"{NAMESPACE}/resourcegroup/{{group}}", CallAccess.SUPER, set_group),
+        Route("DELETE", f"{NAMESPACE}/resourcegroup", CallAccess.SUPER, _unset(ON_NAMESPACE, group)),
     ]
     for path, field, unset_value in _OFFLOAD_PARTS:
-        routes += _three(f"{_NAMESPACE}/{path}", "PUT", _part(NAMESPACE, "offloadPolicies", field, unset_value))
-    get, set_, unset = _keyed(NAMESPACE, "properties", "key", str, tells=True)  # as Pulsar
+        routes += _three(f"{NAMESPACE}/{path}", "PUT", _part(ON_NAMESPACE, "offloadPolicies", field, unset_value))
+    get, set_, unset = _keyed(ON_NAMESPACE, "properties", "key", str, tells=True)  # as Pulsar
     routes += [
-        Route("GET", f"{_NAMESPACE}/property/{{key}}", CallAccess.TENANT, get),
-        Route("DELETE", f"{_NAMESPACE}/property/{{key}}", CallAccess.TENANT, unset),
-        Route("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", CallAccess.TENANT, set_),
+        Route("GET", f"{NAMESPACE}/property/{{key}}", CallAccess.TENANT, get),
+        Route("DELETE", f"{NAMESPACE}/property/{{key}}", CallAccess.TENANT, unset),
+        Route("PUT", f"{NAMESPACE}/property/{{key}}/{{value}}", CallAccess.TENANT, set_),
     ]
     return tuple(routes)
 
 
 def _topic_routes() -> tuple[Route, ...]:
-    rates = _keyed(TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
-    return *_at_level(_TOPIC, TOPIC), *_three(f"{_TOPIC}/{{subscription}}/dispatchRate", "POST", rates, check=RATE)
+    rates = _keyed(ON_TOPIC, "dispatchRateOfSubscriptions", "subscription", lambda value: RATE("dispatchRate", value))
+    return *_at_level(TOPIC, ON_TOPIC), *_three(f"{TOPIC}/{{subscription}}/dispatchRate", "POST", rates, check=RATE)
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/heliograph/v1/policies/{tenant}/{namespace}", CallAccess.TENANT, _all(NAMESPACE)),
+    Route("GET", "/heliograph/v1/policies/{tenant}/{namespace}", CallAccess.TENANT, _all(ON_NAMESPACE)),
     Route(
         "GET",
         "/heliograph/v1/policies/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}",
         CallAccess.TENANT,
-        _all(TOPIC),
+        _all(ON_TOPIC),
     ),
     *_namespace_routes(),
     *_topic_routes(),

@@ -10,12 +10,12 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import TOPIC
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import at_owners, partitions
 
-_ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
 _WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
@@ -46,6 +46,6 @@ async def _status(admin: Admin, name: TopicName) -> dict[str, str]:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("PUT", f"{_ONE}/compaction", CallAccess.TENANT, start),
-    Route("GET", f"{_ONE}/compaction", CallAccess.TENANT, status),
+    Route("PUT", f"{TOPIC}/compaction", CallAccess.TENANT, start),
+    Route("GET", f"{TOPIC}/compaction", CallAccess.TENANT, status),
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.throttle import pause
@@ -207,11 +208,10 @@ async def backlog_size(admin: Admin, request: web.Request, given: MessageId) -> 
     return web.json_response(ledger.bytes_between(given.position, ledger.last_confirmed))
 
 
-_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CallAccess.CONSUME, by_id),
-    Route("GET", f"{_TOPIC}/examinemessage", CallAccess.CONSUME, examine),
-    Route("PUT", f"{_TOPIC}/backlogSize", CallAccess.CONSUME, backlog_size),
-    Route("GET", f"{_TOPIC}/subscription/{{subscription}}/position/{{count}}", CallAccess.CONSUME, peek),
-    Route("POST", f"{_TOPIC}/subscription/{{subscription}}/analyzeBacklog", CallAccess.CONSUME, analyze),
+    Route("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CallAccess.CONSUME, by_id),
+    Route("GET", f"{TOPIC}/examinemessage", CallAccess.CONSUME, examine),
+    Route("PUT", f"{TOPIC}/backlogSize", CallAccess.CONSUME, backlog_size),
+    Route("GET", f"{TOPIC}/subscription/{{subscription}}/position/{{count}}", CallAccess.CONSUME, peek),
+    Route("POST", f"{TOPIC}/subscription/{{subscription}}/analyzeBacklog", CallAccess.CONSUME, analyze),
 )

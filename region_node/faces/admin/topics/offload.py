@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.errors import NotAllowed, StoreRefused
 from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
@@ -136,7 +137,7 @@ _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
     Route("PUT", f"{_TOPIC}/offload", CallAccess.TENANT, offload),
     Route("GET", f"{_TOPIC}/offload", CallAccess.TENANT, status),
-    Route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/scanOffloadedLedgers", CallAccess.TENANT, scan),
+    Route("GET", f"{NAMESPACE}/scanOffloadedLedgers", CallAccess.TENANT, scan),
     Route("GET", "/heliograph/v1/tier", CallAccess.SUPER, about),
     Route("POST", "/heliograph/v1/tier/restore", CallAccess.SUPER, restore),
     Route("POST", "/heliograph/v1/tier/collect", CallAccess.SUPER, collect),

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import TOPIC
 from heliograph.model.errors import AlreadyExists, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
@@ -103,7 +104,7 @@ async def _write(admin: Admin, request: web.Request, name: TopicName, shadows: l
     admin.changed(request, before.policies.get(_LIST, []), shadows)
 
 
-_PATH = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/shadowTopics"
+_PATH = f"{TOPIC}/shadowTopics"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _PATH, CallAccess.TENANT, get_shadows),
     Route("PUT", _PATH, CallAccess.TENANT, set_shadows),

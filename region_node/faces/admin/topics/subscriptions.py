@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import SUBSCRIPTION, TOPIC
 from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import AFTER_ALL, Position
@@ -244,21 +245,19 @@ def _before(position: Position) -> Position:
     return (ledger, entry - 1) if entry >= 0 and (ledger, entry) != AFTER_ALL else (ledger, entry)
 
 
-_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-_ONE = f"{_TOPIC}/subscription/{{subscription}}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_TOPIC}/subscriptions", CallAccess.CONSUME, list_all),
-    Route("PUT", _ONE, CallAccess.CONSUME, _everywhere(create)),
-    Route("DELETE", _ONE, CallAccess.CONSUME, _everywhere(delete)),
-    Route("POST", f"{_ONE}/skip_all", CallAccess.CONSUME, _everywhere(skip_all)),
-    Route("POST", f"{_ONE}/skip/{{count}}", CallAccess.CONSUME, skip),
-    Route("POST", f"{_ONE}/resetcursor/{{timestamp}}", CallAccess.CONSUME, _everywhere(reset_to_time)),
-    Route("POST", f"{_ONE}/resetcursor", CallAccess.CONSUME, _everywhere(reset_to_position)),
-    Route("POST", f"{_ONE}/expireMessages/{{seconds}}", CallAccess.CONSUME, _everywhere(expire)),
-    Route("POST", f"{_ONE}/expireMessages", CallAccess.CONSUME, expire_to),
-    Route("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", CallAccess.TENANT, _everywhere(expire_all)),
-    Route("GET", f"{_ONE}/properties", CallAccess.CONSUME, get_properties),
-    Route("PUT", f"{_ONE}/properties", CallAccess.CONSUME, _everywhere(set_properties)),
-    Route("GET", f"{_ONE}/replicatedSubscriptionStatus", CallAccess.CONSUME, get_replicated),
-    Route("POST", f"{_ONE}/replicatedSubscriptionStatus", CallAccess.CONSUME, _everywhere(set_replicated)),
+    Route("GET", f"{TOPIC}/subscriptions", CallAccess.CONSUME, list_all),
+    Route("PUT", SUBSCRIPTION, CallAccess.CONSUME, _everywhere(create)),
+    Route("DELETE", SUBSCRIPTION, CallAccess.CONSUME, _everywhere(delete)),
+    Route("POST", f"{SUBSCRIPTION}/skip_all", CallAccess.CONSUME, _everywhere(skip_all)),
+    Route("POST", f"{SUBSCRIPTION}/skip/{{count}}", CallAccess.CONSUME, skip),
+    Route("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", CallAccess.CONSUME, _everywhere(reset_to_time)),
+    Route("POST", f"{SUBSCRIPTION}/resetcursor", CallAccess.CONSUME, _everywhere(reset_to_position)),
+    Route("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", CallAccess.CONSUME, _everywhere(expire)),
+    Route("POST", f"{SUBSCRIPTION}/expireMessages", CallAccess.CONSUME, expire_to),
+    Route("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CallAccess.TENANT, _everywhere(expire_all)),
+    Route("GET", f"{SUBSCRIPTION}/properties", CallAccess.CONSUME, get_properties),
+    Route("PUT", f"{SUBSCRIPTION}/properties", CallAccess.CONSUME, _everywhere(set_properties)),
+    Route("GET", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", CallAccess.CONSUME, get_replicated),
+    Route("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", CallAccess.CONSUME, _everywhere(set_replicated)),
 )

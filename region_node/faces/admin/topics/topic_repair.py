@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import local_gone
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
@@ -95,6 +96,6 @@ def _ledgers(ledger: ManagedLedger, wanted: int | None) -> list[int]:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/damage", CallAccess.CONSUME, damage),
-    Route("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/repair", CallAccess.TENANT, repair),
+    Route("GET", f"{OWN_TOPIC}/damage", CallAccess.CONSUME, damage),
+    Route("POST", f"{OWN_TOPIC}/repair", CallAccess.TENANT, repair),
 )

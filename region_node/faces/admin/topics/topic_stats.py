@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import TOPIC
 from heliograph.model.ledger_metadata import LedgerInfo, local_gone
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
@@ -241,12 +242,11 @@ def _position(position: Position) -> dict[str, int]:
     return {"ledgerId": position[0], "entryId": position[1]}
 
 
-_ONE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_ONE}/stats", CallAccess.LOOK_UP, stats),
-    Route("GET", f"{_ONE}/partitioned-stats", CallAccess.LOOK_UP, partitioned_stats),
-    Route("GET", f"{_ONE}/internalStats", CallAccess.LOOK_UP, internal_stats),
-    Route("GET", f"{_ONE}/partitioned-internalStats", CallAccess.LOOK_UP, partitioned_internal_stats),
-    Route("GET", f"{_ONE}/internal-info", CallAccess.LOOK_UP, internal_info),
-    Route("GET", f"{_ONE}/backlog", CallAccess.CONSUME, backlog),
+    Route("GET", f"{TOPIC}/stats", CallAccess.LOOK_UP, stats),
+    Route("GET", f"{TOPIC}/partitioned-stats", CallAccess.LOOK_UP, partitioned_stats),
+    Route("GET", f"{TOPIC}/internalStats", CallAccess.LOOK_UP, internal_stats),
+    Route("GET", f"{TOPIC}/partitioned-internalStats", CallAccess.LOOK_UP, partitioned_internal_stats),
+    Route("GET", f"{TOPIC}/internal-info", CallAccess.LOOK_UP, internal_info),
+    Route("GET", f"{TOPIC}/backlog", CallAccess.CONSUME, backlog),
 )

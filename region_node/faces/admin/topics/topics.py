@@ -13,13 +13,14 @@ from typing import Any
 
 from aiohttp import web
 
+from heliograph.model.admin_paths import TOPIC, topic_path
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import TOPIC_PROPERTIES_BYTES_MAX
 from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, flag, number, path_at_owner
+from region_node.faces.admin.calls.admin_context import Admin, flag, number
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import (
@@ -279,7 +280,7 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
             if record is admin.ownership.record:
                 await admin.topics.get(str(part), create=True)
             else:
-                await admin.call(record, "PUT", path_at_owner(part))
+                await admin.call(record, "PUT", topic_path(str(part)))
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
@@ -336,9 +337,7 @@ async def _change_properties(
     admin.changed(request, before.properties, after.properties)
 
 
-_DOMAIN = "{domain:persistent|non-persistent}"
-_NAMESPACE = f"/admin/v2/{_DOMAIN}/{{tenant}}/{{namespace}}"
-_ONE = f"{_NAMESPACE}/{{topic}}"
+_NAMESPACE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _NAMESPACE, CallAccess.LIST, list_plain),
     Route("GET", f"{_NAMESPACE}/partitioned", CallAccess.LIST, list_partitioned),
@@ -348,21 +347,21 @@ ROUTES: tuple[Route, ...] = (
         CallAccess.TENANT,
         list_plain,
     ),
-    Route("PUT", f"{_ONE}/partitions", CallAccess.TENANT, create_partitioned),
-    Route("POST", f"{_ONE}/partitions", CallAccess.TENANT, grow),
-    Route("DELETE", f"{_ONE}/partitions", CallAccess.TENANT, delete_partitioned),
-    Route("GET", f"{_ONE}/partitions", CallAccess.LOOK_UP, get_partitions),
-    Route("GET", f"{_ONE}/lastMessageId", CallAccess.CONSUME, last_message_id),
-    Route("GET", f"{_ONE}/messageid/{{timestamp}}", CallAccess.CONSUME, message_id_at),
-    Route("PUT", f"{_ONE}/unload", CallAccess.TENANT, unload),
-    Route("POST", f"{_ONE}/terminate", CallAccess.TENANT, terminate),
-    Route("POST", f"{_ONE}/terminate/partitions", CallAccess.TENANT, terminate_partitions),
-    Route("DELETE", f"{_ONE}/truncate", CallAccess.TENANT, truncate),
-    Route("POST", f"{_ONE}/trim", CallAccess.TENANT, trim),
-    Route("POST", f"{_ONE}/createMissedPartitions", CallAccess.TENANT, create_missed),
-    Route("GET", f"{_ONE}/properties", CallAccess.LOOK_UP, get_properties),
-    Route("PUT", f"{_ONE}/properties", CallAccess.TENANT, set_properties),
-    Route("DELETE", f"{_ONE}/properties", CallAccess.TENANT, delete_property),
-    Route("PUT", _ONE, CallAccess.TENANT, create),
-    Route("DELETE", _ONE, CallAccess.TENANT, delete),
+    Route("PUT", f"{TOPIC}/partitions", CallAccess.TENANT, create_partitioned),
+    Route("POST", f"{TOPIC}/partitions", CallAccess.TENANT, grow),
+    Route("DELETE", f"{TOPIC}/partitions", CallAccess.TENANT, delete_partitioned),
+    Route("GET", f"{TOPIC}/partitions", CallAccess.LOOK_UP, get_partitions),
+    Route("GET", f"{TOPIC}/lastMessageId", CallAccess.CONSUME, last_message_id),
+    Route("GET", f"{TOPIC}/messageid/{{timestamp}}", CallAccess.CONSUME, message_id_at),
+    Route("PUT", f"{TOPIC}/unload", CallAccess.TENANT, unload),
+    Route("POST", f"{TOPIC}/terminate", CallAccess.TENANT, terminate),
+    Route("POST", f"{TOPIC}/terminate/partitions", CallAccess.TENANT, terminate_partitions),
+    Route("DELETE", f"{TOPIC}/truncate", CallAccess.TENANT, truncate),
+    Route("POST", f"{TOPIC}/trim", CallAccess.TENANT, trim),
+    Route("POST", f"{TOPIC}/createMissedPartitions", CallAccess.TENANT, create_missed),
+    Route("GET", f"{TOPIC}/properties", CallAccess.LOOK_UP, get_properties),
+    Route("PUT", f"{TOPIC}/properties", CallAccess.TENANT, set_properties),
+    Route("DELETE", f"{TOPIC}/properties", CallAccess.TENANT, delete_property),
+    Route("PUT", TOPIC, CallAccess.TENANT, create),
+    Route("DELETE", TOPIC, CallAccess.TENANT, delete),
 )

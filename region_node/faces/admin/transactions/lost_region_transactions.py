@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientSSLError, ClientTimeout, web
 from msgspec import Meta
 
+from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.wire.run import Origin
 from region_node.faces.admin.calls.admin_context import Admin
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from replicator.log.replicated_log import ReplicatedLog
 
 _ASK = ClientTimeout(total=5.0)
-_PATH = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/transactions"
 
 
 def _region(admin: Admin, origin: Origin) -> str:
@@ -130,6 +130,6 @@ async def _answers(admin: Admin, topic: Topic, origin: Origin) -> str | None:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{_PATH}/foreign", CallAccess.CONSUME, listed),
-    Route("POST", f"{_PATH}/verdict", CallAccess.SUPER, verdict),
+    Route("GET", f"{OWN_TOPIC}/transactions/foreign", CallAccess.CONSUME, listed),
+    Route("POST", f"{OWN_TOPIC}/transactions/verdict", CallAccess.SUPER, verdict),
 )

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from region_node.faces.admin.calls.call_rights import PARAMETER, CallAccess
+from heliograph.model.admin_paths import PARAMETER
+from region_node.faces.admin.calls.call_rights import CallAccess
 from region_node.faces.admin.server.admin_server import ROUTES
 from tests.region_node.faces.guarded_region import Guarded
 

@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from heliograph.model.admin_paths import PARAMETER
 from heliograph.model.configuration.policy_table import POLICIES
-from region_node.faces.admin.calls.call_rights import PARAMETER, CallAccess, Handler, Route, RouteRights, Served
+from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.server.admin_server import ROUTES, AdminServer, describe
 from region_node.faces.admin.server.openapi import document
 from region_node.faces.admin.topics import bulk_reads
