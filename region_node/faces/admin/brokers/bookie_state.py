@@ -17,9 +17,8 @@ import msgpack
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound, reason_of
-from heliograph.model.topic_names import check_name
 from local_meta import keys
-from region_node.faces.admin.brokers.extensions import recovery_of
+from region_node.faces.admin.brokers.extensions import Bookie, recovery_of
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
@@ -27,9 +26,8 @@ _TIMEOUT = ClientTimeout(total=5.0, connect=2.0)
 _ANSWER_BYTES_MAX = 4 << 20
 
 
-async def state(admin: Admin, request: web.Request) -> Any:
+async def state(admin: Admin, request: web.Request, bookie: Bookie) -> Any:
     """`state`: as the bookie's own GET /state; null where it does not say, and `reason` why."""
-    bookie = check_name("bookie", request.match_info["id"])
     row = next((row for row in recovery_of(admin).bookies() if row["id"] == bookie), None)
     if row is None or admin.usage_store is None:
         raise NotFound(f"Bookie {bookie} is not registered in this region")

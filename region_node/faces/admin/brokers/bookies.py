@@ -20,11 +20,11 @@ _NO_GROUP = "default"
 _TEXT_MAX = 255
 
 
-async def list_all(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def list_all(admin: Admin) -> dict[str, Any]:
     return {"bookies": [{"bookieId": row["id"]} for row in recovery_of(admin).bookies() if row["registered"]]}
 
 
-async def racks(admin: Admin, request: web.Request) -> Any:
+async def racks(admin: Admin) -> Any:
     """By group: of those that are registered what holds, and what was set for others."""
     found: dict[str, dict[str, Any]] = {_NO_GROUP: {}}
     for bookie, labels in _all(admin).items():
@@ -32,8 +32,7 @@ async def racks(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def rack(admin: Admin, request: web.Request) -> Any:
-    bookie = request.match_info["bookie"]
+async def rack(admin: Admin, bookie: str) -> Any:
     found = _all(admin).get(bookie)
     if found is None:
         raise NotFound(f"Bookie address not found: {bookie}")
@@ -47,12 +46,14 @@ class BookieInfo(Given):
     hostname: str | None = None
 
 
-async def set_rack(admin: Admin, request: web.Request, given: BookieInfo) -> None:
+async def set_rack(
+    admin: Admin, request: web.Request, bookie: str, given: BookieInfo, *, group: str = _NO_GROUP
+) -> None:
     """Rack and group from now on, whatever the bookie says of itself; placement obeys at once, and what lies too close
     together is moved as time goes by.
     """
-    recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
-    group = request.query.get("group", _NO_GROUP)
+    recovery = recovery_of(admin)
+    check_name("bookie", bookie)
     if group != _NO_GROUP:
         check_name("group", group)
     labels = Labels(
@@ -71,9 +72,10 @@ async def set_rack(admin: Admin, request: web.Request, given: BookieInfo) -> Non
     admin.changed(request, before and _shown(bookie, before), _shown(bookie, labels))
 
 
-async def forget_rack(admin: Admin, request: web.Request) -> None:
+async def forget_rack(admin: Admin, request: web.Request, bookie: str) -> None:
     """What the bookie says of itself holds again."""
-    recovery, bookie = recovery_of(admin), check_name("bookie", request.match_info["bookie"])
+    recovery = recovery_of(admin)
+    check_name("bookie", bookie)
     before = recovery.labels().get(bookie)
     if before is None:
         raise NotFound(f"Bookie address not found: {bookie}: no rack was set for it here")

@@ -7,9 +7,10 @@ file says again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -19,17 +20,17 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
-async def names(admin: Admin, request: web.Request) -> list[Any]:
+async def names(admin: Admin) -> list[Any]:
     return sorted(BY_BROKER)
 
 
-async def values(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def values(admin: Admin) -> dict[str, Any]:
     """What was set while the brokers ran."""
     set_, _ = admin.topics.policies.brokers()
     return {policy.broker: _text(policy, set_[policy.name]) for policy in BY_BROKER.values() if policy.name in set_}
 
 
-async def runtime(admin: Admin, request: web.Request) -> Any:
+async def runtime(admin: Admin) -> Any:
     record = admin.ownership.record
     held = admin.topics.policies.of_namespace("").values
     fixed = {
@@ -43,21 +44,19 @@ async def runtime(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def change(admin: Admin, request: web.Request) -> None:
-    policy, given = _policy(request), request.match_info["value"]
-    try:
-        value = json.loads(given)
-    except ValueError:
-        value = given
+async def change(admin: Admin, request: web.Request, name: str, value: str) -> None:
+    policy, given = _policy(name), cast(Any, value)
+    with contextlib.suppress(ValueError):
+        given = json.loads(value)
     if (part := PARTS.get(policy.broker)) is not None:
-        value = {part: value}
-    checked = policy.check(policy.broker, value)
+        given = {part: given}
+    checked = policy.check(policy.broker, given)
     await _write(admin, request, lambda p: p | {policy.name: checked})
 
 
-async def forget(admin: Admin, request: web.Request) -> None:
-    policy = _policy(request)
-    await _write(admin, request, lambda p: {name: value for name, value in p.items() if name != policy.name})
+async def forget(admin: Admin, request: web.Request, name: str) -> None:
+    policy = _policy(name)
+    await _write(admin, request, lambda p: {key: value for key, value in p.items() if key != policy.name})
 
 
 async def _write(admin: Admin, request: web.Request, changed: Any) -> None:
@@ -67,13 +66,10 @@ async def _write(admin: Admin, request: web.Request, changed: Any) -> None:
     admin.changed(request, before.policies, after.policies)
 
 
-def _policy(request: web.Request) -> Policy:
-    found = BY_BROKER.get(request.match_info["name"])
+def _policy(name: str) -> Policy:
+    found = BY_BROKER.get(name)
     if found is None:
-        raise NotAllowed(
-            f"{request.match_info['name']} cannot be changed while brokers run; these can: "
-            f"{', '.join(sorted(BY_BROKER))}"
-        )
+        raise NotAllowed(f"{name} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}")
     return found
 
 

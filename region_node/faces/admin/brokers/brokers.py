@@ -37,7 +37,7 @@ async def list_active(admin: Admin, request: web.Request) -> list[Any]:
     return [_address(record) for record in admin.ownership.brokers()]
 
 
-async def leader(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def leader(admin: Admin) -> dict[str, Any]:
     """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is
     named.
     """
@@ -49,8 +49,8 @@ async def leader(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"serviceUrl": found.admin_url, "brokerId": _address(found)}
 
 
-async def owned_namespaces(admin: Admin, request: web.Request) -> Any:
-    wanted = request.match_info["broker"]
+async def owned_namespaces(admin: Admin, request: web.Request, broker: str) -> Any:
+    wanted = broker
     if wanted != _address(admin.ownership.record):
         record = next((r for r in admin.ownership.brokers() if _address(r) == wanted), None)
         if record is None:
@@ -72,7 +72,7 @@ def owned_bundles(admin: Admin) -> list[str]:
     ]
 
 
-async def health(admin: Admin, request: web.Request) -> Any:
+async def health(admin: Admin) -> Any:
     """Well: a message is stored with its ack quorum and read back, as Pulsar's check does. It is the canary's verdict,
     which `/heliograph/v1/health` says too.
     """
@@ -84,7 +84,7 @@ async def health(admin: Admin, request: web.Request) -> Any:
     return web.Response(text="ok")
 
 
-async def ready(admin: Admin, request: web.Request) -> Any:
+async def ready(admin: Admin) -> Any:
     """Ready: this broker is registered, as far as it knows. It may be asked often, by who sends it clients: it stays so
     while the region's metadata is away, as what is loaded is served on.
     """
@@ -93,16 +93,16 @@ async def ready(admin: Admin, request: web.Request) -> Any:
     return web.Response(text="ok")
 
 
-async def version(admin: Admin, request: web.Request) -> Any:
+async def version(admin: Admin) -> Any:
     return web.Response(text=admin.version)
 
 
-async def check_quotas(admin: Admin, request: web.Request) -> None:
+async def check_quotas(admin: Admin) -> None:
     """Backlog quotas are looked at now, and not only at the next tick."""
     admin.topics.check_now()
 
 
-async def internal_configuration(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def internal_configuration(admin: Admin) -> dict[str, Any]:
     return {
         "zookeeperServers": "",
         "configurationStoreServers": "",
@@ -111,7 +111,7 @@ async def internal_configuration(admin: Admin, request: web.Request) -> dict[str
     }
 
 
-async def broker_topics(admin: Admin, request: web.Request) -> Any:
+async def broker_topics(admin: Admin) -> Any:
     """Statistics of every loaded topic: namespace -> bundle -> persistent -> topic."""
     answer: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for topic, fields in (await _loaded_stats(admin)).items():
@@ -132,7 +132,7 @@ async def _loaded_stats(admin: Admin) -> dict[str, dict[str, Any]]:
     return found
 
 
-async def load_report(admin: Admin, request: web.Request) -> Any:
+async def load_report(admin: Admin) -> Any:
     """Pulsar's LocalBrokerData, as far as there is something to say."""
     stats = await _loaded_stats(admin)
     record = admin.ownership.record
@@ -163,7 +163,7 @@ async def load_report(admin: Admin, request: web.Request) -> Any:
     }
 
 
-async def metrics_as_json(admin: Admin, request: web.Request) -> list[Any]:
+async def metrics_as_json(admin: Admin) -> list[Any]:
     """What /metrics says of the broker as a whole, as Pulsar's Metrics: one object for each set of labels."""
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     _, totals = await admin.topic_metrics.text()
@@ -172,16 +172,15 @@ async def metrics_as_json(admin: Admin, request: web.Request) -> list[Any]:
     return [{"metrics": values, "dimensions": dict(labels)} for labels, values in found.items()]
 
 
-async def bookie_operations(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def bookie_operations(admin: Admin) -> dict[str, Any]:
     """Nothing is counted by namespace here: /metrics of each bookie has what it does."""
     return {}
 
 
-async def allocator(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def allocator(admin: Admin, name: str) -> dict[str, Any]:
     """Shows an allocator that Pulsar has, `default` or `ml-cache`, as empty: memory is taken from the interpreter as it
     is needed, so there are no arenas, and no caches of threads. Raises NotFound for any other.
     """
-    name = request.match_info["name"]
     if name not in ("default", "ml-cache"):
         raise NotFound(f"Allocator {name} does not exist: there are default and ml-cache")
     counts = (
@@ -198,7 +197,7 @@ async def allocator(admin: Admin, request: web.Request) -> dict[str, Any]:
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-async def scrape(admin: Admin, request: web.Request) -> Any:
+async def scrape(admin: Admin) -> Any:
     topics, totals = await admin.topic_metrics.text()
     head = prometheus_text.render([*_samples(admin, totals), *await metadata_members.samples(admin)])
     return web.Response(body=head + topics, headers={"Content-Type": prometheus_text.CONTENT_TYPE})

@@ -20,7 +20,7 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.prometheus_text import Sample
 
 
-async def listed(admin: Admin, request: web.Request) -> Any:
+async def listed(admin: Admin) -> Any:
     """What this region has edited while it was cut off and not merged yet, and the conflicts of all regions."""
     return _deferred(admin).status()
 
@@ -31,11 +31,9 @@ class Resolution(Given):
     take: Literal["mine", "theirs"]
 
 
-async def resolve(admin: Admin, request: web.Request, given: Resolution) -> dict[str, Any]:
+async def resolve(admin: Admin, request: web.Request, region: str, conflict: str, given: Resolution) -> dict[str, Any]:
     """Ends a conflict, as `take` says."""
-    ended = await _deferred(admin).resolve(
-        f"{request.match_info['region']}/{request.match_info['conflict']}", given.take
-    )
+    ended = await _deferred(admin).resolve(f"{region}/{conflict}", given.take)
     admin.changed(request, asdict(ended), given.take)
     return asdict(ended)
 

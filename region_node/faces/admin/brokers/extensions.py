@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from aiohttp import web
 
@@ -19,12 +19,13 @@ from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.positions import Position
-from heliograph.model.topic_names import check_name
+from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.throttle import pause
 from heliograph.wire.block import encode_block
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.admin_context import number as whole_number
 from region_node.faces.admin.calls.auth_middleware import goes_on
+from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import of_other_brokers
 from replicator.log.coordinate_lookup import own_before, vector_at
@@ -36,14 +37,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.admin.extensions")
 
+Bookie = Annotated[str, Read(lambda _, request: check_name("bookie", request.match_info["id"]))]
 _READ_ENTRIES_MAX = 2048
 _READ_BYTES_MAX = 4 << 20
 
 
-async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def status(admin: Admin, *, all: bool = False) -> dict[str, Any]:
     """This broker's links; with `all=true` those of every broker of the region."""
     links = [asdict(link) for link in admin.links.stats()]
-    if flag(request, "all"):
+    if all:
         for told in await of_other_brokers(admin, "GET", "/heliograph/v1/status"):
             links += told["links"]
     return {
@@ -67,14 +69,14 @@ def _bundle(admin: Admin, namespace: str, index: int) -> str:
     return f"{namespace}/{table.name(index)}" if table is not None and index < table.count else namespace
 
 
-async def config_status(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def config_status(admin: Admin) -> dict[str, Any]:
     return {"region": admin.region, "stale_s": admin.view.stale_s(), **await admin.config_status()}
 
 
-async def snapshot(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def snapshot(admin: Admin, topic: TopicName) -> dict[str, Any]:
     """The open ledger is counted up to the last entry that clients may read."""
-    log = await admin.log(admin.topic(request))
-    found = snapshot_of(log, (await admin.loaded(admin.topic(request))).readable)
+    log = await admin.log(topic)
+    found = snapshot_of(log, (await admin.loaded(topic)).readable)
     return {
         **found,
         "topic": log.topic,
@@ -101,18 +103,18 @@ def snapshot_of(log: ReplicatedLog, ledger: ReadablePort) -> dict[str, Any]:
     }
 
 
-async def blocks(admin: Admin, request: web.Request) -> Any:
+async def blocks(admin: Admin, request: web.Request, name: TopicName) -> Any:
     """`first` and `last`, both included; what was trimmed is left out. Ends early only where `last` is not confirmed
     yet, or by a broken answer.
     """
-    await admin.log(admin.topic(request))
-    topic = await admin.loaded(admin.topic(request))
+    await admin.log(name)
+    topic = await admin.loaded(name)
     ledger = topic.readable
     at, last = _position(request, "first"), _position(request, "last")
     answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await answer.prepare(request)
     try:
-        check = goes_on(admin.security, request, admin.topic(request), admin.clock.wall_ms)
+        check = goes_on(admin.security, request, name, admin.clock.wall_ms)
         await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed), check)
     except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
         log.warning("admin.blocks_broken", extra={"topic": topic.text, "error": str(error)})
@@ -141,9 +143,8 @@ async def write_blocks(
         await pause()  # what is in the cache, for who reads it as quickly, is sent without a pause
 
 
-async def vector(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def vector(admin: Admin, request: web.Request, log: Log) -> dict[str, Any]:
     """What is held now; with `at`: by origin, the last coordinate at or below that position."""
-    log = await admin.log(admin.topic(request))
     if "at" not in request.query:
         return {"topic": log.topic, "origin": list(log.origin), "vector": _vector(log.vector)}
     at = _position(request, "at")
@@ -181,48 +182,46 @@ def _position(request: web.Request, name: str) -> Position:
         raise MalformedRequest(f"{name} must be ledger:entry, not {request.query.get(name, '')!r}") from error
 
 
-async def bookies(admin: Admin, request: web.Request) -> Any:
+async def bookies(admin: Admin) -> Any:
     """Who is registered, and who is being emptied."""
     return recovery_of(admin).bookies()
 
 
-async def decommission(admin: Admin, request: web.Request) -> None:
+async def decommission(admin: Admin, bookie: Bookie) -> None:
     """Begins to empty a bookie: it gets nothing new, and its copies move to others. Answers at once; idempotent."""
-    bookie = check_name("bookie", request.match_info["id"])
     recovery = recovery_of(admin)
     if not any(row["id"] == bookie for row in recovery.bookies()):
         raise NotFound(f"Bookie {bookie} is not registered in this region")
     await recovery.decommission(bookie)
 
 
-async def emptying(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def emptying(admin: Admin, bookie: Bookie) -> dict[str, Any]:
     """How far that is: a look at every ledger."""
-    return asdict(await recovery_of(admin).emptying(check_name("bookie", request.match_info["id"])))
+    return asdict(await recovery_of(admin).emptying(bookie))
 
 
-async def recommission(admin: Admin, request: web.Request) -> None:
+async def recommission(admin: Admin, bookie: Bookie) -> None:
     """Ends it: the bookie is used again."""
-    await recovery_of(admin).recommission(check_name("bookie", request.match_info["id"]))
+    await recovery_of(admin).recommission(bookie)
 
 
-async def new_life(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def new_life(admin: Admin, bookie: Bookie) -> dict[str, Any]:
     """What the loss of a bookie's directories costs, as far as that is not made good yet: a look at every ledger."""
-    return asdict(await recovery_of(admin).new_lives.look(check_name("bookie", request.match_info["id"])))
+    return asdict(await recovery_of(admin).new_lives.look(bookie))
 
 
-async def grant_new_life(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def grant_new_life(admin: Admin, bookie: Bookie, *, force: bool = False) -> dict[str, Any]:
     """Lets a bookie in limbo begin a new life without its directories; `force=true`: also where it may have had the
     only copy of something. Answers with the price; idempotent.
     """
-    bookie = check_name("bookie", request.match_info["id"])
-    return asdict(await recovery_of(admin).new_lives.grant(bookie, force=flag(request, "force")))
+    return asdict(await recovery_of(admin).new_lives.grant(bookie, force=force))
 
 
-async def audit(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def audit(admin: Admin, request: web.Request, *, all: bool = False) -> dict[str, Any]:
     """The newest changes by admin at this broker; `all=true`: at every broker of the region."""
     count = whole_number(request.query.get("count", "100"), "count")
     found = admin.audit.newest(count)
-    if flag(request, "all"):
+    if all:
         for told in await of_other_brokers(admin, "GET", f"/heliograph/v1/audit?count={count}"):
             found += told["changes"]
     return {"broker": admin.ownership.record.broker, "changes": sorted(found, key=lambda change: str(change["time"]))}

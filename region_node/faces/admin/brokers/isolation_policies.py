@@ -20,6 +20,7 @@ from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.placement.isolation.anti_affinity import FailureDomain
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
@@ -53,88 +54,81 @@ class Domain(Given):
     brokers: list[str] | None = None
 
 
-async def list_all(admin: Admin, request: web.Request) -> dict[str, Any]:
-    return {name: _shown(policy) for name, policy in _rules(admin, request).isolation.policies.items()}
+async def list_all(admin: Admin, rules: Rules) -> dict[str, Any]:
+    return {name: _shown(policy) for name, policy in rules.isolation.policies.items()}
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
-    name = request.match_info["policy"]
-    policy = _rules(admin, request).isolation.policies.get(name)
-    if policy is None:
-        raise NotFound(f"Cannot find NamespaceIsolationPolicy {name} for cluster {admin.region}")
-    return _shown(policy)
+async def get(admin: Admin, rules: Rules, policy: str) -> Any:
+    found = rules.isolation.policies.get(policy)
+    if found is None:
+        raise NotFound(f"Cannot find NamespaceIsolationPolicy {policy} for cluster {admin.region}")
+    return _shown(found)
 
 
-async def put(admin: Admin, request: web.Request, given: IsolationData) -> None:
+async def put(admin: Admin, request: web.Request, rules: Rules, policy: str, given: IsolationData) -> None:
     """Makes or replaces a policy; bundles that are at other brokers by it are moved in the next cycles of the
     balancer.
     """
-    rules, name = _rules(admin, request), check_name("isolation policy", request.match_info["policy"])
-    policy = _policy(given)
+    name, made = check_name("isolation policy", policy), _policy(given)
     before = rules.isolation.policies.get(name)
-    await rules.put(name, policy)
-    await admin.seen(lambda: rules.isolation.policies.get(name) == policy)
-    admin.changed(request, before and _shown(before), _shown(policy))
+    await rules.put(name, made)
+    await admin.seen(lambda: rules.isolation.policies.get(name) == made)
+    admin.changed(request, before and _shown(before), _shown(made))
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
+async def delete(admin: Admin, request: web.Request, rules: Rules, policy: str) -> None:
     """None of that name: nothing to do."""
-    rules, name = _rules(admin, request), request.match_info["policy"]
-    before = rules.isolation.policies.get(name)
-    await rules.delete(name)
-    await admin.seen(lambda: name not in rules.isolation.policies)
+    before = rules.isolation.policies.get(policy)
+    await rules.delete(policy)
+    await admin.seen(lambda: policy not in rules.isolation.policies)
     admin.changed(request, before and _shown(before), None)
 
 
-async def brokers(admin: Admin, request: web.Request) -> list[Any]:
+async def brokers(admin: Admin, rules: Rules) -> list[Any]:
     """What the policies say of each live broker."""
-    rules = _rules(admin, request)
     return [_of_broker(rules, _host(record), names_of(record)) for record in admin.ownership.brokers()]
 
 
-async def broker(admin: Admin, request: web.Request) -> Any:
+async def broker(admin: Admin, rules: Rules, broker: str) -> Any:
     """Shows what the policies say of one broker, by its id or host:port; one that does not live is judged by that."""
-    rules, wanted = _rules(admin, request), request.match_info["broker"]
-    record = next((r for r in admin.ownership.brokers() if wanted in (r.broker, _host(r))), None)
-    names = names_of(record) if record is not None else (wanted, wanted.partition(":")[0])
-    return _of_broker(rules, _host(record) if record is not None else wanted, names)
+    record = next((r for r in admin.ownership.brokers() if broker in (r.broker, _host(r))), None)
+    names = names_of(record) if record is not None else (broker, broker.partition(":")[0])
+    return _of_broker(rules, _host(record) if record is not None else broker, names)
 
 
 # -- failure domains ---------------------------------------------------------------------------------------------------
 
 
-async def list_domains(admin: Admin, request: web.Request) -> dict[str, Any]:
-    return {name: {"brokers": list(domain.brokers)} for name, domain in sorted(_rules(admin, request).domains.items())}
+async def list_domains(admin: Admin, rules: Rules) -> dict[str, Any]:
+    return {name: {"brokers": list(domain.brokers)} for name, domain in sorted(rules.domains.items())}
 
 
-async def get_domain(admin: Admin, request: web.Request) -> dict[str, Any]:
-    rules, name = _rules(admin, request), request.match_info["domain"]
-    if name not in rules.domains:
-        raise NotFound(f"Domain {name} for cluster {admin.region} does not exist")
-    return {"brokers": list(rules.domains[name].brokers)}
+async def get_domain(admin: Admin, rules: Rules, domain: str) -> dict[str, Any]:
+    if domain not in rules.domains:
+        raise NotFound(f"Domain {domain} for cluster {admin.region} does not exist")
+    return {"brokers": list(rules.domains[domain].brokers)}
 
 
-async def put_domain(admin: Admin, request: web.Request, given: Domain) -> None:
+async def put_domain(admin: Admin, request: web.Request, rules: Rules, domain: str, given: Domain) -> None:
     """Makes or replaces a domain; namespaces of anti-affinity groups are divided anew, and their bundles follow in the
     next cycles of the balancer.
     """
-    rules, name = _rules(admin, request), check_name("failure domain", request.match_info["domain"])
-    domain = FailureDomain(tuple(dict.fromkeys(given.brokers or ())))
+    name, made = check_name("failure domain", domain), FailureDomain(tuple(dict.fromkeys(given.brokers or ())))
     for other, theirs in rules.domains.items():
-        if other != name and (both := set(theirs.brokers) & set(domain.brokers)):
+        if other != name and (both := set(theirs.brokers) & set(made.brokers)):
             raise web.HTTPConflict(
                 reason=f"{min(both)} is in the failure domain {other} already: take it out there first"
             )
     before = rules.domains.get(name)
-    await rules.put_domain(name, domain)
-    await admin.seen(lambda: rules.domains.get(name) == domain)
-    admin.changed(request, before and {"brokers": list(before.brokers)}, {"brokers": list(domain.brokers)})
+    await rules.put_domain(name, made)
+    await admin.seen(lambda: rules.domains.get(name) == made)
+    admin.changed(request, before and {"brokers": list(before.brokers)}, {"brokers": list(made.brokers)})
 
 
-async def delete_domain(admin: Admin, request: web.Request) -> None:
-    before, rules, name = await get_domain(admin, request), _rules(admin, request), request.match_info["domain"]
-    await rules.delete_domain(name)
-    await admin.seen(lambda: name not in rules.domains)
+async def delete_domain(admin: Admin, request: web.Request, rules: Rules, domain: str) -> None:
+    before = await get_domain(admin, rules, domain)
+    await rules.delete_domain(domain)
+    await admin.seen(lambda: domain not in rules.domains)
     admin.changed(request, before, None)
 
 
@@ -153,6 +147,9 @@ def _rules(admin: Admin, request: web.Request) -> IsolationRules:
     if admin.isolation is None:
         raise MetadataUnavailable("this broker does not know the isolation policies yet: it is not started")
     return admin.isolation
+
+
+Rules = Annotated[IsolationRules, Read(_rules)]
 
 
 def _host(record: BrokerRecord) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import balancer_of
 from region_node.placement.balance.balancer import Balancer
@@ -26,7 +26,7 @@ _RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "ne
 """Our names -> those of Pulsar's load reports."""
 
 
-async def show(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def show(admin: Admin, *, here: bool = False) -> dict[str, Any]:
     """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads;
     `here=true`: of this one.
     """
@@ -35,7 +35,7 @@ async def show(admin: Admin, request: web.Request) -> dict[str, Any]:
         "leader": balancer.leader,
         "paused_s": max(0.0, (balancer.pause.until_ms - now_ms) / 1000) if balancer.pause is not None else 0.0,
         "paused_by": balancer.pause.by if balancer.paused and balancer.pause is not None else "",
-        "moves": list(balancer.recent) if flag(request, "here") else await _moves(admin, balancer),
+        "moves": list(balancer.recent) if here else await _moves(admin, balancer),
         "brokers": [
             {
                 "broker": name,
@@ -98,7 +98,7 @@ async def pause(admin: Admin, request: web.Request) -> None:
     await balancer_of(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
 
 
-async def resume(admin: Admin, request: web.Request) -> None:
+async def resume(admin: Admin) -> None:
     await balancer_of(admin).set_pause("", 0)
 
 

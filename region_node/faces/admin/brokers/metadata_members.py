@@ -26,10 +26,10 @@ from region_node.runtime import prometheus_text
 _SCRAPE_S = 0.5
 
 
-async def show(admin: Admin, request: web.Request) -> Any:
+async def show(admin: Admin, request: web.Request, *, here: bool = False) -> Any:
     """As the leader knows it; where nobody leads, or with `here=true`, as the region's own node does."""
     group = _group(admin, request)
-    if flag(request, "here"):
+    if here:
         return (await group("here"))[0]
     try:
         async with asyncio.timeout(3.0):

@@ -26,7 +26,7 @@ _HEARD_S = 5.0
 _TIME_MAX = 1 << 53
 
 
-async def listed(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def listed(admin: Admin) -> dict[str, Any]:
     """What counts as revoked here, and how old this broker's copy of the list may be."""
     found = admin.security.authentication.revocations
     return {

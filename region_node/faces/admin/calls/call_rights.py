@@ -18,7 +18,7 @@ from aiohttp import web
 from heliograph.model.admin_paths import PARAMETER
 
 Handler = Callable[..., Awaitable[Any]]
-"""Called with the Admin, the request, and, where it has the parameter `given`, with the body as that type."""
+"""Called with the Admin, and with what its parameters say that they are (`call_parameters`)."""
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
 """A handler as aiohttp calls it."""
 

@@ -26,10 +26,11 @@ from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
-from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
+from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, existing_namespace, leases_of, role_of
+from region_node.faces.admin.calls.existing import check_in_region, leases_of, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, topics_here
 from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
@@ -45,7 +46,7 @@ _HEARD_S, _HEARD_LOOKS = 5.0, 20
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
-async def listed(admin: Admin, request: web.Request) -> Any:
+async def listed(admin: Admin) -> Any:
     """Every active-passive namespace, as this broker knows it."""
     rows = [gate.status() for gate in leases_of(admin).core.gates()]
     found: dict[str, Any] = {"region": admin.region, "lease": _lease(admin), "namespaces": rows, "events": []}
@@ -61,11 +62,10 @@ async def listed(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def status(admin: Admin, request: web.Request, namespace: Namespace) -> dict[str, Any]:
     """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at
     what cost. Nobody is waited for longer than `region_patience_s`.
     """
-    namespace = admin.namespace(request)
     policies, gate = admin.policies(namespace), leases_of(admin).core.gate(namespace)
     others = [region for region in policies.regions if region != admin.region]
     async with AskedRegions(facts_of(admin, request), namespace, admin.region_patience_s) as asked:
@@ -229,37 +229,30 @@ def _trouble(cost: Mapping[str, Any]) -> str:
     return f"links that are down: {', '.join(cost['source']['down'][:3])}" if cost["source"]["down"] else ""
 
 
-async def region_facts(admin: Admin, request: web.Request) -> Any:
+async def region_facts(admin: Admin, namespace: Namespace, *, stored: bool = False, local: bool = False) -> Any:
     """What this region knows of the namespace's topics; `local=true`: this broker alone; `stored=true`: how many."""
-    if flag(request, "stored"):
-        return await topics_here(admin, admin.namespace(request))
-    namespace = existing_namespace(admin, request)
-    return facts_of_broker(admin, namespace) if flag(request, "local") else await facts_here(admin, namespace)
+    if stored:
+        return await topics_here(admin, namespace)
+    admin.policies(namespace)  # NotFound: there is none
+    return facts_of_broker(admin, namespace) if local else await facts_here(admin, namespace)
 
 
-async def region_tails(admin: Admin, request: web.Request, given: dict[str, Any]) -> Any:
+async def region_tails(admin: Admin, namespace: Namespace, given: dict[str, Any], *, local: bool = False) -> Any:
     """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted
     entry by entry, for a few seconds.
     """
-    return await _counts(admin, request, "tails", given)
+    return await (_local_counts if local else counts_here)(admin, namespace, "tails", given)
 
 
-async def region_spans(admin: Admin, request: web.Request, given: dict[str, Any]) -> Any:
+async def region_spans(admin: Admin, namespace: Namespace, given: dict[str, Any], *, local: bool = False) -> Any:
     """The same of the body's spans, {topic: [[origin, after, through]]}."""
-    return await _counts(admin, request, "spans", given)
+    return await (_local_counts if local else counts_here)(admin, namespace, "spans", given)
 
 
 _SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
     "tails": namespace_facts.tail_spans,
     "spans": lambda _, rows: [namespace_facts.span_of(row) for row in rows],
 }
-
-
-async def _counts(admin: Admin, request: web.Request, what: str, given: dict[str, Any]) -> Any:
-    namespace = admin.namespace(request)
-    if flag(request, "local"):
-        return await _local_counts(admin, namespace, what, given)
-    return await counts_here(admin, namespace, what, given)
 
 
 async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,7 +283,7 @@ async def counts_here(admin: Admin, namespace: str, what: str, given: Mapping[st
     return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
 
-async def health(admin: Admin, request: web.Request) -> Any:
+async def health(admin: Admin) -> Any:
     """Whether this broker stores a message with its ack quorum and reads it back; 503 where it does not. For everybody:
     why not is told by `dr`.
     """
@@ -325,11 +318,12 @@ class ActivePassive(Given):
     slo: SloSeconds = msgspec.field(default_factory=SloSeconds)
 
 
-async def make_passive(admin: Admin, request: web.Request, given: ActivePassive) -> dict[str, Any]:
+async def make_passive(
+    admin: Admin, request: web.Request, namespace: Namespace, given: ActivePassive
+) -> dict[str, Any]:
     """The namespace takes messages in that region alone, as
     soon as every broker of every region has heard of it: that is waited for, a few seconds; `unheard` says who has not.
     """
-    namespace = admin.namespace(request)
     regions = check_in_region(admin, namespace, given.active)
     slo = {key: value for key, value in msgspec.structs.asdict(given.slo).items() if value is not None}
     switching = conductor_for(admin, request).switching
@@ -343,9 +337,8 @@ async def make_passive(admin: Admin, request: web.Request, given: ActivePassive)
     return {**asdict(record), "unheard": unheard_text(left)}
 
 
-async def make_active(admin: Admin, request: web.Request) -> None:
+async def make_active(admin: Admin, request: web.Request, namespace: Namespace) -> None:
     """Every region of the namespace takes messages again."""
-    namespace = admin.namespace(request)
     await conductor_for(admin, request).switching.end(namespace)
     admin.changed(request, "active-passive", "active-active")
 
@@ -364,9 +357,9 @@ class WantedOperation(Given):
     force: bool | None = None
 
 
-async def begin(admin: Admin, request: web.Request, given: WantedOperation) -> Any:
+async def begin(admin: Admin, request: web.Request, namespace: Namespace, given: WantedOperation) -> Any:
     """Goes on with the same one where it was interrupted."""
-    namespace, conductor = admin.namespace(request), conductor_for(admin, request)
+    conductor = conductor_for(admin, request)
     if given.dry_run:
         return await _dry_run(admin, request, namespace, given.kind, given.to)
     operation = await conductor.begin(given.kind, namespace, given.to, role_of(request), force=bool(given.force))
@@ -390,25 +383,25 @@ async def _dry_run(admin: Admin, request: web.Request, namespace: str, kind: str
     return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
 
 
-async def advance(admin: Admin, request: web.Request) -> Any:
+async def advance(admin: Admin, request: web.Request, namespace: Namespace) -> Any:
     """Does the next step of what is under way, as far as it can be done now."""
-    namespace, conductor = admin.namespace(request), conductor_for(admin, request)
+    conductor = conductor_for(admin, request)
     before, _ = await conductor.operation(namespace)
     after = await conductor.advance(namespace)
     admin.changed(request, before and before.step, {"step": after.step, "state": after.state, "waiting": after.waiting})
     return _shown(after)
 
 
-async def cancel(admin: Admin, request: web.Request) -> Any:
+async def cancel(admin: Admin, request: web.Request, namespace: Namespace) -> Any:
     """Before the regions were flipped: the active one goes on."""
-    ended = await conductor_for(admin, request).cancel(admin.namespace(request))
+    ended = await conductor_for(admin, request).cancel(namespace)
     admin.changed(request, "running", ended.state)
     return _shown(ended)
 
 
-async def history(admin: Admin, request: web.Request) -> list[Any]:
+async def history(admin: Admin, request: web.Request, namespace: Namespace) -> list[Any]:
     """Finished operations, the newest last."""
-    return [_shown(operation) for operation in await conductor_for(admin, request).history(admin.namespace(request))]
+    return [_shown(operation) for operation in await conductor_for(admin, request).history(namespace)]
 
 
 def _shown(operation: Operation) -> dict[str, Any]:

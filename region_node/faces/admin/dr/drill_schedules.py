@@ -20,8 +20,9 @@ from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, existing_namespace, leases_of, role_of
+from region_node.faces.admin.calls.existing import check_in_region, leases_of, role_of
 
 
 class OwnCredentials:
@@ -41,14 +42,11 @@ class OwnCredentials:
             raise ConfigError(f"broker.drill_token_file {self._file} cannot be read: {error}") from error
 
 
-async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def get(admin: Admin, namespace: ExistingNamespace) -> dict[str, Any]:
     """How often the namespace is drilled, when next, and why the last one could not begin."""
-    found = await leases_of(admin).store.get(schedule(existing_namespace(admin, request)))
+    found = await leases_of(admin).store.get(schedule(namespace))
     if found is None:
-        raise NotFound(
-            f"{admin.namespace(request)} has no schedule of drills: `heliograph dr drill {admin.namespace(request)} "
-            "--every 7d` makes one"
-        )
+        raise NotFound(f"{namespace} has no schedule of drills: `heliograph dr drill {namespace} --every 7d` makes one")
     return asdict(Schedule.decode(found[0]))
 
 
@@ -60,8 +58,8 @@ class Repetition(Given):
     first_ms: float = 0
 
 
-async def put(admin: Admin, request: web.Request, given: Repetition) -> dict[str, Any]:
-    namespace, to = existing_namespace(admin, request), given.to
+async def put(admin: Admin, request: web.Request, namespace: ExistingNamespace, given: Repetition) -> dict[str, Any]:
+    to = given.to
     if to:
         check_in_region(admin, namespace, to)
     next_ms = int(given.first_ms) or admin.clock.wall_ms()
@@ -72,16 +70,15 @@ async def put(admin: Admin, request: web.Request, given: Repetition) -> dict[str
     return asdict(made)
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
-    namespace = existing_namespace(admin, request)
+async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespace) -> None:
     if not await leases_of(admin).store.delete(schedule(namespace)):
         raise NotFound(f"{namespace} has no schedule of drills")
     admin.changed(request, "scheduled", None)
 
 
-async def reports(admin: Admin, request: web.Request) -> Any:
+async def reports(admin: Admin, namespace: ExistingNamespace) -> Any:
     """Every drill's signed report, the newest last."""
-    return await _conductor(admin).reports(existing_namespace(admin, request))
+    return await _conductor(admin).reports(namespace)
 
 
 def _conductor(admin: Admin) -> Conductor:

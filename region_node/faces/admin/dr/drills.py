@@ -13,17 +13,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from aiohttp import web
-
 from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import entry_of
 from region_node.dr.operations.report_signing import check
-from region_node.faces.admin.calls.admin_context import Admin, number
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace, of_other_brokers
+from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
 
@@ -206,28 +205,24 @@ def _check_shadow(admin: Admin, namespace: str) -> None:
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-async def audits(admin: Admin, request: web.Request) -> Any:
+async def audits(admin: Admin, namespace: ExistingNamespace, *, since_ms: int = 0, local: bool = False) -> Any:
     """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is
     empty.
     """
-    namespace = existing_namespace(admin, request)
-    since_ms = number(request.query.get("since_ms", "0"), "since_ms")
-    return await audits_here(admin, namespace, since_ms, local=request.query.get("local") == "true")
+    return await audits_here(admin, namespace, since_ms, local=local)
 
 
-async def probe(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def probe(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:
     """Stores a message in a shadow, and reads it back."""
-    namespace = existing_namespace(admin, request)
-    return {"took_ms": await probe_here(admin, namespace, local=request.query.get("local") == "true")}
+    return {"took_ms": await probe_here(admin, namespace, local=local)}
 
 
-async def drop(admin: Admin, request: web.Request) -> None:
+async def drop(admin: Admin, namespace: ExistingNamespace) -> None:
     """Deletes a shadow, with its message."""
-    namespace = existing_namespace(admin, request)
     await drop_here(admin, namespace)
 
 
-async def verify(admin: Admin, request: web.Request, given: dict[str, Any]) -> dict[str, Any]:
+async def verify(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
     """Body: a signed report. Whether it is as it was signed, and by a key that the instance knows as that region's."""
     report = given
     check(report)

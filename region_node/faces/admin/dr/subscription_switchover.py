@@ -26,17 +26,17 @@ from region_node.dr.leadership.subscription_leadership import SubscriptionLeader
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, existing_namespace
+from region_node.faces.admin.calls.existing import check_in_region
 from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
 """(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
 
 
-async def listed(admin: Admin, request: web.Request) -> Any:
+async def listed(admin: Admin, namespace: ExistingNamespace) -> Any:
     """Lists the namespace's subscriptions that are active in one region: in which, and why consumers here wait."""
-    namespace = existing_namespace(admin, request)
     return _leadership(admin).status(namespace)
 
 
@@ -46,10 +46,10 @@ class Active(Given):
     active: str
 
 
-async def give(admin: Admin, request: web.Request, given: Active) -> dict[str, Any]:
+async def give(admin: Admin, request: web.Request, namespace: Namespace, given: Active) -> dict[str, Any]:
     """From now on its messages are handed out in that region alone."""
     name = _name(admin, request)
-    check_in_region(admin, admin.namespace(request), given.active)
+    check_in_region(admin, namespace, given.active)
     leadership = _leadership(admin)
     record = await leadership.switching.begin(name, given.active, {})
     admin.changed(request, None, asdict(record))
@@ -74,10 +74,10 @@ class SubscriptionMove(Given):
     force: bool = False
 
 
-async def move(admin: Admin, request: web.Request, given: SubscriptionMove) -> Any:
+async def move(admin: Admin, request: web.Request, namespace: Namespace, given: SubscriptionMove) -> Any:
     """Does the next step, as far as it can be done now."""
     name = _name(admin, request)
-    check_in_region(admin, admin.namespace(request), given.to)
+    check_in_region(admin, namespace, given.to)
     found = await _step(admin, request, name, given.to, fence=given.force or given.fence, force=given.force)
     admin.changed(request, None, {"subscription": name, **found})
     return found

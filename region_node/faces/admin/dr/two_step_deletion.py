@@ -21,8 +21,9 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace, leases_of, role_of
+from region_node.faces.admin.calls.existing import leases_of, role_of
 from region_node.faces.admin.calls.region_facts import facts_here, where_copies_may_be
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -30,9 +31,8 @@ GRACE_S = 24 * 3600
 _GRACE_S_MAX = 366 * 24 * 3600
 
 
-async def listed(admin: Admin, request: web.Request) -> list[Any]:
+async def listed(admin: Admin, namespace: Namespace) -> list[Any]:
     """Topics of the namespace that were deleted, and can be brought back or are being purged."""
-    namespace = admin.namespace(request)
     rows = [
         found
         for _, (found, _) in sorted(_tombstones(admin).known.items())
@@ -56,9 +56,8 @@ async def preview(admin: Admin, request: web.Request) -> Any:
     return _sum(admin, str(name), found)
 
 
-async def preview_namespace(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def preview_namespace(admin: Admin, namespace: ExistingNamespace) -> dict[str, Any]:
     """What deleting the whole namespace would take away in this region."""
-    namespace = existing_namespace(admin, request)
     facts = await facts_here(admin, namespace)
     return {**_sum(admin, namespace, facts["topics"]), "not_loaded": facts["missing"]}
 
@@ -93,11 +92,10 @@ async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> An
     return await _bury(admin, request, str(name), given, admin.view.partitions(str(name)))
 
 
-async def bury_namespace(admin: Admin, request: web.Request, given: Deletion | None) -> Any:
+async def bury_namespace(admin: Admin, request: web.Request, namespace: Namespace, given: Deletion | None) -> Any:
     """The same of a namespace: every topic in it, its policies, and its name go when the
     grace period has ended.
     """
-    namespace = admin.namespace(request)
     return await _bury(admin, request, namespace, given, 0)
 
 
@@ -134,9 +132,9 @@ async def bring_back(admin: Admin, request: web.Request) -> None:
     await _bring_back(admin, request, str(_name(admin, request)))
 
 
-async def bring_back_namespace(admin: Admin, request: web.Request) -> None:
+async def bring_back_namespace(admin: Admin, request: web.Request, namespace: Namespace) -> None:
     """The same of a namespace."""
-    await _bring_back(admin, request, admin.namespace(request))
+    await _bring_back(admin, request, namespace)
 
 
 async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:

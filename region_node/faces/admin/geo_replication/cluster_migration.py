@@ -15,8 +15,9 @@ from aiohttp import web
 from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.errors import NotAllowed, NotFound
-from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 _FIELDS = (
@@ -45,11 +46,11 @@ class Urls(Given, rename={ours: theirs for theirs, ours, _ in _FIELDS}):
     broker_service_url_tls: str | None = None
 
 
-async def update(admin: Admin, request: web.Request, given: Urls) -> Any:
+async def update(admin: Admin, request: web.Request, given: Urls, *, migrated: bool = False) -> Any:
     """Begins a migration (`migrated=true`), or ends it; its addresses are those of its namespaces', too."""
     name = _cluster(admin, request)
     urls = {ours: admin.urls.check(url, (scheme,)) for _, ours, scheme in _FIELDS if (url := getattr(given, ours))}
-    wanted = ClusterMigration(migrated=flag(request, "migrated"), **urls)
+    wanted = ClusterMigration(migrated=migrated, **urls)
     if wanted.migrated and not wanted.urls:
         raise NotAllowed("give brokerServiceUrl or brokerServiceUrlTls: clients are sent there")
     before = admin.view.migration(name)
@@ -59,11 +60,11 @@ async def update(admin: Admin, request: web.Request, given: Urls) -> Any:
     return web.Response()
 
 
-async def update_namespace(admin: Admin, request: web.Request, given: bool) -> None:
+async def update_namespace(admin: Admin, request: web.Request, namespace: Namespace, given: bool) -> None:
     """Sends the namespace's clients on, in this region, to where the region's migration says; or serves them here
     again.
     """
-    namespace, migrated = admin.namespace(request), given
+    migrated = given
     admin.policies(namespace)
     before = admin.region in admin.view.migrated_in(namespace)
     await admin.config.migrations.set_namespace(namespace, admin.region, migrated)

@@ -33,7 +33,7 @@ _FILES = {
 }
 
 
-async def list_all(admin: Admin, request: web.Request) -> list[Any]:
+async def list_all(admin: Admin) -> list[Any]:
     return sorted(
         [*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())]
     )

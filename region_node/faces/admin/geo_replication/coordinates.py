@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiohttp import web
-
 from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector, format_coordinate, parse_coordinate
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Loaded, Log
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import subscription_of
-from region_node.topics.topic import Topic
 from replicator.coordinates.skip_reasons import HERE
 from replicator.log.coordinate_lookup import LookupStatus, came_back, coordinate_of, position_of
 from replicator.log.region_durability import RegionWaits
@@ -32,10 +30,9 @@ BACK_MAX = 1000
 """Entries of one question for what came back."""
 
 
-async def position(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def position(admin: Admin, log: Log, coordinate: str) -> dict[str, Any]:
     """Where the entry lies here that was first published under a coordinate."""
-    log = await admin.log(admin.topic(request))
-    wanted = parse_coordinate(request.match_info["coordinate"])
+    wanted = parse_coordinate(coordinate)
     found = await position_of(log, *wanted)
     return {
         "topic": log.topic,
@@ -47,22 +44,16 @@ async def position(admin: Admin, request: web.Request) -> dict[str, Any]:
     }
 
 
-async def back(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def back(admin: Admin, log: Log, ledger: int, *, first: int = -1, last: int = -1) -> dict[str, Any]:
     """Which entries of a ledger that the region's metadata no longer knows are in the topic under their coordinates."""
-    ledger, first, last = (
-        number(request.match_info.get(name) or request.query.get(name, ""), name)
-        for name in ("ledger", "first", "last")
-    )
-    if not 0 <= last - first < BACK_MAX:
+    if first < 0 or not 0 <= last - first < BACK_MAX:
         raise MalformedRequest(f"first and last must name 1 to {BACK_MAX} entries, not {first} to {last}")
-    log = await admin.log(admin.topic(request))
     return {"topic": log.topic, "ledger": ledger, "here": await came_back(log, ledger, first, last)}
 
 
-async def coordinate(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def coordinate(admin: Admin, log: Log, position: str) -> dict[str, Any]:
     """Where the entry at a position here was first published."""
-    log = await admin.log(admin.topic(request))
-    at = _position(request.match_info["position"])
+    at = _position(position)
     found = await coordinate_of(log, at)
     origin = None if found.coordinate is None else found.coordinate[0]
     return {
@@ -77,9 +68,8 @@ async def coordinate(admin: Admin, request: web.Request) -> dict[str, Any]:
     }
 
 
-async def vectors(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def vectors(admin: Admin, log: Log) -> dict[str, Any]:
     """What each region holds of each origin, as this one has last heard."""
-    log = await admin.log(admin.topic(request))
     regions = {admin.region: {"age_s": 0.0, "origins": _origins(log, HERE, log.vector)}}
     for region, (vector, heard_ms) in sorted(log.known.items()):
         regions[region] = {
@@ -89,9 +79,8 @@ async def vectors(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"topic": log.topic, "numbers": {str(r.number): r.name for r in admin.view.regions()}, "regions": regions}
 
 
-async def risk(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def risk(admin: Admin, log: Log) -> dict[str, Any]:
     """What would be missing elsewhere if this region were lost now, and here if another one were."""
-    log = await admin.log(admin.topic(request))
     now_ms = admin.clock.wall_ms()
     outgoing = {
         link.target: {
@@ -112,9 +101,8 @@ async def risk(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"topic": log.topic, "region": admin.region, "not_yet_elsewhere": outgoing, "not_yet_here": incoming}
 
 
-async def durability(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def durability(admin: Admin, log: Log) -> dict[str, Any]:
     """How many regions a receipt stands for, who lags, and what was confirmed with fewer."""
-    log = await admin.log(admin.topic(request))
     told = (log.waits or RegionWaits.past(log)).shown()
     return {"topic": log.topic, "region": admin.region, "origin": format_coordinate((log.origin, (0, 0)))[:-4], **told}
 
@@ -125,14 +113,14 @@ class Seek(Given):
     coordinate: str
 
 
-async def seek(admin: Admin, request: web.Request, given: Seek) -> dict[str, Any]:
+async def seek(admin: Admin, topic: Loaded, log: Log, subscription: str, given: Seek) -> dict[str, Any]:
     """The subscription goes on with the entry of that coordinate; where that is gone, with the next one of the same
     origin.
     """
-    topic, name, log = await _subscription(admin, request)
+    subscription_of(topic, subscription)
     found = await seek_target(log, given.coordinate)
-    await admin.topics.reset_subscription(topic.text, name, at=found)
-    return {"topic": topic.text, "subscription": name, "mark_delete": list(found)}
+    await admin.topics.reset_subscription(topic.text, subscription, at=found)
+    return {"topic": topic.text, "subscription": subscription, "mark_delete": list(found)}
 
 
 async def seek_target(log: ReplicatedLog, text: str) -> Position:
@@ -146,18 +134,13 @@ async def seek_target(log: ReplicatedLog, text: str) -> Position:
     return log.ledger.last_confirmed if following is None else (following[0], following[1] - 1)
 
 
-async def subscription_status(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def subscription_status(admin: Admin, topic: Loaded, log: Log, subscription: str) -> dict[str, Any]:
     """When it was last in step, who was told of its newest state, who was heard, and what waits for messages that have
     not arrived.
     """
-    topic, name, log = await _subscription(admin, request)
-    return {"topic": topic.text, "subscription": name, **log.subscriptions.status(name, admin.clock.wall_ms())}
-
-
-async def _subscription(admin: Admin, request: web.Request) -> tuple[Topic, str, ReplicatedLog]:
-    topic, name = await admin.loaded(admin.topic(request)), request.match_info["subscription"]
-    subscription_of(topic, name)
-    return topic, name, await admin.log(admin.topic(request))
+    subscription_of(topic, subscription)
+    status = log.subscriptions.status(subscription, admin.clock.wall_ms())
+    return {"topic": topic.text, "subscription": subscription, **status}
 
 
 def _origins(log: ReplicatedLog, region: str, vector: Vector) -> list[dict[str, Any]]:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiohttp import web
-
 from heliograph.model.admin_paths import OWN_TOPIC
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_parameters import Log
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
-async def report(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def report(admin: Admin, log: Log) -> dict[str, Any]:
     """The newest pass over the topic's copy in this region; `report` is null where there was none since the broker
     loaded it.
     """
-    log = await admin.log(admin.topic(request))
     auditor = admin.links.auditor
     found = auditor.reports.get(log.topic)
     return {
@@ -32,14 +30,13 @@ async def report(admin: Admin, request: web.Request) -> dict[str, Any]:
     }
 
 
-async def begin(admin: Admin, request: web.Request) -> Any:
+async def begin(admin: Admin, log: Log) -> Any:
     """A pass begins as soon as the one before has ended; `report` tells when it has ended itself."""
-    log = await admin.log(admin.topic(request))
     admin.links.auditor.want(log.topic)
-    return await report(admin, request)
+    return await report(admin, log)
 
 
-async def reports(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def reports(admin: Admin) -> dict[str, Any]:
     """Shows the newest pass of each topic here that has something left to repair, or whose pass ended early."""
     auditor = admin.links.auditor
     bad = {topic: found.shown() for topic, found in sorted(auditor.reports.items()) if found.left or found.error}

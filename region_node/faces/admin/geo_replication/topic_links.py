@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from aiohttp import web
-
 from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.runtime.throttle import pause
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Log
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.schemas.schema_diff import differences
 from replicator.links.give_up_lost import give_up
@@ -25,9 +24,8 @@ from replicator.links.parked_links import Choice, look_again, resolve
 from replicator.pulsar.pulsar_link import PulsarLink
 
 
-async def links(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def links(admin: Admin, log: Log) -> dict[str, Any]:
     """Each link as the status shows it; a parked one with `parked`: since_ms, and what is here and there."""
-    log = await admin.log(admin.topic(request))
     return {
         "topic": log.topic,
         "region": admin.region,
@@ -44,12 +42,11 @@ class Decision(Given):
     dry_run: bool = False
 
 
-async def decide(admin: Admin, request: web.Request, given: Decision) -> dict[str, Any]:
+async def decide(admin: Admin, log: Log, region: str, given: Decision) -> dict[str, Any]:
     """Answers with the link, and the numbers that the choice changes, and where."""
-    log, target = await admin.log(admin.topic(request)), request.match_info["region"]
-    link = admin.links.links(log.topic).get(target)
+    link = admin.links.links(log.topic).get(region)
     if link is None:
-        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
+        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {region}")
     choice, dry_run = given.choice, given.dry_run
     before = await _shown(admin, link)
     if not isinstance(link, PulsarLink):
@@ -57,8 +54,8 @@ async def decide(admin: Admin, request: web.Request, given: Decision) -> dict[st
     elif choice is Choice.RETRY:
         numbers = look_again(link, dry_run=dry_run)
     else:
-        raise NotAllowed(f"{target} is a Pulsar cluster: change what it refuses there, and then retry")
-    where = {Choice.THEIRS: admin.region, Choice.OURS: target, Choice.RETRY: ""}[choice]
+        raise NotAllowed(f"{region} is a Pulsar cluster: change what it refuses there, and then retry")
+    where = {Choice.THEIRS: admin.region, Choice.OURS: region, Choice.RETRY: ""}[choice]
     return {
         "topic": log.topic,
         "choice": choice,
@@ -68,17 +65,16 @@ async def decide(admin: Admin, request: web.Request, given: Decision) -> dict[st
     }
 
 
-async def lost(admin: Admin, request: web.Request, given: DryRun | None) -> dict[str, Any]:
+async def lost(admin: Admin, log: Log, region: str, given: DryRun | None) -> dict[str, Any]:
     """Entries that no bookie gives are not waited for any more: the link's target hears that they
     are lost. Answers which.
     """
-    log, target = await admin.log(admin.topic(request)), request.match_info["region"]
-    link = admin.links.links(log.topic).get(target)
+    link = admin.links.links(log.topic).get(region)
     if not isinstance(link, Link):
-        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
+        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {region}")
     dry_run = given is not None and given.dry_run
     first, last = await give_up(link, dry_run=dry_run)
-    return {"topic": log.topic, "region": target, "dry_run": dry_run, "first": list(first), "last": list(last)}
+    return {"topic": log.topic, "region": region, "dry_run": dry_run, "first": list(first), "last": list(last)}
 
 
 async def _shown(admin: Admin, link: Any) -> dict[str, Any]:

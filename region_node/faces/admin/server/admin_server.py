@@ -36,7 +36,7 @@ from region_node.faces.admin.brokers import (
 )
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
-from region_node.faces.admin.calls.call_bodies import NOTHING, body_type, decoded
+from region_node.faces.admin.calls.call_parameters import called, taken_by
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
@@ -276,13 +276,12 @@ class AdminServer:
         )
 
     def _wrapped(self, handler: Handler) -> Served:
-        kind = body_type(handler)
+        taken_by(handler)  # what nothing reads ends the start
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 try:
-                    given = () if kind is NOTHING else (await decoded(request, kind),)
-                    return await _response(await handler(self._admin, request, *given))
+                    return await _response(await called(handler, self._admin, request))
                 except OwnedElsewhere as where:
                     return web.Response(status=307, headers={"Location": where.location(request)})
             except errors.HeliographError as error:

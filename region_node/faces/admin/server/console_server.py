@@ -66,18 +66,18 @@ def files() -> dict[str, tuple[str, str]]:
     return found
 
 
-async def page(admin: Admin, request: web.Request) -> Any:
+async def page(admin: Admin) -> Any:
     """It says which region it is of, as /heliograph/v1/health does to everybody."""
     issuer = urlsplit(admin.sign_in.issuer).netloc if admin.sign_in is not None else ""
     filled = f'data-region="{escape(admin.region)}" data-issuer="{escape(issuer)}"'
     return _file("index.html", 'data-region="" data-issuer=""', filled)
 
 
-async def file(admin: Admin, request: web.Request) -> Any:
-    return _file(request.match_info["file"])
+async def file(admin: Admin, file: str) -> Any:
+    return _file(file)
 
 
-async def to_page(admin: Admin, request: web.Request) -> Any:
+async def to_page(admin: Admin) -> Any:
     return web.Response(status=308, headers={"Location": "/console/"})
 
 

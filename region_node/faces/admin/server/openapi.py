@@ -14,9 +14,11 @@ import msgspec
 
 from heliograph.model.admin_paths import PARAMETER
 from region_node.faces.admin.calls.call_bodies import NOTHING, answer_type, body_type, is_optional
+from region_node.faces.admin.calls.call_parameters import taken_by
 from region_node.faces.admin.calls.call_rights import Route
 
 _METHODS = ("get", "put", "post", "delete")
+_QUERY = {bool: {"type": "boolean"}, str: {"type": "string"}, int: {"type": "integer"}, int | None: {"type": "integer"}}
 
 
 def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
@@ -70,6 +72,11 @@ def _operation(method: str, row: Route, plain: str, types: _Types) -> dict[str, 
                 "schema": {"type": "string", **({"pattern": pattern} if pattern else {})},
             }
             for name, pattern in PARAMETER.findall(row.path)
+        ]
+        + [
+            {"name": one.name, "in": "query", "schema": _QUERY[one.of_query]}
+            for one in taken_by(row.handler)
+            if one.of_query is not None
         ],
         "responses": {"default": {"description": "refused", "content": types.of(Refusal)}},
     }

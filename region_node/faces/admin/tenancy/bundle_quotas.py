@@ -16,7 +16,7 @@ from aiohttp import web
 from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.errors import NotFound
 from heliograph.runtime.throttle import RowPace
-from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import balancer_of, started
@@ -34,7 +34,9 @@ class Boundaries(Given, rename="camel"):
     split_boundaries: list[int] | None = None
 
 
-async def split(admin: Admin, request: web.Request, given: list[int] | Boundaries | None) -> None:
+async def split(
+    admin: Admin, request: web.Request, given: list[int] | Boundaries | None, *, unload: bool = False
+) -> None:
     """In place, at its owner. `splitAlgorithmName`, `unload`; the body: positions, for the way that wants them.
     `LARGEST` and `HOT` name a bundle, too.
     """
@@ -48,7 +50,7 @@ async def split(admin: Admin, request: web.Request, given: list[int] | Boundarie
         (given.split_boundaries if isinstance(given, Boundaries) else given) or [],
     )
     admin.changed(request, None, {"bundles": [admin.table(namespace).name(index) for _, index in parts]})
-    if flag(request, "unload"):
+    if unload:
         for _, index in parts:
             await admin.ownership.unload_bundle(namespace, index)
 
@@ -84,7 +86,7 @@ async def get_quota(admin: Admin, request: web.Request) -> dict[str, Any]:
     return asdict(_quotas(admin).of(*_where(admin, request)))
 
 
-async def get_default(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def get_default(admin: Admin) -> dict[str, Any]:
     return asdict(_quotas(admin).default)
 
 

@@ -13,6 +13,7 @@ from heliograph.model.admin_paths import BUNDLE, NAMESPACE
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName, topic_hash
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.topics.serving.named_topics import in_bundle
 
@@ -46,9 +47,8 @@ async def clear(admin: Admin, request: web.Request) -> None:
                 )
 
 
-async def unsubscribe(admin: Admin, request: web.Request) -> None:
+async def unsubscribe(admin: Admin, request: web.Request, subscription: str) -> None:
     """Raises ConsumerBusy where consumers are connected."""
-    subscription = request.match_info["subscription"]
     for name in await _topics(admin, request):
         path = f"/subscription/{quote(subscription, safe='')}"
         await admin.at_owner(name, "DELETE", path, lambda topic: admin.topics.delete_subscription(topic, subscription))
@@ -58,27 +58,23 @@ async def _subscriptions(admin: Admin, topic: str) -> list[str]:
     return [s.name for s in (await admin.topics.get(topic, create=False)).subscriptions.values() if s.durable]
 
 
-async def hash_positions(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def hash_positions(admin: Admin, request: web.Request, namespace: Namespace, bundle: str) -> dict[str, Any]:
     """Where topics of a bundle lie in it."""
     chosen = {name for name in request.query.get("topics", "").split(",") if name}
     found = {str(name): topic_hash(str(name)) for name in await _topics(admin, request)}
     return {
-        "namespace": admin.namespace(request),
-        "bundle": request.match_info["bundle"],
+        "namespace": namespace,
+        "bundle": bundle,
         "topicHashPositions": {topic: at for topic, at in found.items() if not chosen or topic in chosen},
     }
 
 
-async def anti_affinity(admin: Admin, request: web.Request) -> list[Any]:
+async def anti_affinity(admin: Admin, request: web.Request, group: str) -> list[Any]:
     """Namespaces of an anti-affinity group."""
     tenant = request.query.get("tenant") or request.query.get("property")
     tenants = [tenant] if tenant else admin.view.tenants()
     found = [namespace for tenant in tenants for namespace in admin.view.namespaces(tenant)]
-    return [
-        namespace
-        for namespace in found
-        if admin.policies(namespace).policies.get("antiAffinity") == request.match_info["group"]
-    ]
+    return [namespace for namespace in found if admin.policies(namespace).policies.get("antiAffinity") == group]
 
 
 ROUTES: tuple[Route, ...] = (

@@ -17,10 +17,11 @@ from heliograph.model.admin_paths import NAMESPACE, topic_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotOwner, Unauthorized
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, flag
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, ExistingTenant, Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace, existing_tenant
+from region_node.faces.admin.calls.existing import existing_namespace
 from region_node.faces.admin.calls.region_facts import topics_elsewhere
 from region_node.faces.admin.tenancy.policy_routes import check_value
 from region_node.faces.admin.tenancy.region_removal import (
@@ -33,15 +34,15 @@ from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
 from region_node.topics.serving.named_topics import in_bundle, joined
 
 
-async def list_of_tenant(admin: Admin, request: web.Request) -> list[Any]:
-    return sorted(admin.view.namespaces(existing_tenant(admin, request)))
+async def list_of_tenant(admin: Admin, tenant: ExistingTenant) -> list[Any]:
+    return sorted(admin.view.namespaces(tenant))
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
-    policies = admin.policies(admin.namespace(request))
-    clusters, bundles = [*policies.regions, *policies.clusters], _bundles(admin, admin.namespace(request))
+async def get(admin: Admin, namespace: Namespace) -> Any:
+    policies = admin.policies(namespace)
+    clusters, bundles = [*policies.regions, *policies.clusters], _bundles(admin, namespace)
     fields: dict[str, Any] = {"replication_clusters": clusters, "bundles": bundles, "deleted": False}
-    fields["migrated"] = admin.region in admin.view.migrated_in(admin.namespace(request))
+    fields["migrated"] = admin.region in admin.view.migrated_in(namespace)
     if policies.allowed_regions:
         fields["allowed_clusters"] = list(policies.allowed_regions)
     for policy in POLICIES:
@@ -51,26 +52,30 @@ async def get(admin: Admin, request: web.Request) -> Any:
     return fields
 
 
-async def create(admin: Admin, request: web.Request, given: dict[str, Any] | list[str] | None) -> None:
-    namespace, tenant = admin.namespace(request), existing_tenant(admin, request)
+async def create(
+    admin: Admin,
+    request: web.Request,
+    namespace: Namespace,
+    tenant: ExistingTenant,
+    given: dict[str, Any] | list[str] | None,
+) -> None:
     policies = _policies(admin, request, given)
     check_namespaces(admin, tenant)
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
-    admin.changed(request, None, await get(admin, request))
+    admin.changed(request, None, await get(admin, namespace))
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
-    namespace = existing_namespace(admin, request)
+async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespace, *, force: bool = False) -> None:
     check_nothing_buried(admin, namespace)
-    if flag(request, "force"):
+    if force:
         topics = await admin.topics.topics(namespace)
     else:
         topics = []
         await _check_empty(admin, namespace)
         await _check_empty_elsewhere(admin, request, namespace)
         await _check_empty(admin, namespace)  # the others may have taken seconds
-    before = await get(admin, request)
+    before = await get(admin, namespace)
     await delete_whole(admin, namespace, topics)
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
@@ -125,37 +130,35 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
             await admin.call(record, "DELETE", f"{topic_path(topic)}?force=true")
 
 
-async def delete_bundle(admin: Admin, request: web.Request) -> None:
+async def delete_bundle(admin: Admin, request: web.Request, *, force: bool = False) -> None:
     """The topics of one bundle; the bundle itself stays, for new ones."""
     namespace, wanted = admin.bundle(request)
     table = admin.table(namespace)
     topics = await in_bundle(table, wanted, await admin.topics.topics(namespace))
-    if topics and not flag(request, "force"):
+    if topics and not force:
         raise web.HTTPConflict(
             reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics"
         )
     await delete_topics(admin, topics)
 
 
-async def topics(admin: Admin, request: web.Request) -> list[Any]:
-    namespace = existing_namespace(admin, request)
+async def topics(admin: Admin, request: web.Request, namespace: ExistingNamespace) -> list[Any]:
     mode = (request.query.get("mode") or "PERSISTENT").upper()
     found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
     return joined(found, () if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))
 
 
-async def bundles(admin: Admin, request: web.Request) -> Any:
-    return _bundles(admin, admin.namespace(request))
+async def bundles(admin: Admin, namespace: Namespace) -> Any:
+    return _bundles(admin, namespace)
 
 
-async def unload(admin: Admin, request: web.Request) -> None:
-    namespace = admin.namespace(request)
+async def unload(admin: Admin, namespace: Namespace) -> None:
     for index in range(admin.table(namespace).count):
         await _unload(admin, namespace, index)
 
 
-async def unload_bundle(admin: Admin, request: web.Request) -> None:
-    (namespace, index), wanted = admin.bundle(request), request.match_info["bundle"]
+async def unload_bundle(admin: Admin, request: web.Request, bundle: str) -> None:
+    (namespace, index), wanted = admin.bundle(request), bundle
     if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
         if not admin.security.rights.is_super(principal := request[PRINCIPAL]):
             raise Unauthorized(
@@ -203,31 +206,30 @@ def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
     }
 
 
-async def get_replication(admin: Admin, request: web.Request) -> list[Any]:
-    policies = admin.policies(admin.namespace(request))
+async def get_replication(admin: Admin, namespace: Namespace) -> list[Any]:
+    policies = admin.policies(namespace)
     return [*policies.regions, *policies.clusters]
 
 
-async def set_replication(admin: Admin, request: web.Request, given: list[str]) -> Any:
+async def set_replication(
+    admin: Admin, request: web.Request, namespace: Namespace, given: list[str], *, dry_run: bool = False
+) -> Any:
     regions, clusters = admin.parted(given)
     if not regions:
         raise NotAllowed("a namespace needs at least one region")
-    namespace = admin.namespace(request)
     check_active_stays(admin, namespace, regions)
-    if flag(request, "dry_run"):
+    if dry_run:
         return await leaving(admin, namespace, regions)
     await _change(admin, request, lambda p: replace(p, regions=regions, clusters=clusters))
 
 
-async def get_allowed(admin: Admin, request: web.Request) -> list[Any]:
-    return list(admin.policies(admin.namespace(request)).allowed_regions)
+async def get_allowed(admin: Admin, namespace: Namespace) -> list[Any]:
+    return list(admin.policies(namespace).allowed_regions)
 
 
-async def set_allowed(admin: Admin, request: web.Request, given: list[str]) -> None:
+async def set_allowed(admin: Admin, request: web.Request, namespace: Namespace, given: list[str]) -> None:
     regions = admin.regions(given)
-    missing = [
-        region for region in admin.policies(admin.namespace(request)).regions if regions and region not in regions
-    ]
+    missing = [region for region in admin.policies(namespace).regions if regions and region not in regions]
     if missing:
         raise NotAllowed(f"the namespace is replicated to {missing[0]}: the allowed clusters must include it")
     await _change(admin, request, lambda p: replace(p, allowed_regions=regions))

@@ -17,6 +17,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authentication.principal import ROLE_CHARS_MAX
 from region_node.security.authorization import deleted_topic_grants
@@ -30,8 +31,8 @@ Role = Annotated[str, Meta(min_length=1, max_length=ROLE_CHARS_MAX)]
 Roles = Annotated[list[Role], Meta(min_length=1, max_length=_ROLES_MAX)]
 
 
-async def of_namespace(admin: Admin, request: web.Request) -> Any:
-    return admin.policies(admin.namespace(request)).permissions
+async def of_namespace(admin: Admin, namespace: Namespace) -> Any:
+    return admin.policies(namespace).permissions
 
 
 async def grant_on_namespace(admin: Admin, request: web.Request, given: list[Action]) -> None:
@@ -45,10 +46,10 @@ async def revoke_on_namespace(admin: Admin, request: web.Request) -> None:
     await _change(admin, request, lambda p: replace(p, permissions=_without(p.permissions, role)))
 
 
-async def of_topic(admin: Admin, request: web.Request) -> Any:
+async def of_topic(admin: Admin, request: web.Request, namespace: Namespace) -> Any:
     """The topic's own grants, with what the namespace gives to the same and other roles."""
     name = _topic(admin, request)
-    policies = admin.policies(admin.namespace(request))
+    policies = admin.policies(namespace)
     merged = {role: list(actions) for role, actions in policies.permissions.items()}
     for role, actions in policies.topic_permissions.get(name, {}).items():
         merged[role] = list(dict.fromkeys([*merged.get(role, []), *actions]))
@@ -66,9 +67,9 @@ async def grant_on_topic(admin: Admin, request: web.Request, given: list[Action]
     await _change(admin, request, change)
 
 
-async def revoke_on_topic(admin: Admin, request: web.Request) -> None:
+async def revoke_on_topic(admin: Admin, request: web.Request, namespace: Namespace) -> None:
     name, role = _topic(admin, request), _role(request)
-    if role not in admin.policies(admin.namespace(request)).topic_permissions.get(name, {}):
+    if role not in admin.policies(namespace).topic_permissions.get(name, {}):
         raise NotFound(f"{name}: the role {role!r} has no grant of its own here; one at the namespace is revoked there")
 
     def change(p: NamespacePolicies) -> NamespacePolicies:
@@ -84,13 +85,12 @@ async def gone(admin: Admin, name: TopicName) -> None:
     await admin.seen(lambda: not deleted_topic_grants.has_grants(admin.view.namespace(name.namespace), name))
 
 
-async def of_subscriptions(admin: Admin, request: web.Request) -> Any:
-    return admin.policies(admin.namespace(request)).subscription_permissions
+async def of_subscriptions(admin: Admin, namespace: Namespace) -> Any:
+    return admin.policies(namespace).subscription_permissions
 
 
-async def grant_on_subscription(admin: Admin, request: web.Request, given: Roles) -> None:
+async def grant_on_subscription(admin: Admin, request: web.Request, subscription: str, given: Roles) -> None:
     """The list replaces the one before: only these roles use the subscription from now on."""
-    subscription = request.match_info["subscription"]
     await _change(
         admin,
         request,

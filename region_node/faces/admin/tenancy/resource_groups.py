@@ -25,7 +25,7 @@ _FIELDS = (
 )
 
 
-async def list_all(admin: Admin, request: web.Request) -> Any:
+async def list_all(admin: Admin) -> Any:
     return admin.view.resource_groups()
 
 
@@ -40,9 +40,9 @@ class Rates(Given, rename={ours: theirs for theirs, ours in _FIELDS}):
     dispatch_bytes: int | None = None
 
 
-async def put(admin: Admin, request: web.Request, given: Rates) -> None:
+async def put(admin: Admin, request: web.Request, name: str, given: Rates) -> None:
     """Makes it, or changes the rates that are given."""
-    name = check_name("resource group", request.match_info["name"])
+    check_name("resource group", name)
     rates = {
         ours: whole(-1, LONG_MAX)(theirs, rate)
         for theirs, ours in _FIELDS

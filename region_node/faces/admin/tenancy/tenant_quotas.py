@@ -21,15 +21,14 @@ from heliograph.model.configuration.policy_values import LONG_MAX, whole
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
+from region_node.faces.admin.calls.call_parameters import ExistingTenant
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_tenant
 
 _GROUP = "resource_group"
 
 
-async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def get(admin: Admin, tenant: ExistingTenant) -> dict[str, Any]:
     """The bounds, and what is used of them in this region."""
-    tenant = existing_tenant(admin, request)
     used = {
         "namespaces": len(admin.view.namespaces(tenant)),
         "topics": 0,
@@ -51,11 +50,10 @@ class Bounds(OnlyGiven):
     resource_group: str | None = None
 
 
-async def put(admin: Admin, request: web.Request, given: Bounds) -> dict[str, Any]:
+async def put(admin: Admin, request: web.Request, tenant: ExistingTenant, given: Bounds) -> dict[str, Any]:
     """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group":
     "small"}.
     """
-    tenant = existing_tenant(admin, request)
     changes = {
         name: _checked(admin, name, value) for name, value in msgspec.structs.asdict(given).items() if value is not None
     }
@@ -69,8 +67,7 @@ async def put(admin: Admin, request: web.Request, given: Bounds) -> dict[str, An
     return asdict(after or TenantQuota())
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
-    tenant = existing_tenant(admin, request)
+async def delete(admin: Admin, request: web.Request, tenant: ExistingTenant) -> None:
     before, _ = await admin.config.change_tenant_quota(tenant, lambda _: None)
     await admin.seen(lambda: admin.view.tenant_quota(tenant) is None)
     admin.changed(request, _shown(before), None)

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.call_parameters import Tenant
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.usage.tenant_usage import Usage, added
@@ -30,8 +31,7 @@ async def everybody(admin: Admin, request: web.Request) -> Any:
     return added([(await counted(admin)).rows(), *await _elsewhere(admin, request, "/heliograph/v1/usage")])
 
 
-async def one(admin: Admin, request: web.Request) -> Any:
-    tenant = admin.tenant(request)
+async def one(admin: Admin, request: web.Request, tenant: Tenant) -> Any:
     rows = (await counted(admin)).rows()
     tables = [{tenant: rows.get(tenant, {})}]
     tables += [
@@ -44,8 +44,8 @@ async def everybodys_days(admin: Admin, request: web.Request) -> Any:
     return await _days(admin, request, "")
 
 
-async def ones_days(admin: Admin, request: web.Request) -> Any:
-    return await _days(admin, request, admin.tenant(request))
+async def ones_days(admin: Admin, request: web.Request, tenant: Tenant) -> Any:
+    return await _days(admin, request, tenant)
 
 
 async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, Any]:

@@ -8,20 +8,19 @@ from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import TenantInfo
 from heliograph.model.errors import NotAllowed
-from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import ExistingTenant, Tenant
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_tenant
 from region_node.faces.admin.tenancy.namespaces import delete_whole
 from region_node.faces.admin.tenancy.region_removal import check_nothing_buried
 
 
-async def list_all(admin: Admin, request: web.Request) -> list[Any]:
+async def list_all(admin: Admin) -> list[Any]:
     return sorted(admin.view.tenants())
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
-    tenant = existing_tenant(admin, request)
+async def get(admin: Admin, tenant: ExistingTenant) -> Any:
     info = admin.view.tenant(tenant)
     assert info is not None
     return _shown(info)
@@ -34,31 +33,29 @@ class TenantData(Given, rename="camel"):
     allowed_clusters: list[str] | None = None
 
 
-async def create(admin: Admin, request: web.Request, given: TenantData | None) -> None:
-    tenant, info = admin.tenant(request), _info(admin, given)
+async def create(admin: Admin, request: web.Request, tenant: Tenant, given: TenantData | None) -> None:
+    info = _info(admin, given)
     await admin.config.create_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) is not None)
     admin.changed(request, None, _shown(info))
 
 
-async def update(admin: Admin, request: web.Request, given: TenantData | None) -> None:
-    tenant, info = existing_tenant(admin, request), _info(admin, given)
-    before = await get(admin, request)
+async def update(admin: Admin, request: web.Request, tenant: ExistingTenant, given: TenantData | None) -> None:
+    before, info = await get(admin, tenant), _info(admin, given)
     after = await admin.config.update_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) == after)
     admin.changed(request, before, _shown(after))
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
-    tenant = existing_tenant(admin, request)
+async def delete(admin: Admin, request: web.Request, tenant: ExistingTenant, *, force: bool = False) -> None:
     namespaces = admin.view.namespaces(tenant)
-    if namespaces and not flag(request, "force"):
+    if namespaces and not force:
         raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
     for namespace in namespaces:
         check_nothing_buried(admin, namespace)
     for namespace in namespaces:
         await delete_whole(admin, namespace, await admin.topics.topics(namespace))
-    before = await get(admin, request)
+    before = await get(admin, tenant)
     await admin.config.delete_tenant(tenant)
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.tenant(tenant) is None)

@@ -20,19 +20,18 @@ _NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
 _WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
 
-async def start(admin: Admin, request: web.Request) -> None:
+async def start(admin: Admin, request: web.Request, topic: TopicName) -> None:
     """Begins in the background. 409 while it is under way."""
 
     async def one(name: TopicName) -> None:
         (await admin.loaded(name)).compact()
 
     if not await admin.for_each_partition(request, one):
-        await one(admin.topic(request))
+        await one(topic)
 
 
-async def status(admin: Admin, request: web.Request) -> Any:
+async def status(admin: Admin, name: TopicName) -> Any:
     """Pulsar's LongRunningProcessStatus; of a partitioned topic that of the partition which is furthest from done."""
-    name = admin.topic(request)
     if not (parts := partitions(admin, name)):
         return await _status(admin, name)
     found = await at_owners(admin, parts, "GET", "/compaction", lambda part: _status(admin, part))

@@ -6,18 +6,20 @@ from typing import Any
 
 from aiohttp import web
 
-from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag
+from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
+from region_node.faces.admin.calls.call_parameters import TopicOfNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import topic_of
 from region_node.placement.ownership.lookup_answers import answer_of
 
 
-async def topic(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def topic(
+    admin: Admin, request: web.Request, name: TopicOfNamespace, *, authoritative: bool = False
+) -> dict[str, Any]:
     """Both addresses are in every answer, empty where there is no such listener."""
-    name = topic_of(admin, request)
     listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
     with admin.lookups.one() as counts:
-        record, redirect = await admin.ownership.find(str(name), flag(request, "authoritative"))
+        record, redirect = await admin.ownership.find(str(name), authoritative)
         counts.found(redirect)
     answer = answer_of(record, listener, redirect)
     if redirect:
@@ -32,8 +34,7 @@ async def topic(admin: Admin, request: web.Request) -> dict[str, Any]:
     }
 
 
-async def bundle(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def bundle(admin: Admin, name: TopicName) -> Any:
     table = admin.table(name.namespace)
     return web.Response(text=table.name(table.of(str(name))))
 

@@ -17,6 +17,7 @@ from aiohttp import web
 from heliograph.model.admin_paths import TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import pause
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.payload_compression import decompress_pulsar
@@ -25,6 +26,7 @@ from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
 from region_node.faces.admin.calls.call_bodies import MessageId
+from region_node.faces.admin.calls.call_parameters import Ledger, Loaded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import subscription_of
 from region_node.runtime.cursor_ports import visible
@@ -118,24 +120,16 @@ def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
 # -- handlers ----------------------------------------------------------------------------------------------------------
 
 
-async def by_id(admin: Admin, request: web.Request) -> Any:
-    topic = await admin.loaded(admin.topic(request))
-    return await entry_at(
-        topic, (number(request.match_info["ledger"], "the ledger"), number(request.match_info["entry"], "the entry"))
-    )
+async def by_id(admin: Admin, topic: Loaded, ledger: str, entry: str) -> Any:
+    return await entry_at(topic, (number(ledger, "the ledger"), number(entry, "the entry")))
 
 
-async def examine(admin: Admin, request: web.Request) -> Any:
+async def examine(admin: Admin, name: TopicName, *, initialPosition: str = "latest", messagePosition: int = 1) -> Any:
     """The n-th entry (from 1) from the first, or from the last one back."""
-    name = admin.topic(request)
     topic, ledger = await admin.loaded(name), await admin.ledger(name)
-    start, count = (
-        request.query.get("initialPosition", "latest"),
-        number(request.query.get("messagePosition", "1"), "messagePosition"),
-    )
+    start, count = initialPosition, max(1, messagePosition)
     if start not in ("earliest", "latest"):
         raise MalformedRequest(f"initialPosition is earliest or latest, not {start!r}")
-    count = max(1, count)
     if not ledger.entries:
         raise NotAllowed(f"Could not examine messages: {topic.text} holds none")
     if count > ledger.entries:
@@ -145,25 +139,17 @@ async def examine(admin: Admin, request: web.Request) -> Any:
     )
 
 
-async def peek(admin: Admin, request: web.Request) -> Any:
-    topic = await admin.loaded(admin.topic(request))
-    return await entry_at(
-        topic,
-        await nth_unacked(
-            topic, request.match_info["subscription"], number(request.match_info["count"], "the position"), of_all=True
-        ),
-    )
+async def peek(admin: Admin, topic: Loaded, subscription: str, count: str) -> Any:
+    return await entry_at(topic, await nth_unacked(topic, subscription, number(count, "the position"), of_all=True))
 
 
-async def analyze(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def analyze(admin: Admin, topic: Loaded, subscription: str) -> dict[str, Any]:
     """Counts a subscription's backlog by reading it: at most ANALYSED_MAX entries."""
-    topic = await admin.loaded(admin.topic(request))
-    name = request.match_info["subscription"]
-    found = subscription_of(topic, name)
+    found = subscription_of(topic, subscription)
     entries = messages = markers = 0
     by_verdict: Counter[int] = Counter()
     filtering = Filtering(
-        topic.text, name, found.properties
+        topic.text, subscription, found.properties
     )  # of its own: what the subscription counts is what consumers were given
     filtering.filters = found.rules.filters
     first: Position | None = None
@@ -202,9 +188,8 @@ async def analyze(admin: Admin, request: web.Request) -> dict[str, Any]:
     }
 
 
-async def backlog_size(admin: Admin, request: web.Request, given: MessageId) -> Any:
+async def backlog_size(admin: Admin, ledger: Ledger, given: MessageId) -> Any:
     """Estimates how many bytes lie behind the position in the body."""
-    ledger = await admin.ledger(admin.topic(request))
     return web.json_response(ledger.bytes_between(given.position, ledger.last_confirmed))
 
 

@@ -15,10 +15,10 @@ from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.errors import NotAllowed, StoreRefused
 from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, flag
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_namespace
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from storage.tiered.offload.object_collector import ObjectCollector
 
 
-async def offload(admin: Admin, request: web.Request, given: MessageId | None) -> None:
+async def offload(admin: Admin, request: web.Request, given: MessageId | None, *, rollOver: bool = False) -> None:
     """Whole ledgers that end before the message id of the body; without a body, every closed one; with `rollOver=true`,
     the open one is closed first.
     """
     name = _one(admin, request)
     before = AFTER_ALL if given is None else given.position
-    _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=flag(request, "rollOver"))
+    _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=rollOver)
 
 
 async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
@@ -44,9 +44,8 @@ async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"status": found.state, "lastError": found.error, "firstUnoffloadedMessage": position}
 
 
-async def scan(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def scan(admin: Admin, namespace: ExistingNamespace) -> dict[str, Any]:
     """What the store holds of the namespace, in every holder's folder."""
-    namespace = existing_namespace(admin, request)
     tier, rows = _tier(admin), []
     async for name, size in objects(tier.stores.get()):
         if name.kind == LEDGER and TopicName.parse(name.topic).namespace == namespace:
@@ -62,20 +61,20 @@ async def scan(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"objects": len(rows), "totalSize": sum(row["size"] for row in rows), "ledgers": rows}
 
 
-async def about(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def about(admin: Admin) -> dict[str, Any]:
     """Where this region's topics go, and under whose name. store: "" where none is set."""
     tier = _tier(admin)
     return {"region": admin.region, "store": tier.stores.own_url, "holder": tier.tiering.holder}
 
 
-async def collect(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def collect(admin: Admin) -> dict[str, Any]:
     """Looks for objects that nobody names, now. refusal: why none is deleted; "" where they are."""
     collector = _collector(admin)
     deleted = await collector.sweep()
     return {"deleted": len(deleted), "refusal": collector.went_back}
 
 
-async def confirm(admin: Admin, request: web.Request) -> None:
+async def confirm(admin: Admin) -> None:
     """The metadata went back, and that was meant: what it does not name goes in the sweeps to come."""
     collector = _collector(admin)
     await collector.sweep()
@@ -92,7 +91,7 @@ class TopicRestore(OnlyGiven):
     holder: str = ""
 
 
-async def restore(admin: Admin, request: web.Request, given: TopicRestore) -> list[Any]:
+async def restore(admin: Admin, given: TopicRestore) -> list[Any]:
     name = TopicName.parse(given.topic)
     if not name.persistent:
         raise NotAllowed(f"{name} is not persistent: nothing of it was ever stored")

@@ -67,14 +67,14 @@ def check_kept(before: Mapping[str, str], after: Mapping[str, str]) -> None:
         )
 
 
-async def get_shadows(admin: Admin, request: web.Request) -> Any:
+async def get_shadows(admin: Admin, topic: TopicName) -> Any:
     """Those that were named here."""
-    return admin.topics.policies.topic(str(await existing_topic(admin, admin.topic(request)))).policies.get(_LIST, [])
+    return admin.topics.policies.topic(str(await existing_topic(admin, topic))).policies.get(_LIST, [])
 
 
-async def set_shadows(admin: Admin, request: web.Request, given: list[str]) -> None:
+async def set_shadows(admin: Admin, request: web.Request, topic: TopicName, given: list[str]) -> None:
     """Each must be there, and a shadow of this topic."""
-    name = await existing_topic(admin, admin.topic(request))
+    name = await existing_topic(admin, topic)
     if not given:
         raise web.HTTPPreconditionFailed(
             reason="Cannot specify empty shadow topics, please use remove command instead."
@@ -88,9 +88,9 @@ async def set_shadows(admin: Admin, request: web.Request, given: list[str]) -> N
     await _write(admin, request, name, shadows)
 
 
-async def remove_shadows(admin: Admin, request: web.Request) -> None:
+async def remove_shadows(admin: Admin, request: web.Request, topic: TopicName) -> None:
     """The list is empty then; the shadows stay, and still read this topic."""
-    await _write(admin, request, await existing_topic(admin, admin.topic(request)), [])
+    await _write(admin, request, await existing_topic(admin, topic), [])
 
 
 async def _write(admin: Admin, request: web.Request, name: TopicName, shadows: list[str]) -> None:

@@ -6,7 +6,7 @@ Is: one topic at its owner; a partitioned topic by asking the owner of each part
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -18,7 +18,7 @@ from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName, check_name
-from region_node.faces.admin.calls.admin_context import Admin, flag, number
+from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_bodies import Given, MessageId
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import at_owners, partitions, subscription_of
@@ -37,9 +37,9 @@ def _everywhere(act: OnTopic) -> Handler:
     """On a plain topic, or on every partition."""
 
     @wraps(act)
-    async def handle(admin: Admin, request: web.Request, *given: Any) -> Any:
-        if not await admin.for_each_partition(request, lambda part: act(admin, request, part, *given)):
-            return await act(admin, request, admin.topic(request), *given)
+    async def handle(admin: Admin, request: web.Request, name: TopicName, **more: Any) -> Any:
+        if not await admin.for_each_partition(request, lambda part: act(admin, request, part, **more)):
+            return await act(admin, request, name, **more)
         return None
 
     return handle
@@ -56,8 +56,7 @@ async def _existing(admin: Admin, request: web.Request, name: TopicName) -> tupl
     return topic, subscription_of(topic, _subscription(request))
 
 
-async def list_all(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def list_all(admin: Admin, name: TopicName) -> Any:
     if not (parts := partitions(admin, name)):
         return await _durable(admin, name)
     found = await at_owners(admin, parts, "GET", "/subscriptions", lambda part: _durable(admin, part))
@@ -77,12 +76,14 @@ class StartPosition(Given, rename="camel"):
     properties: dict[str, str] | None = None
 
 
-async def create(admin: Admin, request: web.Request, name: TopicName, given: StartPosition | None) -> None:
+async def create(
+    admin: Admin, request: web.Request, name: TopicName, given: StartPosition | None, *, replicated: bool = False
+) -> None:
     """At the position in the body; nothing given: behind the last message. A topic that is not there is made where
     clients may make it.
     """
     topic, subscription = await admin.here(name), _subscription(request)
-    if flag(request, "replicated"):
+    if replicated:
         _check_replicable(subscription)
     properties = None if given is None else given.properties
     check_given(properties)
@@ -95,16 +96,16 @@ async def create(admin: Admin, request: web.Request, name: TopicName, given: Sta
         request,
         topic,
         None,
-        {"markDelete": _at(made), "properties": properties or {}, "replicated": flag(request, "replicated")},
+        {"markDelete": _at(made), "properties": properties or {}, "replicated": replicated},
     )
-    if flag(request, "replicated"):
+    if replicated:
         replicate(loaded, made)
 
 
-async def delete(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def delete(admin: Admin, request: web.Request, name: TopicName, *, force: bool = False) -> None:
     topic, found = await _existing(admin, request, name)
     before = {"markDelete": _at(found), "backlog": found.cursor.backlog_entries}
-    await topic.delete_subscription(found.name, force=flag(request, "force"))
+    await topic.delete_subscription(found.name, force=force)
     admin.changed_also(request, topic.text, before, None)
 
 
@@ -117,26 +118,23 @@ async def skip_all(admin: Admin, request: web.Request, name: TopicName) -> None:
         await topic.skip_all(found.name)
 
 
-async def skip(admin: Admin, request: web.Request) -> None:
+async def skip(admin: Admin, request: web.Request, name: TopicName, count: str) -> None:
     """So many of the messages that wait count as acknowledged."""
-    name = admin.topic(request)
     if admin.view.partitions(str(name)):
         raise web.HTTPMethodNotAllowed(request.method, [], reason="skip messages of one partition at a time")
     topic, found = await _existing(admin, request, name)
     try:
-        through = await nth_unacked(topic, found.name, number(request.match_info["count"], "the number of messages"))
+        through = await nth_unacked(topic, found.name, number(count, "the number of messages"))
     except NotFound:  # fewer wait
         through = topic.ledger.last_confirmed
     with _moving(admin, request, topic, found):
         await _pass(found, through)
 
 
-async def reset_to_time(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def reset_to_time(admin: Admin, request: web.Request, name: TopicName, timestamp: str) -> None:
     topic, found = await _existing(admin, request, name)
     with _moving(admin, request, topic, found):
-        await admin.topics.reset_subscription(
-            topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp")
-        )
+        await admin.topics.reset_subscription(topic.text, found.name, publish_ms=number(timestamp, "the timestamp"))
 
 
 async def reset_to_position(admin: Admin, request: web.Request, name: TopicName, given: MessageId) -> None:
@@ -147,29 +145,29 @@ async def reset_to_position(admin: Admin, request: web.Request, name: TopicName,
         await admin.topics.reset_subscription(topic.text, found.name, at=at)
 
 
-async def expire(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def expire(admin: Admin, request: web.Request, name: TopicName, seconds: str) -> None:
     """Skips what was published longer ago than so many seconds; never back."""
     topic, found = await _existing(admin, request, name)
-    await _expire(admin, request, topic, [found])
+    await _expire(admin, request, seconds, topic, [found])
 
 
-async def expire_all(admin: Admin, request: web.Request, name: TopicName) -> None:
+async def expire_all(admin: Admin, request: web.Request, name: TopicName, seconds: str) -> None:
     topic = await admin.loaded(name)
-    await _expire(admin, request, topic, [s for s in topic.subscriptions.values() if s.durable])
+    await _expire(admin, request, seconds, topic, [s for s in topic.subscriptions.values() if s.durable])
 
 
-async def _expire(admin: Admin, request: web.Request, topic: Topic, subscriptions: list[Subscription]) -> None:
-    through = await topic.before_time(
-        admin.clock.wall_ms() - number(request.match_info["seconds"], "the seconds") * 1000
-    )
-    for subscription in subscriptions:
+async def _expire(
+    admin: Admin, request: web.Request, seconds: str, topic: Topic, found: Iterable[Subscription]
+) -> None:
+    through = await topic.before_time(admin.clock.wall_ms() - number(seconds, "the seconds") * 1000)
+    for subscription in found:
         with _moving(admin, request, topic, subscription):
             await _pass(subscription, through)
 
 
-async def expire_to(admin: Admin, request: web.Request, given: MessageId) -> None:
+async def expire_to(admin: Admin, request: web.Request, name: TopicName, given: MessageId) -> None:
     """Skips up to the message in the body, and it (not it, where `isExcluded` is set); never back."""
-    topic, found = await _existing(admin, request, admin.topic(request))
+    topic, found = await _existing(admin, request, name)
     with _moving(admin, request, topic, found):
         await _pass(found, _before(given.position) if given.is_excluded else given.position)
 
@@ -198,8 +196,7 @@ async def _pass(subscription: Subscription, through: Position) -> None:
 # -- what is known of it -----------------------------------------------------------------------------------------------
 
 
-async def get_properties(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def get_properties(admin: Admin, request: web.Request, name: TopicName) -> Any:
     count = admin.view.partitions(str(name))
     _, found = await _existing(admin, request, name.with_partition(0) if count else name)
     return found.properties
@@ -217,8 +214,8 @@ async def set_properties(admin: Admin, request: web.Request, name: TopicName, gi
     await found.cursor.flushed()
 
 
-async def get_replicated(admin: Admin, request: web.Request) -> dict[str, Any]:
-    topic, found = await _existing(admin, request, admin.topic(request))
+async def get_replicated(admin: Admin, request: web.Request, name: TopicName) -> dict[str, Any]:
+    topic, found = await _existing(admin, request, name)
     return {topic.text: found.replicated}
 
 

@@ -18,6 +18,7 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.ledger_metadata import local_gone
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
+from region_node.faces.admin.calls.call_parameters import Ledger, Log
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from storage.ledger.repair.in_place_repair import Runs, Source
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
@@ -32,9 +33,8 @@ _NOBODY_ASKED = (
 )
 
 
-async def damage(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def damage(admin: Admin, request: web.Request, ledger: Ledger) -> dict[str, Any]:
     """Reads every closed ledger of the topic that bookies keep, or the one of `ledger`."""
-    ledger = await admin.ledger(admin.topic(request))
     text = request.query.get("ledger", "")
     if text and not (len(text) < 20 and text.isascii() and text.isdigit()):
         raise MalformedRequest(f"ledger: expected a number, not {text!r}")
@@ -52,12 +52,10 @@ class TopicRepair(OnlyGiven):
     ledger: int | None = None
 
 
-async def repair(admin: Admin, request: web.Request, given: TopicRepair) -> dict[str, Any]:
+async def repair(admin: Admin, log: Log, given: TopicRepair) -> dict[str, Any]:
     """Fetches what is damaged from the object store; what that has not, the audit asks the other regions for, in the
     background. While `missing_entries` is above 0, `do` says what is next.
     """
-    topic = admin.topic(request)
-    log = await admin.log(topic)
     ledger = log.ledger
     source: Source = Runs(()) if admin.tier is None else Objects(admin.tier.reader, ledger.ledgers())
     rows: dict[str, Any] = {}

@@ -22,8 +22,8 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.offload.offload_plan import stored
 
 
-async def stats(admin: Admin, request: web.Request) -> Any:
-    return await _stats(admin, request, await admin.here(admin.topic(request)))
+async def stats(admin: Admin, request: web.Request, topic: TopicName) -> Any:
+    return await _stats(admin, request, await admin.here(topic))
 
 
 async def _stats(admin: Admin, request: web.Request, topic: str) -> dict[str, Any]:
@@ -44,8 +44,7 @@ async def _stats(admin: Admin, request: web.Request, topic: str) -> dict[str, An
     return found
 
 
-async def partitioned_stats(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def partitioned_stats(admin: Admin, request: web.Request, name: TopicName) -> Any:
     names = partitions_of(admin, name)
     query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
     found = await at_owners(admin, names, "GET", f"/stats{query}", lambda part: _stats(admin, request, str(part)))
@@ -118,8 +117,8 @@ def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
 # -- what lies in storage ----------------------------------------------------------------------------------------------
 
 
-async def internal_stats(admin: Admin, request: web.Request) -> Any:
-    return await _internal_of(admin, admin.topic(request))
+async def internal_stats(admin: Admin, topic: TopicName) -> Any:
+    return await _internal_of(admin, topic)
 
 
 def _ledger(info: LedgerInfo) -> dict[str, Any]:
@@ -177,16 +176,15 @@ def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
     }
 
 
-async def partitioned_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
-    names = partitions_of(admin, admin.topic(request))
+async def partitioned_internal_stats(admin: Admin, topic: TopicName) -> dict[str, Any]:
+    names = partitions_of(admin, topic)
     found = await at_owners(admin, names, "GET", "/internalStats", lambda part: _internal_of(admin, part))
     parts = {str(part): fields for part, fields in found.items()}
     return {"metadata": {"partitions": len(names)}, "partitions": parts}
 
 
-async def internal_info(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def internal_info(admin: Admin, name: TopicName) -> dict[str, Any]:
     """Pulsar's ManagedLedgerInfo, from the loaded topic."""
-    name = admin.topic(request)
     topic, ledger = await admin.loaded(name), await admin.ledger(name)
     ledgers = [
         {
@@ -212,9 +210,8 @@ async def internal_info(admin: Admin, request: web.Request) -> dict[str, Any]:
     return {"creationDate": iso_time(topic.created_ms), "ledgers": ledgers, "cursors": cursors, **terminated}
 
 
-async def backlog(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def backlog(admin: Admin, name: TopicName) -> dict[str, Any]:
     """Pulsar's PersistentOfflineTopicStats; the topic is loaded for it."""
-    name = admin.topic(request)
     ledger = await admin.ledger(name)
     cursors = {c.name: c for c in ledger.cursors.values() if c.durable}
     return {

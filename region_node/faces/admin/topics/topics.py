@@ -22,6 +22,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag, number
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Namespace, TopicOfNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import (
     at_owners,
@@ -29,7 +30,6 @@ from region_node.faces.admin.calls.existing import (
     of_other_brokers,
     partitions,
     partitions_of,
-    topic_of,
 )
 from region_node.faces.admin.tenancy import permissions
 from region_node.faces.admin.topics.shadow_topics import check_kept, checked_source
@@ -41,9 +41,9 @@ from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 _PARTITIONS_MAX = 4096
 
 
-async def list_plain(admin: Admin, request: web.Request) -> list[Any]:
+async def list_plain(admin: Admin, request: web.Request, namespace: Namespace) -> list[Any]:
     """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
-    namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
+    domain = request.match_info.get("domain", "non-persistent")
     table = admin.table(namespace)
     found = joined(await _there(admin, request, namespace), await admin.topics.declared_partitions(namespace, domain))
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
@@ -61,14 +61,12 @@ async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str
     return sorted(set(found))
 
 
-async def list_partitioned(admin: Admin, request: web.Request) -> list[Any]:
-    namespace, domain = admin.namespace(request), request.match_info["domain"]
+async def list_partitioned(admin: Admin, namespace: Namespace, domain: str) -> list[Any]:
     admin.policies(namespace)
     return sorted(topic for topic in admin.view.partitioned(namespace) if topic.startswith(f"{domain}://"))
 
 
-async def create(admin: Admin, request: web.Request, given: dict[str, str] | None) -> None:
-    name = admin.topic(request)
+async def create(admin: Admin, request: web.Request, name: TopicName, given: dict[str, str] | None) -> None:
     if admin.view.partitions(str(name)):
         raise web.HTTPConflict(reason=f"Partitioned topic {name} already exists")
     topic = await admin.here(name)
@@ -83,21 +81,21 @@ async def create(admin: Admin, request: web.Request, given: dict[str, str] | Non
         await _set_properties(admin, request, name, given)
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
-    name = admin.topic(request)
+async def delete(admin: Admin, name: TopicName, *, force: bool = False) -> None:
     if admin.view.partitions(str(name)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
-    await admin.topics.delete_topic(await admin.here(name), force=flag(request, "force"))
+    await admin.topics.delete_topic(await admin.here(name), force=force)
     await permissions.gone(admin, name)
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 
-async def get_partitions(admin: Admin, request: web.Request) -> dict[str, Any]:
-    name = topic_of(admin, request)
+async def get_partitions(
+    admin: Admin, name: TopicOfNamespace, *, checkAllowAutoCreation: bool = False
+) -> dict[str, Any]:
     count = admin.view.partitions(str(name))
-    if not count and not flag(request, "checkAllowAutoCreation") and not await admin.topics.exists(str(name)):
+    if not count and not checkAllowAutoCreation and not await admin.topics.exists(str(name)):
         raise NotFound(f"Topic {name} not found")
     return {"partitions": count, "deleted": False}
 
@@ -107,9 +105,10 @@ class Partitions(Given):
     properties: dict[str, str] | None = None
 
 
-async def create_partitioned(admin: Admin, request: web.Request, given: int | Partitions) -> None:
+async def create_partitioned(
+    admin: Admin, request: web.Request, name: TopicOfNamespace, given: int | Partitions
+) -> None:
     """Partitions come into being when they are first used; their number is in the global configuration at once."""
-    name = topic_of(admin, request)
     count = _count(given)
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
@@ -139,8 +138,7 @@ async def _is_there(admin: Admin, name: TopicName) -> bool:
     return name.persistent and await admin.topics.exists(str(name)) and not admin.topics.tombstone_of(name)
 
 
-async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> None:
-    name = admin.topic(request)
+async def grow(admin: Admin, request: web.Request, name: TopicName, given: int | Partitions) -> None:
     present, count = len(partitions_of(admin, name)), _count(given)
     if count < present:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
@@ -158,9 +156,7 @@ async def grow(admin: Admin, request: web.Request, given: int | Partitions) -> N
         await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
 
-async def delete_partitioned(admin: Admin, request: web.Request) -> None:
-    name = admin.topic(request)
-    force = flag(request, "force")
+async def delete_partitioned(admin: Admin, name: TopicName, *, force: bool = False) -> None:
     await at_owners(
         admin,
         partitions_of(admin, name),
@@ -188,15 +184,13 @@ def message_id(name: TopicName, position: Position) -> dict[str, int]:
     return {"ledgerId": position[0], "entryId": position[1], "partitionIndex": name.partition}
 
 
-async def last_message_id(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def last_message_id(admin: Admin, name: TopicName) -> Any:
     position, _ = await (await admin.loaded(name)).last_message()
     return message_id(name, position)
 
 
-async def message_id_at(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
-    at_ms = number(request.match_info["timestamp"], "the timestamp")
+async def message_id_at(admin: Admin, name: TopicName, timestamp: str) -> Any:
+    at_ms = number(timestamp, "the timestamp")
     topic = await admin.loaded(name)
     ledger = await admin.ledger(name)
     return message_id(name, ledger.next_position(await topic.before_time(at_ms)))
@@ -216,8 +210,7 @@ async def unload(admin: Admin, request: web.Request) -> None:
         await admin.topics.unload(text)
 
 
-async def terminate(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def terminate(admin: Admin, request: web.Request, name: TopicName) -> Any:
     if admin.view.partitions(str(name)):
         raise web.HTTPMethodNotAllowed(
             "POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions"
@@ -231,8 +224,7 @@ async def _terminate(admin: Admin, name: TopicName) -> dict[str, int]:
     return message_id(name, await (await admin.loaded(name)).terminate())
 
 
-async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
+async def terminate_partitions(admin: Admin, request: web.Request, name: TopicName) -> Any:
     ended = await at_owners(
         admin, partitions_of(admin, name), "POST", "/terminate", lambda part: _terminate(admin, part)
     )
@@ -241,10 +233,10 @@ async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def truncate(admin: Admin, request: web.Request) -> None:
+async def truncate(admin: Admin, request: web.Request, topic: TopicName) -> None:
     """Every subscription's backlog is dropped, and what is stored is deleted, whatever retention says."""
     if not await admin.for_each_partition(request, lambda part: _truncate(admin, request, part)):
-        await _truncate(admin, request, admin.topic(request))
+        await _truncate(admin, request, topic)
 
 
 async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None:
@@ -255,19 +247,18 @@ async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None
     await topic.truncate()
 
 
-async def trim(admin: Admin, request: web.Request) -> None:
+async def trim(admin: Admin, request: web.Request, topic: TopicName) -> None:
     """Looks now for what retention lets go."""
     if not await admin.for_each_partition(request, lambda part: _trim(admin, part)):
-        await _trim(admin, admin.topic(request))
+        await _trim(admin, topic)
 
 
 async def _trim(admin: Admin, name: TopicName) -> None:
     (await admin.ledger(name)).trim_soon()
 
 
-async def create_missed(admin: Admin, request: web.Request) -> None:
+async def create_missed(admin: Admin, name: TopicName) -> None:
     """Makes the partitions that were never used."""
-    name = admin.topic(request)
     await _make_partitions(admin, name, len(partitions_of(admin, name)))
 
 
@@ -286,13 +277,13 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
 # -- properties --------------------------------------------------------------------------------------------------------
 
 
-async def get_properties(admin: Admin, request: web.Request) -> Any:
-    return admin.topics.policies.topic(str(await existing_topic(admin, admin.topic(request).partitioned))).properties
+async def get_properties(admin: Admin, topic: TopicName) -> Any:
+    return admin.topics.policies.topic(str(await existing_topic(admin, topic.partitioned))).properties
 
 
-async def set_properties(admin: Admin, request: web.Request, given: dict[str, str] | None) -> None:
+async def set_properties(admin: Admin, request: web.Request, topic: TopicName, given: dict[str, str] | None) -> None:
     """Those given are set, the others stay."""
-    await _set_properties(admin, request, await existing_topic(admin, admin.topic(request).partitioned), given or {})
+    await _set_properties(admin, request, await existing_topic(admin, topic.partitioned), given or {})
 
 
 async def _set_properties(
@@ -302,8 +293,8 @@ async def _set_properties(
     await _change_properties(admin, request, name, lambda old: old | properties, new=new)
 
 
-async def delete_property(admin: Admin, request: web.Request) -> None:
-    name, gone = await existing_topic(admin, admin.topic(request).partitioned), request.query.get("key", "")
+async def delete_property(admin: Admin, request: web.Request, topic: TopicName) -> None:
+    name, gone = await existing_topic(admin, topic.partitioned), request.query.get("key", "")
     await _change_properties(
         admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone}
     )

@@ -19,6 +19,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.wire.run import Origin
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Loaded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.topics.topic import Topic
 from replicator.log.transaction_buffer import Open
@@ -54,14 +55,13 @@ def _shown(admin: Admin, origin: Origin, coordinator: int, number: int, found: O
     }
 
 
-async def listed(admin: Admin, request: web.Request) -> Any:
+async def listed(admin: Admin, topic: Loaded) -> Any:
     """Open transactions of other regions in a topic: readers, and links, stand before the first of them until its end
     comes.
 
     `waits_for`, where it is committed: the topics whose part has not come; readers stand before it until it has, or too
     long a time has gone by.
     """
-    topic = await admin.loaded(admin.topic(request))
     rows = [{**_shown(admin, *one), "waits_for": []} for one in _foreign(topic)]
     buffer = topic.transactions.buffer if topic.transactional else None
     for (origin, coordinator, number), held in ({} if buffer is None else buffer.held).items():
@@ -79,11 +79,10 @@ class TransactionVerdict(Given):
     commit: bool
 
 
-async def verdict(admin: Admin, request: web.Request, given: TransactionVerdict) -> Any:
+async def verdict(admin: Admin, request: web.Request, topic: Loaded, given: TransactionVerdict) -> Any:
     """Ends a transaction of a region that is lost."""
     region, txn, commit = given.region, given.transaction, given.commit
     coordinator, number = (int(part) for part in txn.split(":"))
-    topic = await admin.loaded(admin.topic(request))
     found = [
         one
         for one in _foreign(topic)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import wraps
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from aiohttp import web
@@ -21,8 +21,9 @@ from heliograph.model.errors import NotAllowed, NotFound, NotOwner
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
-from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, flag, number
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, number
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import Loaded, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import subscription_of
 from region_node.placement.ownership.broker_records import BrokerRecord
@@ -52,6 +53,9 @@ def _txn(request: web.Request) -> TxnId:
     return number(request.match_info["mostBits"], "mostBits"), number(request.match_info["leastBits"], "leastBits")
 
 
+NamedTxn = Annotated[TxnId, Read(lambda _, request: _txn(request))]
+
+
 def _named(txn: TxnId) -> str:
     return f"({txn[0]},{txn[1]})"
 
@@ -63,7 +67,7 @@ def _at(position: Position) -> str:
 # -- coordinators -----------------------------------------------------------------------------------------------------
 
 
-async def coordinators(admin: Admin, request: web.Request) -> Any:
+async def coordinators(admin: Admin) -> Any:
     """Each with the broker that has it."""
     transactions, rows = _transactions(admin), []
     for index in range(transactions.count):
@@ -96,10 +100,10 @@ def _stats(found: StoredCoordinator) -> dict[str, Any]:
     }
 
 
-async def coordinator_stats(admin: Admin, request: web.Request) -> Any:
+async def coordinator_stats(admin: Admin, *, coordinatorId: int | None = None) -> Any:
     """Shows one coordinator of the region (`coordinatorId`), or all of them, asked of their brokers."""
-    if "coordinatorId" in request.query:
-        return _stats(await _here(admin, number(request.query["coordinatorId"], "coordinatorId")))
+    if coordinatorId is not None:
+        return _stats(await _here(admin, coordinatorId))
     found: dict[str, Any] = {}
     for index in range(_transactions(admin).count):
         try:
@@ -109,9 +113,9 @@ async def coordinator_stats(admin: Admin, request: web.Request) -> Any:
     return found
 
 
-async def coordinator_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def coordinator_internal_stats(admin: Admin, id: int) -> dict[str, Any]:
     """Where its state is, and what this owner wrote of it."""
-    found = await _here(admin, number(request.match_info["id"], "id"))
+    found = await _here(admin, id)
     name = f"/transactions/open/{found.number:04}"
     return {
         "transactionLogStats": {
@@ -121,7 +125,7 @@ async def coordinator_internal_stats(admin: Admin, request: web.Request) -> dict
     }
 
 
-async def replicas(admin: Admin, request: web.Request, given: int) -> None:
+async def replicas(admin: Admin, given: int) -> None:
     """There are as many as the settings say."""
     count = _transactions(admin).count
     if given != count:
@@ -175,34 +179,27 @@ async def _asked(admin: Admin, topic: str, call: str, txn: TxnId, subscription: 
         return {}
 
 
-async def metadata(admin: Admin, request: web.Request) -> Any:
-    txn = _txn(request)
+async def metadata(admin: Admin, txn: NamedTxn) -> Any:
     found = await _here(admin, txn[0])
     return await _metadata(admin, found, found.core.find(txn[1]), parts=True)
 
 
-async def slow(admin: Admin, request: web.Request) -> Any:
+async def slow(admin: Admin, timeout: int, *, coordinatorId: int | None = None) -> Any:
     """Those that have been open for `timeout` ms and more, of one coordinator (`coordinatorId`) or of all."""
-    older_ms = number(request.match_info["timeout"], "timeout")
-    numbers = (
-        [number(request.query["coordinatorId"], "coordinatorId")]
-        if "coordinatorId" in request.query
-        else range(_transactions(admin).count)
-    )
+    numbers = range(_transactions(admin).count) if coordinatorId is None else [coordinatorId]
     rows: dict[str, Any] = {}
     for index in numbers:
         try:
             found = await _here(admin, index)
-            for txn in found.core.slow(admin.clock.wall_ms(), older_ms):
+            for txn in found.core.slow(admin.clock.wall_ms(), timeout):
                 rows[_named((index, txn.number))] = await _metadata(admin, found, txn, parts=False)
         except OwnedElsewhere as where:
-            rows |= await admin.call(where.record, "GET", f"{_V3}/slowTransactions/{older_ms}?coordinatorId={index}")
+            rows |= await admin.call(where.record, "GET", f"{_V3}/slowTransactions/{timeout}?coordinatorId={index}")
     return rows
 
 
-async def abort(admin: Admin, request: web.Request) -> None:
+async def abort(admin: Admin, request: web.Request, txn: NamedTxn) -> None:
     """Ends it, wherever it takes part; returns when that is durable."""
-    txn = _txn(request)
     found = await _here(admin, txn[0])
     before = found.core.find(txn[1]).status.name
     try:
@@ -215,10 +212,6 @@ async def abort(admin: Admin, request: web.Request) -> None:
 # -- participants -----------------------------------------------------------------------------------------------------
 
 
-async def _loaded(admin: Admin, request: web.Request) -> Topic:
-    return await admin.loaded(admin.topic(request))
-
-
 def _in_buffer(topic: Topic, txn: TxnId) -> dict[str, Any]:
     buffer, key = topic.transactions.buffer, (None, *txn)
     if buffer is None:
@@ -229,8 +222,8 @@ def _in_buffer(topic: Topic, txn: TxnId) -> dict[str, Any]:
     return {"startPosition": None, "aborted": True} if key in buffer.aborted else {}
 
 
-async def in_buffer(admin: Admin, request: web.Request) -> Any:
-    return _in_buffer(await _loaded(admin, request), _txn(request))
+async def in_buffer(admin: Admin, topic: Loaded, txn: NamedTxn) -> Any:
+    return _in_buffer(topic, txn)
 
 
 def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
@@ -244,15 +237,14 @@ def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
     }
 
 
-async def in_pending_ack(admin: Admin, request: web.Request) -> Any:
-    return _in_pending_ack(await _loaded(admin, request), request.match_info["sub"], _txn(request))
+async def in_pending_ack(admin: Admin, topic: Loaded, sub: str, txn: NamedTxn) -> Any:
+    return _in_pending_ack(topic, sub, txn)
 
 
-async def buffer_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def buffer_stats(admin: Admin, topic: Loaded, *, first: bool = False) -> dict[str, Any]:
     """Shows a topic's transaction buffer. `heliograph`: what only this service has, transactions of other regions among
     them; at most 100 a list.
     """
-    topic = await _loaded(admin, request)
     buffer = topic.transactions.buffer
     opened = [] if buffer is None else list(buffer.open.items())
     return {
@@ -275,7 +267,7 @@ async def buffer_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
                     "entries": found.entries,
                     "messages": found.messages,
                 }
-                for (origin, tc, least), found in opened[: 1 if flag(request, "first") else 100]
+                for (origin, tc, least), found in opened[: 1 if first else 100]
             ],
             "held": [
                 {
@@ -292,9 +284,8 @@ async def buffer_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
     }
 
 
-async def pending_ack_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
-    topic = await _loaded(admin, request)
-    told = subscription_of(topic, request.match_info["sub"]).transactional
+async def pending_ack_stats(admin: Admin, topic: Loaded, sub: str) -> dict[str, Any]:
+    told = subscription_of(topic, sub).transactional
     return {
         "state": "Ready" if told is not None else "None",
         "lowWaterMarks": {} if told is None else {str(tc): low for tc, low in told.pending.low_watermarks.items()},
@@ -304,10 +295,9 @@ async def pending_ack_stats(admin: Admin, request: web.Request) -> dict[str, Any
     }
 
 
-async def pending_ack_internal_stats(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def pending_ack_internal_stats(admin: Admin, topic: Loaded, sub: str) -> dict[str, Any]:
     """It is kept with the subscription's cursor: there is no log of its own."""
-    topic = await _loaded(admin, request)
-    name = subscription_of(topic, request.match_info["sub"]).name
+    name = subscription_of(topic, sub).name
     return {
         "pendingAckLogStats": {
             "managedLedgerName": f"{topic.text} {name}",
@@ -357,7 +347,7 @@ class Asked(Given):
     transactions: list[Abroad]
 
 
-async def arrived(admin: Admin, request: web.Request, given: Asked) -> Any:
+async def arrived(admin: Admin, given: Asked) -> Any:
     """Whether transactions of other regions have ended in a topic of this broker; `by`, the topic that asks, has
     them.
     """
@@ -426,9 +416,9 @@ def _of_transaction(call: Handler) -> Handler:
     """Where there is no such transaction, nothing is found."""
 
     @wraps(call)
-    async def handle(admin: Admin, request: web.Request) -> Any:
+    async def handle(admin: Admin, **given: Any) -> Any:
         try:
-            return await call(admin, request)
+            return await call(admin, **given)
         except NoSuchTransaction as error:
             raise NotFound(str(error)) from error
 

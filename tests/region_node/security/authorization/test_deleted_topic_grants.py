@@ -128,11 +128,10 @@ def test_a_partitioned_topic_whose_deletion_loses_the_majority_is_deleted_when_i
             topics=SimpleNamespace(policies=SimpleNamespace(forget=nothing), schemas=SimpleNamespace(delete=nothing)),
             seen=nothing,
         )
-        request: Any = SimpleNamespace(query={})
         with pytest.raises(MetadataUnavailable):
-            await topic_calls.delete_partitioned(admin, request)
+            await topic_calls.delete_partitioned(admin, NAME)
         await settle(20)
-        await topic_calls.delete_partitioned(admin, request)
+        await topic_calls.delete_partitioned(admin, NAME)
         await world.check_gone()
 
     run_alone(main())

@@ -13,6 +13,7 @@ from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantQuota
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.tenancy import bundle_quotas, namespace_backlogs, namespaces
 from region_node.faces.admin.topics import topics
 from region_node.schemas.schema_registry import AHEAD_MAX
@@ -92,8 +93,8 @@ class Name(str):
         lambda broker: broker.topics.stored("public/default"),
         lambda broker: broker.topics.topics("public/default"),
         lambda broker: broker.topics.listed("public/default"),
-        lambda broker: namespaces.topics(admin_of(broker), request("public/default")),
-        lambda broker: topics.list_plain(admin_of(broker), request("public/default")),
+        lambda broker: called(namespaces.topics, admin_of(broker), request("public/default")),
+        lambda broker: called(topics.list_plain, admin_of(broker), request("public/default")),
     ],
     ids=["stored", "topics", "listed", "of a namespace", "plain"],
 )
@@ -148,7 +149,7 @@ def test_the_list_of_a_bundle_lets_others_go_on(
         monkeypatch.setattr(namespaces, "delete_topics", delete)
 
         async def found() -> list[str]:
-            return [str(name) for name in await listed(admin, asked) or deleted]
+            return [str(name) for name in await called(listed, admin, asked) or deleted]
 
         admin, asked = admin_of(broker), request("public/default", bundle="second", force="true")
         admin.bundle = lambda request: ("public/default", 1)

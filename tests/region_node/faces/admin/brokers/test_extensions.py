@@ -9,12 +9,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.faces.admin.brokers import extensions
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.topics import bulk_reads
 from region_node.security.authentication.principal import Principal
 
@@ -54,12 +56,12 @@ class World:
         """How often was read, and whether the answer was cut off."""
         request = make_mocked_request("GET", f"/?first=1:0&last=1:{LAST}", transport=mock.Mock())
         request[PRINCIPAL] = Principal(role="reader", expires_ms=11_000)
-        await handler(self.admin, request)
+        await called(handler, self.admin, request)
         assert request.transport is not None
         return self.reads, bool(request.transport.abort.called)  # type: ignore[attr-defined]
 
 
-async def many(admin: Any, request: Any) -> Any:
+async def many(admin: Any, request: web.Request) -> Any:
     row = ("persistent://t/n/x", 1, 0, LAST)
     return await bulk_reads.blocks(admin, request, bulk_reads.Ranges(ranges=[row]))
 

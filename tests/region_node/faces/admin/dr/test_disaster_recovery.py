@@ -81,12 +81,12 @@ class Survivor:
 
     async def status(self) -> tuple[Any, float]:
         request: Any = None
-        return await self._told(lambda: disaster_recovery.status(self.admin, request))
+        return await self._told(lambda: disaster_recovery.status(self.admin, request, NS))
 
     async def dry_run(self, monkeypatch: pytest.MonkeyPatch, to: str = "eu") -> tuple[Any, float]:
         request: Any = {}
         wanted = disaster_recovery.WantedOperation("failover", to, dry_run=True)
-        return await self._told(lambda: disaster_recovery.begin(self.admin, request, wanted))
+        return await self._told(lambda: disaster_recovery.begin(self.admin, request, NS, wanted))
 
 
 @pytest.mark.parametrize("silent", (("us",), ("us", "ap"), ("us", "ap", "sa", "af")))

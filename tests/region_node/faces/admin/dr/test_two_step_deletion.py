@@ -12,6 +12,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
 from heliograph.model.topic_names import TopicName
+from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.dr.two_step_deletion import bury, bury_namespace
 
 TOPIC = "persistent://t/n/x"
@@ -46,7 +47,7 @@ def test_a_region_that_left_the_namespace_is_waited_for_as_its_copy_would_come_b
 
     async def main() -> None:
         request: Any = {}
-        await call(admin, request, None)
+        await called(call, admin, request, given=None)
         found = await store.get(tombstone(name))
         assert found is not None and set(Tombstone.decode(found[0]).regions) == {"us", "ap", "eu"}, (
             "where no broker ever ran is nothing"

@@ -20,6 +20,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from region_node.faces.admin.calls import region_facts
+from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.tenancy import namespaces
 
@@ -88,11 +89,11 @@ class World:
         assert (method, url.path) == ("GET", "/heliograph/v1/dr/t/n/facts")
         self.asked.append(region)
         told: Any = SimpleNamespace(query=dict(parse_qsl(url.query)))
-        return json.loads(json.dumps(await disaster_recovery.region_facts(self.admin(region), told)))
+        return json.loads(json.dumps(await called(disaster_recovery.region_facts, self.admin(region), told)))
 
     async def delete(self, **query: str) -> bool:
         """Whether the namespace is gone then."""
-        await namespaces.delete(self.admin("us"), SimpleNamespace(query=query))  # type: ignore[arg-type]
+        await called(namespaces.delete, self.admin("us"), SimpleNamespace(query=query))  # type: ignore[arg-type]
         return not await self.there()
 
     async def there(self) -> bool:

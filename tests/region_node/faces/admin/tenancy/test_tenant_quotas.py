@@ -5,7 +5,6 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -66,21 +65,21 @@ def test_an_operator_alone_sets_them() -> None:
 
 def test_bounds_are_changed_over_what_is_stored_whatever_this_broker_knows_yet() -> None:
     async def main() -> None:
-        asked: Any = SimpleNamespace(match_info={"tenant": "t"})
+        asked: Any = None
         old = await OldView().start()
         await old.config.create_tenant("t", TenantInfo(allowed_regions=("us",)))
         await old.look()
-        assert await tenant_quotas.put(old.admin, asked, Bounds(max_topics=3))
-        after = await tenant_quotas.put(old.admin, asked, Bounds(max_namespaces=2))
+        assert await tenant_quotas.put(old.admin, asked, "t", Bounds(max_topics=3))
+        after = await tenant_quotas.put(old.admin, asked, "t", Bounds(max_namespaces=2))
         assert after == {"max_namespaces": 2, "max_topics": 3, "max_storage_bytes": 0, "resource_group": ""}
         assert await old.stored(keys.tenant_quota("t"), TenantQuota) == TenantQuota(max_topics=3, max_namespaces=2)
-        await tenant_quotas.delete(old.admin, asked)
+        await tenant_quotas.delete(old.admin, asked, "t")
         one, two = TenantQuota(max_topics=3), TenantQuota(max_topics=3, max_namespaces=2)
         shown = [None if quota is None else tenant_quotas._shown(quota) for quota in (None, one, two, None)]
         assert old.audited == [*pairwise(shown)], "what stood there is told"
         await old.config.delete_tenant("t")
         with pytest.raises(NotFound, match="tenant 't'"):  # else the next one of that name had it
-            await tenant_quotas.put(old.admin, asked, Bounds(max_topics=3))
+            await tenant_quotas.put(old.admin, asked, "t", Bounds(max_topics=3))
 
     run_alone(main())
 

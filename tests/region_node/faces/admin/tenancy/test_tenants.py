@@ -27,6 +27,7 @@ from region_node.dr.operations.drill_schedule import Schedule, schedule
 from region_node.dr.operations.operation import history_prefix, operation_key
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
+from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.tenancy import namespaces, policy_routes, tenants
 from tests.region_node.faces.pulsar.harness import settle
 
@@ -143,10 +144,10 @@ def test_what_fails_on_the_way_is_given_again_and_leaves_nothing(handler: Callab
         assert len(world.left()) == 10
         world.lose(lost)
         try:
-            await handler(world.admin, request)
+            await called(handler, world.admin, request)
         except MetadataUnavailable:
             await settle(20)
-            await handler(world.admin, request)
+            await called(handler, world.admin, request)
             found = True
         else:
             found = False
@@ -169,7 +170,7 @@ def test_a_tenant_stays_while_something_of_it_can_be_brought_back() -> None:
         world.tombstones["x"] = (SimpleNamespace(topic=TOPIC), 1)
         before = world.left()
         with pytest.raises(NotAllowed, match="undelete"):
-            await tenants.delete(world.admin, SimpleNamespace(query={"force": "true"}))  # type: ignore[arg-type]
+            await called(tenants.delete, world.admin, SimpleNamespace(query={"force": "true"}))  # type: ignore[arg-type]
         assert world.left() == before
 
     run_alone(main())

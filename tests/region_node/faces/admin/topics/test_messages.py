@@ -35,13 +35,9 @@ def test_others_go_on_between_two_reads(call: str) -> None:
     async def test() -> None:
         backlog, turns = Backlog(), 0
 
-        async def loaded(_: object) -> Any:
-            return backlog
-
-        admin: Any = SimpleNamespace(topic=lambda request: None, loaded=loaded)
-        request: Any = SimpleNamespace(match_info={"subscription": "s", "count": str(LAST)})
+        admin: Any = None
         if call == "analyze":
-            looking: asyncio.Future[Any] = asyncio.ensure_future(messages.analyze(admin, request))
+            looking: asyncio.Future[Any] = asyncio.ensure_future(messages.analyze(admin, backlog, "s"))
         else:
             looking = asyncio.ensure_future(messages.nth_unacked(backlog, "s", LAST))  # type: ignore[arg-type]
         while not looking.done():

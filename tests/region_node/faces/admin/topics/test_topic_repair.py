@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -33,13 +33,9 @@ def repaired(monkeypatch: pytest.MonkeyPatch, *, linked: bool) -> tuple[dict[str
 
     infos = [LedgerInfo(7, 10, 1, closed_ms=1)]
     ledger = SimpleNamespace(topic=TOPIC, ledgers=lambda: infos, damaged=damaged, refill=refill)
-
-    async def log(_: Any) -> Any:
-        return SimpleNamespace(ledger=ledger, topic=TOPIC)
-
-    links = SimpleNamespace(auditor=SimpleNamespace(want=want))
-    admin = SimpleNamespace(topic=lambda _: TOPIC, log=log, tier=None, links=links)
-    return asyncio.run(topic_repair.repair(cast(Any, admin), cast(Any, None), topic_repair.TopicRepair())), wanted
+    log: Any = SimpleNamespace(ledger=ledger, topic=TOPIC)
+    admin: Any = SimpleNamespace(tier=None, links=SimpleNamespace(auditor=SimpleNamespace(want=want)))
+    return asyncio.run(topic_repair.repair(admin, log, topic_repair.TopicRepair())), wanted
 
 
 @pytest.mark.parametrize("linked", [True, False])

@@ -55,12 +55,12 @@ def test_partitions_are_created_and_grow_while_there_is_room() -> None:
         admin = admin_of(broker)
         broker.view.quotas["public"] = TenantQuota(max_topics=4)
         with pytest.raises(TooManyTopics):
-            await topics.create_partitioned(admin, REQUEST, 5)
-        await topics.create_partitioned(admin, REQUEST, 3)
+            await topics.create_partitioned(admin, REQUEST, NAME, 5)
+        await topics.create_partitioned(admin, REQUEST, NAME, 3)
         with pytest.raises(TooManyTopics):
-            await topics.grow(admin, REQUEST, 5)
-        await topics.grow(admin, REQUEST, 4)
-        await topics.grow(admin, REQUEST, 4)
+            await topics.grow(admin, REQUEST, NAME, 5)
+        await topics.grow(admin, REQUEST, NAME, 4)
+        await topics.grow(admin, REQUEST, NAME, 4)
         assert broker.view.counts == {TOPIC: 4}
 
     with_broker(test)
@@ -72,11 +72,11 @@ def test_what_the_partitions_of_a_topic_share_goes_with_them(monkeypatch: pytest
 
     async def test(broker: Broker) -> None:
         admin = admin_of(broker)
-        await topics.create_partitioned(admin, REQUEST, 2)
+        await topics.create_partitioned(admin, REQUEST, NAME, 2)
         part = NAME.with_partition(1)
         await broker.topics.get(str(part), create=True)
         await broker.topics.new_schema(part, avro(INT))
-        await topics.delete_partitioned(admin, REQUEST)
+        await topics.delete_partitioned(admin, NAME)
         assert not await broker.topics.exists(str(part)) and not await broker.topics.schemas.versions(NAME)
 
     with_broker(test)
@@ -88,12 +88,12 @@ def test_the_properties_of_a_topic_have_a_bound_of_bytes() -> None:
         admin.exists = lambda name: broker.topics.exists(str(name))
         await broker.topics.get(TOPIC, create=True)
         most = {f"{number:02}": "x" * 4094 for number in range(TOPIC_PROPERTIES_BYTES_MAX // 4096)}
-        await topics.set_properties(admin, REQUEST, most)
+        await topics.set_properties(admin, REQUEST, NAME, most)
         for more in ({"b": ""}, {"00": "x" * 4095}):
             with pytest.raises(NotAllowed, match="bytes of properties"):
-                await topics.set_properties(admin, REQUEST, more)
-        await topics.set_properties(admin, REQUEST, {"00": "x", "b": ""})
+                await topics.set_properties(admin, REQUEST, NAME, more)
+        await topics.set_properties(admin, REQUEST, NAME, {"00": "x", "b": ""})
         await settle()
-        assert await topics.get_properties(admin, REQUEST) == most | {"00": "x", "b": ""}
+        assert await topics.get_properties(admin, NAME) == most | {"00": "x", "b": ""}
 
     with_broker(test)
