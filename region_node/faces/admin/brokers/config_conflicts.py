@@ -7,12 +7,12 @@ Source: docs/protocols/metadata.md, "Edits while cut off".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, Literal
 
 from aiohttp import web
 
 from global_config.deferred_edits import DeferredEdits
+from global_config.policy_edits import Conflict
 from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
@@ -31,11 +31,11 @@ class Resolution(Given):
     take: Literal["mine", "theirs"]
 
 
-async def resolve(admin: Admin, request: web.Request, region: str, conflict: str, given: Resolution) -> dict[str, Any]:
+async def resolve(admin: Admin, request: web.Request, region: str, conflict: str, given: Resolution) -> Conflict:
     """Ends a conflict, as `take` says."""
     ended = await _deferred(admin).resolve(f"{region}/{conflict}", given.take)
-    admin.changed(request, asdict(ended), given.take)
-    return asdict(ended)
+    admin.changed(request, ended, given.take)
+    return ended
 
 
 def samples(admin: Admin) -> Iterator[Sample]:

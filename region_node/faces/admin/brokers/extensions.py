@@ -29,11 +29,12 @@ from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import of_other_brokers
 from replicator.log.coordinate_lookup import own_before, vector_at
+from storage.ledger.repair.autorecovery import AutoRecovery, Emptying
+from storage.ledger.repair.new_lives import NewLife
 
 if TYPE_CHECKING:
     from region_node.runtime.topic_ports import ReadablePort
     from replicator.log.replicated_log import ReplicatedLog
-    from storage.ledger.repair.autorecovery import AutoRecovery
 
 log = logging.getLogger("region_node.admin.extensions")
 
@@ -195,9 +196,9 @@ async def decommission(admin: Admin, bookie: Bookie) -> None:
     await recovery.decommission(bookie)
 
 
-async def emptying(admin: Admin, bookie: Bookie) -> dict[str, Any]:
+async def emptying(admin: Admin, bookie: Bookie) -> Emptying:
     """How far that is: a look at every ledger."""
-    return asdict(await recovery_of(admin).emptying(bookie))
+    return await recovery_of(admin).emptying(bookie)
 
 
 async def recommission(admin: Admin, bookie: Bookie) -> None:
@@ -205,16 +206,16 @@ async def recommission(admin: Admin, bookie: Bookie) -> None:
     await recovery_of(admin).recommission(bookie)
 
 
-async def new_life(admin: Admin, bookie: Bookie) -> dict[str, Any]:
+async def new_life(admin: Admin, bookie: Bookie) -> NewLife:
     """What the loss of a bookie's directories costs, as far as that is not made good yet: a look at every ledger."""
-    return asdict(await recovery_of(admin).new_lives.look(bookie))
+    return await recovery_of(admin).new_lives.look(bookie)
 
 
-async def grant_new_life(admin: Admin, bookie: Bookie, *, force: bool = False) -> dict[str, Any]:
+async def grant_new_life(admin: Admin, bookie: Bookie, *, force: bool = False) -> NewLife:
     """Lets a bookie in limbo begin a new life without its directories; `force=true`: also where it may have had the
     only copy of something. Answers with the price; idempotent.
     """
-    return asdict(await recovery_of(admin).new_lives.grant(bookie, force=force))
+    return await recovery_of(admin).new_lives.grant(bookie, force=force)
 
 
 async def audit(admin: Admin, request: web.Request, *, all: bool = False) -> dict[str, Any]:

@@ -14,10 +14,11 @@ import platform
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
 
@@ -279,8 +280,8 @@ class Admin:
     # -- the audit log ------------------------------------------------------------------------------------------------
 
     def changed(self, request: web.Request, before: Any, after: Any) -> None:
-        """What the audit log says of this request, beside who it was and what for."""
-        request["change"] = before, after
+        """What the audit log says of this request, beside who it was and what for: JSON, or records."""
+        request["change"] = [msgspec.to_builtins(one) if is_dataclass(one) else one for one in (before, after)]
 
     def changed_also(self, request: web.Request, what: str, before: Any, after: Any) -> None:
         """The same of one of several things that a request changes: partitions, subscriptions."""

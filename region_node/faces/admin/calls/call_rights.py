@@ -46,6 +46,8 @@ class Route(NamedTuple):
     handler: Handler
     body: Mapping[str, Any] | None = None
     """The JSON schema of the body, of a handler that reads it itself; None: as its `given` says (`call_bodies`)."""
+    answer: Mapping[str, Any] | None = None
+    """The same of the answer; None: as the handler says."""
 
 
 _TOPIC = frozenset({"tenant", "namespace", "topic"})

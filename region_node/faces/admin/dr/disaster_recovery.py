@@ -328,7 +328,7 @@ async def make_passive(
     slo = {key: value for key, value in msgspec.structs.asdict(given.slo).items() if value is not None}
     switching = conductor_for(admin, request).switching
     record = await switching.begin(namespace, given.active, slo)
-    admin.changed(request, None, asdict(record))
+    admin.changed(request, None, record)
     await admin.seen(lambda: leases_of(admin).gate(namespace) is not None)
     for _ in range(_HEARD_LOOKS):
         if not (left := await switching.settle(namespace, regions)):

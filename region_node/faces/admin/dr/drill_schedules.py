@@ -8,7 +8,6 @@ Source: docs/operating/disaster-recovery.md, "Drills".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,12 @@ class OwnCredentials:
             raise ConfigError(f"broker.drill_token_file {self._file} cannot be read: {error}") from error
 
 
-async def get(admin: Admin, namespace: ExistingNamespace) -> dict[str, Any]:
+async def get(admin: Admin, namespace: ExistingNamespace) -> Schedule:
     """How often the namespace is drilled, when next, and why the last one could not begin."""
     found = await leases_of(admin).store.get(schedule(namespace))
     if found is None:
         raise NotFound(f"{namespace} has no schedule of drills: `heliograph dr drill {namespace} --every 7d` makes one")
-    return asdict(Schedule.decode(found[0]))
+    return Schedule.decode(found[0])
 
 
 class Repetition(Given):
@@ -58,7 +57,7 @@ class Repetition(Given):
     first_ms: float = 0
 
 
-async def put(admin: Admin, request: web.Request, namespace: ExistingNamespace, given: Repetition) -> dict[str, Any]:
+async def put(admin: Admin, request: web.Request, namespace: ExistingNamespace, given: Repetition) -> Schedule:
     to = given.to
     if to:
         check_in_region(admin, namespace, to)
@@ -66,8 +65,8 @@ async def put(admin: Admin, request: web.Request, namespace: ExistingNamespace, 
     made = Schedule(every_s=given.every_s, to=to, by=role_of(request), next_ms=next_ms)
     await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
     await leases_of(admin).store.put(schedule(namespace), made.encode())
-    admin.changed(request, None, asdict(made))
-    return asdict(made)
+    admin.changed(request, None, made)
+    return made
 
 
 async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespace) -> None:

@@ -12,13 +12,19 @@ Source: docs/operating/disaster-recovery.md, "Subscriptions in one region".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
 from heliograph.model.admin_paths import DR
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, namespace_of, subscription_name
+from heliograph.model.configuration.leadership import (
+    DRAINING,
+    FENCED,
+    OPEN,
+    Leadership,
+    namespace_of,
+    subscription_name,
+)
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.leadership_changes import closing, reopened, unheard_text
@@ -46,15 +52,15 @@ class Active(Given):
     active: str
 
 
-async def give(admin: Admin, request: web.Request, namespace: Namespace, given: Active) -> dict[str, Any]:
+async def give(admin: Admin, request: web.Request, namespace: Namespace, given: Active) -> Leadership:
     """From now on its messages are handed out in that region alone."""
     name = _name(admin, request)
     check_in_region(admin, namespace, given.active)
     leadership = _leadership(admin)
     record = await leadership.switching.begin(name, given.active, {})
-    admin.changed(request, None, asdict(record))
+    admin.changed(request, None, record)
     await admin.seen(lambda: leadership.known(name))
-    return asdict(record)
+    return record
 
 
 async def take_away(admin: Admin, request: web.Request) -> None:
@@ -83,12 +89,12 @@ async def move(admin: Admin, request: web.Request, namespace: Namespace, given: 
     return found
 
 
-async def cancel(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def cancel(admin: Admin, request: web.Request) -> Leadership:
     """Before it has moved: the active region goes on."""
     leadership, name = _leadership(admin), _name(admin, request)
     record, _ = await leadership.switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
-    admin.changed(request, None, asdict(record))
-    return asdict(record)
+    admin.changed(request, None, record)
+    return record
 
 
 async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence: bool, force: bool) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Source: docs/operating/disaster-recovery.md, "Deleting".
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from aiohttp import web
@@ -31,14 +30,13 @@ GRACE_S = 24 * 3600
 _GRACE_S_MAX = 366 * 24 * 3600
 
 
-async def listed(admin: Admin, namespace: Namespace) -> list[Any]:
+async def listed(admin: Admin, namespace: Namespace) -> list[Tombstone]:
     """Topics of the namespace that were deleted, and can be brought back or are being purged."""
-    rows = [
+    return [
         found
         for _, (found, _) in sorted(_tombstones(admin).known.items())
         if namespace in (found.topic, _namespace(found))
     ]
-    return [asdict(found) for found in rows]
 
 
 def _namespace(found: Tombstone) -> str:
@@ -82,7 +80,7 @@ class Deletion(Given):
     grace_s: Annotated[float, Meta(ge=0, le=_GRACE_S_MAX)] = GRACE_S
 
 
-async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> Any:
+async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> Tombstone:
     """From now on nobody can use it, in any region; its data goes when the grace period has
     ended. Where a tombstone asks, this is the answer that it is to go.
     """
@@ -92,16 +90,14 @@ async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> An
     return await _bury(admin, request, str(name), given, admin.view.partitions(str(name)))
 
 
-async def bury_namespace(admin: Admin, request: web.Request, namespace: Namespace, given: Deletion | None) -> Any:
+async def bury_namespace(admin: Admin, request: web.Request, namespace: Namespace, given: Deletion | None) -> Tombstone:
     """The same of a namespace: every topic in it, its policies, and its name go when the
     grace period has ended.
     """
     return await _bury(admin, request, namespace, given, 0)
 
 
-async def _bury(
-    admin: Admin, request: web.Request, name: str, given: Deletion | None, partitions: int
-) -> dict[str, Any]:
+async def _bury(admin: Admin, request: web.Request, name: str, given: Deletion | None, partitions: int) -> Tombstone:
     namespace = TopicName.parse(name).namespace if "://" in name else name
     store, now = leases_of(admin).store, admin.clock.wall_ms()
     before = await store.get(tombstone(name))
@@ -120,9 +116,9 @@ async def _bury(
         await store.put(tombstone(name), made.encode(), expected=version)
     except VersionConflict:
         raise AlreadyExists(f"{name} was deleted before: `heliograph dr deletions` shows when its data goes") from None
-    admin.changed(request, None, asdict(made))
+    admin.changed(request, None, made)
     await admin.topics.unload_deleted(name)
-    return asdict(made)
+    return made
 
 
 async def bring_back(admin: Admin, request: web.Request) -> None:
@@ -149,7 +145,7 @@ async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
         await store.delete(tombstone(name), expected=found[1])
     except VersionConflict:
         raise MetadataUnavailable("a region began to purge it at this moment: look again") from None
-    admin.changed(request, asdict(buried), None)
+    admin.changed(request, buried, None)
 
 
 def _name(admin: Admin, request: web.Request) -> TopicName:

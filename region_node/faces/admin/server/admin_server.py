@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -320,18 +321,21 @@ async def _named(request: web.Request, answer: web.StreamResponse) -> None:
 
 
 async def _response(value: Any) -> web.StreamResponse:
-    """None is 204; a response as it is; anything else goes out as JSON, of long lists piece by piece."""
+    """None is 204; a response as it is; anything else goes out as JSON, records too, of long lists piece by piece."""
     if value is None:
         return web.Response(status=204)
     if isinstance(value, web.StreamResponse):
         return value
     if not isinstance(value, list) or len(value) <= ROWS:
-        return web.json_response(value)
+        return web.json_response(value, dumps=_json)
     text, pace = bytearray(b"["), RowPace()
     for at in range(0, len(value), ROWS):
         await pace.rows(ROWS)
-        text += (", " if at else "").encode() + json.dumps(value[at : at + ROWS])[1:-1].encode()
+        text += (", " if at else "").encode() + _json(value[at : at + ROWS])[1:-1].encode()
     return web.Response(body=bytes(text + b"]"), content_type="application/json", charset="utf-8")
+
+
+_json = partial(json.dumps, default=msgspec.to_builtins)
 
 
 def _refusal(status: int, reason: str) -> web.Response:

@@ -81,7 +81,8 @@ def _operation(method: str, row: Route, plain: str, types: _Types) -> dict[str, 
         "responses": {"default": {"description": "refused", "content": types.of(Refusal)}},
     }
     if answer is not type(None):
-        operation["responses"]["200"] = {"description": "the answer, as JSON", "content": types.of(answer)}
+        content = types.of(answer) if row.answer is None else {"application/json": {"schema": row.answer}}
+        operation["responses"]["200"] = {"description": "the answer, as JSON", "content": content}
     if answer in (type(None), Any):
         operation["responses"]["204"] = {"description": "done, or nothing to say"}
     if said:

@@ -8,7 +8,6 @@ Source: docs/protocols/balancing.md, "Splitting", "Quotas".
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -82,19 +81,19 @@ async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
     return max(loads, key=lambda bundle: (loads[bundle], -bundle[1]))
 
 
-async def get_quota(admin: Admin, request: web.Request) -> dict[str, Any]:
-    return asdict(_quotas(admin).of(*_where(admin, request)))
+async def get_quota(admin: Admin, request: web.Request) -> ResourceQuota:
+    return _quotas(admin).of(*_where(admin, request))
 
 
-async def get_default(admin: Admin) -> dict[str, Any]:
-    return asdict(_quotas(admin).default)
+async def get_default(admin: Admin) -> ResourceQuota:
+    return _quotas(admin).default
 
 
 async def set_quota(admin: Admin, request: web.Request, given: Any) -> None:
     where, quotas = _where(admin, request), _quotas(admin)
     before, quota = quotas.of(*where), ResourceQuota.of(given)
     await quotas.put(*where, quota)
-    admin.changed(request, asdict(before), asdict(quota))
+    admin.changed(request, before, quota)
 
 
 async def set_default(admin: Admin, request: web.Request, given: Any) -> None:
@@ -102,7 +101,7 @@ async def set_default(admin: Admin, request: web.Request, given: Any) -> None:
     quotas = _quotas(admin)
     before, quota = quotas.default, ResourceQuota.of(given)
     await quotas.put("", _WHOLE, quota)
-    admin.changed(request, asdict(before), asdict(quota))
+    admin.changed(request, before, quota)
 
 
 async def reset_quota(admin: Admin, request: web.Request) -> None:
@@ -110,7 +109,7 @@ async def reset_quota(admin: Admin, request: web.Request) -> None:
     where, quotas = _where(admin, request), _quotas(admin)
     before = quotas.of(*where)
     if await quotas.delete(*where):
-        admin.changed(request, asdict(before), None)
+        admin.changed(request, before, None)
 
 
 def _where(admin: Admin, request: web.Request) -> tuple[str, tuple[int, int]]:

@@ -326,9 +326,10 @@ def _three(
     check: Check | None = None,
 ) -> tuple[Route, ...]:
     get, set_, unset = handlers
+    schema = None if check is None else schema_of(check)
     return (
-        Route("GET", path, _CLIENTS_READ.get(path, right), get),
-        Route(setter, path, right, set_, None if check is None else schema_of(check)),
+        Route("GET", path, _CLIENTS_READ.get(path, right), get, answer=schema),
+        Route(setter, path, right, set_, schema),
         Route("DELETE", path, right, unset),
     )
 

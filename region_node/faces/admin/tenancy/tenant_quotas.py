@@ -50,7 +50,7 @@ class Bounds(OnlyGiven):
     resource_group: str | None = None
 
 
-async def put(admin: Admin, request: web.Request, tenant: ExistingTenant, given: Bounds) -> dict[str, Any]:
+async def put(admin: Admin, request: web.Request, tenant: ExistingTenant, given: Bounds) -> TenantQuota:
     """Body: the bounds that change; 0 is none. {"max_topics": 100, "max_storage_bytes": 107374182400, "resource_group":
     "small"}.
     """
@@ -64,7 +64,7 @@ async def put(admin: Admin, request: web.Request, tenant: ExistingTenant, given:
     before, after = await admin.config.change_tenant_quota(tenant, change)
     await admin.seen(lambda: (quota := admin.view.tenant_quota(tenant)) is not None and change(quota) == quota)
     admin.changed(request, _shown(before), _shown(after))
-    return asdict(after or TenantQuota())
+    return after or TenantQuota()
 
 
 async def delete(admin: Admin, request: web.Request, tenant: ExistingTenant) -> None:

@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from region_node.faces.admin.calls.admin_context import MalformedRequest, text_body
+from heliograph.model.configuration.tombstones import Tombstone
+from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, text_body
 from region_node.faces.admin.calls.call_bodies import NOTHING, Given, MessageId, OnlyGiven, body_type, decoded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.dr import disaster_recovery
@@ -131,6 +132,20 @@ def test_the_handler_does_not_run_where_the_body_is_wrong() -> None:
     assert asyncio.run(main(b'{"name": "a"}')) == 204 and ran == [Wanted("a")]
 
 
+def test_a_record_is_answered_and_written_down_as_json() -> None:
+    async def handler(admin: Any, request: web.Request) -> list[Tombstone]:
+        found = Tombstone(topic="t/n", regions=("us", "eu"), since_ms=1, until_ms=2)
+        Admin.changed(ADMIN, request, {"a": 1}, found)
+        return [found]
+
+    asked = request(b"")
+    answer: Any = asyncio.run(AdminServer(ADMIN)._wrapped(handler)(asked))
+    (shown,) = json.loads(answer.text)
+    assert shown["regions"] == ["us", "eu"] and list(shown)[:2] == ["topic", "regions"]
+    before, after = asked["change"]
+    assert before == {"a": 1} and json.loads(json.dumps(after)) == shown
+
+
 def test_no_handler_reads_json_by_itself() -> None:
     """But those of policies, which are checked by their table; the schema of each stands in its row."""
     modules = {inspect.getmodule(row.handler) for row in ROUTES}
@@ -148,10 +163,14 @@ def test_the_description_shows_every_body() -> None:
     assert schemas["MessageId"]["properties"]["ledgerId"] == {"type": "integer"}
     passive = paths["/heliograph/v1/dr/{tenant}/{namespace}"]["put"]["requestBody"]
     assert passive["required"] and passive["content"]["application/json"]["schema"]["$ref"].endswith("/ActivePassive")
-    retention = paths["/admin/v2/namespaces/{tenant}/{namespace}/retention"]["post"]
+    retention_path = "/admin/v2/namespaces/{tenant}/{namespace}/retention"
+    retention = paths[retention_path]["post"]
     shape = retention["requestBody"]["content"]["application/json"]["schema"]
     assert shape["properties"]["retentionTimeInMinutes"]["minimum"] == -1
     assert set(retention["responses"]) == {"204", "default"}, "it says nothing"
+    answers = [paths[path]["get"]["responses"]["200"] for path in (retention_path, "/admin/v2/resource-quotas")]
+    policy, record = (answer["content"]["application/json"]["schema"] for answer in answers)
+    assert policy == shape and record["$ref"].endswith("/ResourceQuota")
 
 
 def test_a_row_whose_body_has_no_type_ends_the_start() -> None:

@@ -71,7 +71,7 @@ def test_bounds_are_changed_over_what_is_stored_whatever_this_broker_knows_yet()
         await old.look()
         assert await tenant_quotas.put(old.admin, asked, "t", Bounds(max_topics=3))
         after = await tenant_quotas.put(old.admin, asked, "t", Bounds(max_namespaces=2))
-        assert after == {"max_namespaces": 2, "max_topics": 3, "max_storage_bytes": 0, "resource_group": ""}
+        assert after == TenantQuota(max_namespaces=2, max_topics=3)
         assert await old.stored(keys.tenant_quota("t"), TenantQuota) == TenantQuota(max_topics=3, max_namespaces=2)
         await tenant_quotas.delete(old.admin, asked, "t")
         one, two = TenantQuota(max_topics=3), TenantQuota(max_topics=3, max_namespaces=2)
