@@ -39,6 +39,11 @@ def path_of(template: str, **names: Any) -> str:
     return PARAMETER.sub(lambda found: quote(str(names[found[1]]), safe=""), template)
 
 
+def plain(template: str) -> str:
+    """It without the patterns of its names."""
+    return PARAMETER.sub(r"{\1}", template)
+
+
 def topic_path(topic: str) -> str:
     return path_of(TOPIC, topic=topic)
 

@@ -32,7 +32,7 @@ export async function signOut() {
   if (ISSUER) await send("GET", "/console/sign-out");
 }
 
-/** Calls PATHS[name]. names: what stands for the names in braces; query, body; region: another region, which is asked through this one. */
+/** Calls PATHS[name], which the broker makes from the rows of its calls. names: what stands for the names in braces; query, body; region: another region, which is asked through this one. */
 export async function call(name, names = {}, { query = {}, body, region = "", signal } = {}) {
   const [method, template] = PATHS[name].split(" ");
   const path = template.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(names[key]));

@@ -6,8 +6,8 @@ export function begin(main) {
   const parts = [
     ["Brokers", () => call("balance").then(brokers)],
     ["Bookies", disks()],
-    ["Members of the region's metadata", () => call("metadataMembers").then((found) => members("Metadata", found))],
-    ["Members of the global configuration", () => Promise.all([call("configMembers"), call("configStatus")]).then(configuration)],
+    ["Members of the region's metadata", () => call("members", { group: "metadata" }).then((found) => members("Metadata", found))],
+    ["Members of the global configuration", () => Promise.all([call("members", { group: "config" }), call("configStatus")]).then(configuration)],
   ].map(([name, ask]) => ({ name, ask, box: h("div", {}) }));
   main.append(h("h2", {}, `Region ${HERE}`), ...parts.flatMap(({ name, box }) => [h("h3", {}, name), box]));
   return {

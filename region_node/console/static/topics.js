@@ -53,7 +53,8 @@ function list(main, [tenant = sessionStorage.getItem("heliograph.tenant") ?? "",
 async function topicsOf(name) {
   const [tenant, namespace] = name.split("/");
   try {
-    const [topics, whole] = await Promise.all([call("topics", { tenant, namespace }), call("partitioned", { tenant, namespace }).catch(() => [])]);
+    const named = { domain: "persistent", tenant, namespace };
+    const [topics, whole] = await Promise.all([call("topics", named), call("partitioned", named).catch(() => [])]);
     const known = new Set(whole); // their partitions are on their own page
     return { name, topics: [...whole, ...topics.filter((topic) => !known.has(topic.replace(/-partition-\d+$/, "")))] };
   } catch (error) {

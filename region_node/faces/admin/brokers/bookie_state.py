@@ -71,4 +71,4 @@ async def _ask(admin: Admin, request: web.Request, address: str) -> Any:
         raise MetadataUnavailable(f"it does not answer at {address}: {reason_of(error)}") from error
 
 
-ROUTES: tuple[Route, ...] = (Route("GET", "/heliograph/v1/bookies/{id}", CallAccess.SUPER, state),)
+ROUTES: tuple[Route, ...] = (Route("GET", "/heliograph/v1/bookies/{id}", CallAccess.SUPER, state, console="bookie"),)

@@ -281,7 +281,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/v2/brokers", CallAccess.SUPER, list_active),
     Route("GET", "/admin/v2/brokers/health", CallAccess.PUBLIC, health),
     Route("GET", "/admin/v2/brokers/ready", CallAccess.PUBLIC, ready),
-    Route("GET", "/admin/v2/brokers/version", CallAccess.ANY, version),
+    Route("GET", "/admin/v2/brokers/version", CallAccess.ANY, version, console="version"),
     Route("GET", "/admin/v2/brokers/leaderBroker", CallAccess.SUPER, leader),
     Route("GET", "/admin/v2/brokers/internal-configuration", CallAccess.SUPER, internal_configuration),
     Route("GET", "/admin/v2/brokers/backlog-quota-check", CallAccess.SUPER, check_quotas),

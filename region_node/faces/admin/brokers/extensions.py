@@ -235,15 +235,15 @@ def recovery_of(admin: Admin) -> AutoRecovery:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/heliograph/v1/status", CallAccess.SUPER, status),
-    Route("GET", "/heliograph/v1/config/status", CallAccess.SUPER, config_status),
-    Route("GET", "/heliograph/v1/bookies", CallAccess.SUPER, bookies),
+    Route("GET", "/heliograph/v1/status", CallAccess.SUPER, status, console="status"),
+    Route("GET", "/heliograph/v1/config/status", CallAccess.SUPER, config_status, console="configStatus"),
+    Route("GET", "/heliograph/v1/bookies", CallAccess.SUPER, bookies, console="bookies"),
     Route("POST", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, decommission),
-    Route("GET", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, emptying),
+    Route("GET", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, emptying, console="emptying"),
     Route("DELETE", "/heliograph/v1/bookies/{id}/decommission", CallAccess.SUPER, recommission),
     Route("GET", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER, new_life),
     Route("POST", "/heliograph/v1/bookies/{id}/new-life", CallAccess.SUPER, grant_new_life),
-    Route("GET", "/heliograph/v1/audit", CallAccess.SUPER, audit),
+    Route("GET", "/heliograph/v1/audit", CallAccess.SUPER, audit, console="audit"),
     Route("GET", f"{OWN_TOPIC}/snapshot", CallAccess.CONSUME, snapshot),
     Route("GET", f"{OWN_TOPIC}/blocks", CallAccess.CONSUME, blocks),
     Route("GET", f"{OWN_TOPIC}/vector", CallAccess.CONSUME, vector),

@@ -162,7 +162,7 @@ ROUTES: tuple[Route, ...] = (
         CallAccess.SUPER,
         availability,
     ),
-    Route("GET", "/heliograph/v1/balance", CallAccess.SUPER, show),
+    Route("GET", "/heliograph/v1/balance", CallAccess.SUPER, show, console="balance"),
     Route("POST", "/heliograph/v1/balance/pause", CallAccess.SUPER, pause),
     Route("DELETE", "/heliograph/v1/balance/pause", CallAccess.SUPER, resume),
 )

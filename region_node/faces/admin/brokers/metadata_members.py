@@ -118,7 +118,7 @@ def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometh
 
 _MEMBERS = "/heliograph/v1/{group:metadata|config}/members"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", _MEMBERS, CallAccess.SUPER, show),
+    Route("GET", _MEMBERS, CallAccess.SUPER, show, console="members"),
     Route("POST", _MEMBERS + "/{member}", CallAccess.SUPER, add),
     Route("POST", _MEMBERS + "/{member}/promote", CallAccess.SUPER, promote),
     Route("POST", _MEMBERS + "/{member}/lead", CallAccess.SUPER, transfer),

@@ -9,7 +9,7 @@ Source: docs/security.md, "Rights"; docs/decisions/0219-a-row-says-its-right.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -48,6 +48,12 @@ class Route(NamedTuple):
     """The JSON schema of the body, of a handler that reads it itself; None: as its `given` says (`call_bodies`)."""
     answer: Mapping[str, Any] | None = None
     """The same of the answer; None: as the handler says."""
+    console: str = ""
+    """What the console's page calls it; "": it does not ask it."""
+
+
+SERVED: web.AppKey[Sequence[Route]] = web.AppKey("served", Sequence)
+"""The rows that a server answers by."""
 
 
 _TOPIC = frozenset({"tenant", "namespace", "topic"})

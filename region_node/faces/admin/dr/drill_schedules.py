@@ -100,5 +100,5 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{DR}/schedule", CallAccess.TENANT, get),
     Route("PUT", f"{DR}/schedule", CallAccess.SUPER, put),
     Route("DELETE", f"{DR}/schedule", CallAccess.SUPER, delete),
-    Route("GET", f"{DR}/reports", CallAccess.TENANT, reports),
+    Route("GET", f"{DR}/reports", CallAccess.TENANT, reports, console="reports"),
 )

@@ -239,7 +239,7 @@ async def set_peers(admin: Admin, request: web.Request, given: list[str]) -> Non
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/admin/v2/clusters", CallAccess.ANY, list_all),
+    Route("GET", "/admin/v2/clusters", CallAccess.ANY, list_all, console="clusters"),
     Route("GET", "/admin/v2/clusters/{cluster}", CallAccess.SUPER, get),
     Route("GET", "/admin/v2/clusters/{cluster}/peers", CallAccess.SUPER, peers),
     Route("POST", "/admin/v2/clusters/{cluster}/peers", CallAccess.SUPER, set_peers),

@@ -177,11 +177,11 @@ def _position(text: str) -> Position:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{OWN_TOPIC}/positions/{{coordinate}}", CallAccess.CONSUME, position),
+    Route("GET", f"{OWN_TOPIC}/positions/{{coordinate}}", CallAccess.CONSUME, position, console="position"),
     Route("GET", f"{OWN_TOPIC}/back/{{ledger}}", CallAccess.CONSUME, back),
-    Route("GET", f"{OWN_TOPIC}/coordinates/{{position}}", CallAccess.CONSUME, coordinate),
-    Route("GET", f"{OWN_TOPIC}/vectors", CallAccess.CONSUME, vectors),
-    Route("GET", f"{OWN_TOPIC}/risk", CallAccess.CONSUME, risk),
+    Route("GET", f"{OWN_TOPIC}/coordinates/{{position}}", CallAccess.CONSUME, coordinate, console="coordinate"),
+    Route("GET", f"{OWN_TOPIC}/vectors", CallAccess.CONSUME, vectors, console="vectors"),
+    Route("GET", f"{OWN_TOPIC}/risk", CallAccess.CONSUME, risk, console="risk"),
     Route("GET", f"{OWN_TOPIC}/durability", CallAccess.CONSUME, durability),
     Route("POST", f"{OWN_TOPIC}/subscriptions/{{subscription}}/seek", CallAccess.TENANT, seek),
     Route("GET", f"{OWN_TOPIC}/subscriptions/{{subscription}}/replication", CallAccess.CONSUME, subscription_status),

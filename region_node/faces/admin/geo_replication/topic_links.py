@@ -92,7 +92,7 @@ async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{OWN_TOPIC}/links", CallAccess.CONSUME, links),
-    Route("POST", f"{OWN_TOPIC}/links/{{region}}/resolve", CallAccess.TENANT, decide),
+    Route("GET", f"{OWN_TOPIC}/links", CallAccess.CONSUME, links, console="links"),
+    Route("POST", f"{OWN_TOPIC}/links/{{region}}/resolve", CallAccess.TENANT, decide, console="resolve"),
     Route("POST", f"{OWN_TOPIC}/links/{{region}}/give-up", CallAccess.TENANT, lost),
 )

@@ -38,7 +38,7 @@ from region_node.faces.admin.brokers import (
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
 from region_node.faces.admin.calls.call_parameters import called, taken_by
-from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route, RouteRights, Served
+from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
 from region_node.faces.admin.server import console_server, openapi, unsupported_paths
@@ -76,13 +76,9 @@ from region_node.runtime import request_ids
 log = logging.getLogger("region_node.admin.server")
 
 
-_SERVED: web.AppKey[Sequence[Route]] = web.AppKey("served", Sequence)
-"""The rows that a server answers by."""
-
-
 async def describe(admin: Admin, request: web.Request) -> Any:
     """This interface as an OpenAPI document."""
-    return openapi.document(request.app[_SERVED], admin.version)
+    return openapi.document(request.app[SERVED], admin.version)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -174,7 +170,7 @@ class AdminServer:
             is_own_name=admin.goes_by,
         )
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
-        self._app[_SERVED] = routes
+        self._app[SERVED] = routes
         self._rights.add(self._app.router, routes, self._wrapped)
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -23,11 +23,12 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
 
+from heliograph.model.admin_paths import plain
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node import console
 from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
-from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Route
 from region_node.faces.admin.calls.console_session import authorization_of
 from region_node.faces.admin.calls.other_regions import check_private
 from region_node.faces.admin.server import console_sign_in
@@ -73,8 +74,16 @@ async def page(admin: Admin) -> Any:
     return _file("index.html", 'data-region="" data-issuer=""', filled)
 
 
-async def file(admin: Admin, file: str) -> Any:
+async def file(admin: Admin, request: web.Request, file: str) -> Any:
+    if file == "paths.js":
+        return web.Response(text=paths(request.app[SERVED]), content_type=_TYPES[".js"], headers=_HEADERS)
     return _file(file)
+
+
+def paths(rows: Sequence[Route]) -> str:
+    """The page's table of calls, made from the rows that have a name there: name -> method and path."""
+    named = {row.console: f"{row.method} {plain(row.path)}" for row in rows if row.console}
+    return f"export const PATHS = {json.dumps(named, indent=2)};\n"
 
 
 async def to_page(admin: Admin) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.model.admin_paths import PARAMETER
+from heliograph.model.admin_paths import PARAMETER, plain
 from region_node.faces.admin.calls.call_bodies import NOTHING, answer_type, body_type, is_optional
 from region_node.faces.admin.calls.call_parameters import taken_by
 from region_node.faces.admin.calls.call_rights import Route
@@ -25,10 +25,10 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     described = _Types(routes)
     paths: dict[str, dict[str, Any]] = {}
     for row in routes:
-        plain = PARAMETER.sub(r"{\1}", row.path)
-        operations = paths.setdefault(plain, {})
+        path = plain(row.path)
+        operations = paths.setdefault(path, {})
         for name in _METHODS if row.method == "*" else (row.method.lower(),):
-            operations.setdefault(name, _operation(name, row, plain, described))
+            operations.setdefault(name, _operation(name, row, path, described))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -58,11 +58,11 @@ class _Types:
         return {"application/json": {"schema": self._shown[repr(kind)]}}
 
 
-def _operation(method: str, row: Route, plain: str, types: _Types) -> dict[str, Any]:
+def _operation(method: str, row: Route, path: str, types: _Types) -> dict[str, Any]:
     said, given, answer = inspect.getdoc(row.handler) or "", body_type(row.handler), answer_type(row.handler)
     operation: dict[str, Any] = {
-        "operationId": f"{method} {plain}",
-        "tags": [_tag(plain)],
+        "operationId": f"{method} {path}",
+        "tags": [_tag(path)],
         "x-right": row.access.value,
         "parameters": [
             {

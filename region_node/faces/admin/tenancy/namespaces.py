@@ -269,7 +269,7 @@ def _policies(admin: Admin, request: web.Request, given: dict[str, Any] | list[s
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/admin/v2/namespaces/{tenant}", CallAccess.TENANT, list_of_tenant),
+    Route("GET", "/admin/v2/namespaces/{tenant}", CallAccess.TENANT, list_of_tenant, console="namespaces"),
     Route("GET", NAMESPACE, CallAccess.TENANT, get),
     Route("PUT", NAMESPACE, CallAccess.TENANT, create),
     Route("DELETE", NAMESPACE, CallAccess.TENANT, delete),

@@ -67,7 +67,7 @@ async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/heliograph/v1/usage", CallAccess.SUPER, everybody),
-    Route("GET", "/heliograph/v1/usage/{tenant}", CallAccess.TENANT, one),
+    Route("GET", "/heliograph/v1/usage/{tenant}", CallAccess.TENANT, one, console="usage"),
     Route("GET", "/heliograph/v1/usage-days", CallAccess.SUPER, everybodys_days),
     Route("GET", "/heliograph/v1/usage-days/{tenant}", CallAccess.TENANT, ones_days),
 )

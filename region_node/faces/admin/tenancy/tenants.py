@@ -78,7 +78,7 @@ def _info(admin: Admin, given: TenantData | None) -> TenantInfo:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/admin/v2/tenants", CallAccess.SUPER, list_all),
+    Route("GET", "/admin/v2/tenants", CallAccess.SUPER, list_all, console="tenants"),
     Route("GET", "/admin/v2/tenants/{tenant}", CallAccess.TENANT, get),
     Route("PUT", "/admin/v2/tenants/{tenant}", CallAccess.SUPER, create),
     Route("POST", "/admin/v2/tenants/{tenant}", CallAccess.SUPER, update),

@@ -240,9 +240,9 @@ def _position(position: Position) -> dict[str, int]:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{TOPIC}/stats", CallAccess.LOOK_UP, stats),
-    Route("GET", f"{TOPIC}/partitioned-stats", CallAccess.LOOK_UP, partitioned_stats),
-    Route("GET", f"{TOPIC}/internalStats", CallAccess.LOOK_UP, internal_stats),
+    Route("GET", f"{TOPIC}/stats", CallAccess.LOOK_UP, stats, console="stats"),
+    Route("GET", f"{TOPIC}/partitioned-stats", CallAccess.LOOK_UP, partitioned_stats, console="partitionedStats"),
+    Route("GET", f"{TOPIC}/internalStats", CallAccess.LOOK_UP, internal_stats, console="internal"),
     Route("GET", f"{TOPIC}/partitioned-internalStats", CallAccess.LOOK_UP, partitioned_internal_stats),
     Route("GET", f"{TOPIC}/internal-info", CallAccess.LOOK_UP, internal_info),
     Route("GET", f"{TOPIC}/backlog", CallAccess.CONSUME, backlog),

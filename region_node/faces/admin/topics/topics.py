@@ -330,8 +330,8 @@ async def _change_properties(
 
 _NAMESPACE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", _NAMESPACE, CallAccess.LIST, list_plain),
-    Route("GET", f"{_NAMESPACE}/partitioned", CallAccess.LIST, list_partitioned),
+    Route("GET", _NAMESPACE, CallAccess.LIST, list_plain, console="topics"),
+    Route("GET", f"{_NAMESPACE}/partitioned", CallAccess.LIST, list_partitioned, console="partitioned"),
     Route(
         "GET",
         "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}",
@@ -341,10 +341,10 @@ ROUTES: tuple[Route, ...] = (
     Route("PUT", f"{TOPIC}/partitions", CallAccess.TENANT, create_partitioned),
     Route("POST", f"{TOPIC}/partitions", CallAccess.TENANT, grow),
     Route("DELETE", f"{TOPIC}/partitions", CallAccess.TENANT, delete_partitioned),
-    Route("GET", f"{TOPIC}/partitions", CallAccess.LOOK_UP, get_partitions),
+    Route("GET", f"{TOPIC}/partitions", CallAccess.LOOK_UP, get_partitions, console="partitions"),
     Route("GET", f"{TOPIC}/lastMessageId", CallAccess.CONSUME, last_message_id),
     Route("GET", f"{TOPIC}/messageid/{{timestamp}}", CallAccess.CONSUME, message_id_at),
-    Route("PUT", f"{TOPIC}/unload", CallAccess.TENANT, unload),
+    Route("PUT", f"{TOPIC}/unload", CallAccess.TENANT, unload, console="unload"),
     Route("POST", f"{TOPIC}/terminate", CallAccess.TENANT, terminate),
     Route("POST", f"{TOPIC}/terminate/partitions", CallAccess.TENANT, terminate_partitions),
     Route("DELETE", f"{TOPIC}/truncate", CallAccess.TENANT, truncate),
