@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from heliograph.cli.groups import add, group
 from heliograph.cli.show import table
 
 Folder = Annotated[
@@ -23,14 +24,8 @@ Folder = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    certificates = typer.Typer(
-        help="Certificates of an instance: what there is, new ones, another CA.", no_args_is_help=True
-    )
-    certificates.command("list")(show)
-    certificates.command()(renew)
-    certificates.command()(authority)
-    certificates.command()(retire)
-    app.add_typer(certificates, name="certificates")
+    certificates = group(app, "certificates", "Certificates of an instance: what there is, new ones, another CA.")
+    add(certificates, list=show, renew=renew, authority=authority, retire=retire)
 
 
 def show(folder: Folder) -> None:

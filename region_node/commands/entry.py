@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.groups import add
+from heliograph.cli.groups import add, group
 from heliograph.cli.servers import autoscale, metadata_members
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
@@ -60,13 +60,9 @@ PinOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the program. Called by the entry point `heliograph.commands`."""
-    app.command()(standalone)
-    add(app, up=up, status=status, down=down)
-    app.command()(demo)
-    wan = typer.Typer(help="Cut and heal the wide-area links of a running instance.", no_args_is_help=True)
-    wan.command("cut")(wan_cut)
-    wan.command("heal")(wan_heal)
-    app.add_typer(wan, name="wan")
+    add(app, standalone=standalone, up=up, status=status, down=down, demo=demo)
+    wan = group(app, "wan", "Cut and heal the wide-area links of a running instance.")
+    add(wan, cut=wan_cut, heal=wan_heal)
     process_commands.register(app)
     bookie_commands.register(app)
     host_commands.register(app)

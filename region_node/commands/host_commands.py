@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from heliograph.cli.groups import add, group
 from heliograph.model.errors import ConfigError
 
 Description = Annotated[Path, typer.Argument(help="The description, JSON.", metavar="FILE")]
@@ -23,20 +24,10 @@ _PREFIX = Path("/opt/heliograph")
 
 
 def register(app: typer.Typer) -> None:
-    hosts = typer.Typer(
-        help="Describe an instance on several hosts, and make what each host is given.", no_args_is_help=True
-    )
-    hosts.command()(check)
-    hosts.command()(render)
-    hosts.command()(certificates)
-    hosts.command()(targets)
-    app.add_typer(hosts, name="hosts")
-    host = typer.Typer(
-        help="On a host of an instance: put to use what was copied to it, wait, leave.", no_args_is_help=True
-    )
-    for command in (activate, well, stop, start, provision, leave):
-        host.command()(command)
-    app.add_typer(host, name="host")
+    hosts = group(app, "hosts", "Describe an instance on several hosts, and make what each host is given.")
+    add(hosts, check=check, render=render, certificates=certificates, targets=targets)
+    host = group(app, "host", "On a host of an instance: put to use what was copied to it, wait, leave.")
+    add(host, activate=activate, well=well, stop=stop, start=start, provision=provision, leave=leave)
 
 
 def check(file: Description) -> None:

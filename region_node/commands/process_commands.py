@@ -31,12 +31,12 @@ class ProcessRole(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    process = typer.Typer(
-        help="Add and remove brokers and bookies of a running instance; kill and start its processes, to rehearse.",
-        no_args_is_help=True,
+    process = groups.group(
+        app,
+        "process",
+        "Add and remove brokers and bookies of a running instance; kill and start its processes, to rehearse.",
     )
     groups.add(process, add=add, remove=remove, kill=kill, start=start)
-    app.add_typer(process, name="process")
 
 
 def add(output: Output, role: ProcessRole, region: Region = "", data: Data = DEFAULT_DATA) -> None:

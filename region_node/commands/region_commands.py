@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from heliograph.cli.groups import add
+from heliograph.cli.groups import add, group
 from heliograph.cli.regions import region_backup
 from heliograph.cli.show import Output
 from region_node.commands.instance_options import DEFAULT_DATA, Data
@@ -26,12 +26,10 @@ Name = Annotated[str, typer.Argument(help="The region's name.")]
 
 
 def register(app: typer.Typer) -> None:
-    region = typer.Typer(
-        help="Let a region join a running instance, or leave it; back a whole region up, and restore it.",
-        no_args_is_help=True,
+    region = group(
+        app, "region", "Let a region join a running instance, or leave it; back a whole region up, and restore it."
     )
     add(region, join=join, leave=leave, backup=region_backup.backup, restore=region_backup.restore)
-    app.add_typer(region, name="region")
 
 
 def join(

@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from heliograph.cli.groups import add
+from heliograph.cli.groups import add, group
 from heliograph.cli.show import Output
 from heliograph.cli.signing_in.signed_in import authorize
 from heliograph.model.errors import ConfigError
@@ -57,11 +57,8 @@ _COPIES = 2
 
 
 def register(app: typer.Typer) -> None:
-    rolling = typer.Typer(
-        help="Restart or upgrade all processes of a region, one at a time, while clients work.", no_args_is_help=True
-    )
+    rolling = group(app, "rolling", "Restart or upgrade all processes of a region, one at a time, while clients work.")
     add(rolling, restart=restart, upgrade=upgrade)
-    app.add_typer(rolling, name="rolling")
 
 
 def restart(

@@ -30,7 +30,7 @@ import typer
 from rich.console import Console
 
 from heliograph import __version__
-from heliograph.cli.groups import group
+from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest, TokenOption
 from heliograph.model.errors import ConfigError
 from region_node.instance.control import call
@@ -83,8 +83,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file if it is 
 
 
 def register(app: typer.Typer) -> None:
-    support = group(app, "support", "What to send when you ask for help.")
-    support.command()(dump)
+    add(group(app, "support", "What to send when you ask for help."), dump=dump)
 
 
 def dump(

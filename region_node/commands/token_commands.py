@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heliograph.cli.groups import add, group
 from heliograph.model.errors import ConfigError, Unauthenticated
 from heliograph.runtime.clock import SystemClock, system_rng
 
@@ -25,13 +26,8 @@ PublicOption = Annotated[Path | None, typer.Option("--public", help="File of the
 
 
 def register(app: typer.Typer) -> None:
-    tokens = typer.Typer(help="Make keys and tokens, and ask what a broker would say to a token.", no_args_is_help=True)
-    tokens.command()(keys)
-    tokens.command("list")(show)
-    tokens.command()(remove)
-    tokens.command()(create)
-    tokens.command()(validate)
-    app.add_typer(tokens, name="tokens")
+    tokens = group(app, "tokens", "Make keys and tokens, and ask what a broker would say to a token.")
+    add(tokens, keys=keys, list=show, remove=remove, create=create, validate=validate)
 
 
 def keys(

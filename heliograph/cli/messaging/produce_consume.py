@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heliograph.cli.groups import add
 from heliograph.cli.rest import TokenOption
 from heliograph.model.errors import ConfigError
 
@@ -19,8 +20,7 @@ SERVICE = "pulsar://127.0.0.1:6650"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(produce)
-    app.command()(consume)
+    add(app, produce=produce, consume=consume)
 
 
 def official() -> Any:

@@ -37,12 +37,10 @@ _SOON = ("behind", "does not answer", "try again")
 
 
 def register(app: typer.Typer) -> None:
-    meta = typer.Typer(
-        help="Members of the region's metadata (or, with --config, of the global configuration).", no_args_is_help=True
+    meta = groups.group(
+        app, "meta", "Members of the region's metadata (or, with --config, of the global configuration)."
     )
-    for command in (members, add, promote, remove, replace, transfer):
-        groups.add(meta, **{command.__name__: command})
-    app.add_typer(meta, name="meta")
+    groups.add(meta, members=members, add=add, promote=promote, remove=remove, replace=replace, transfer=transfer)
 
 
 def members(rest: Rest, output: Output, config: Config = False) -> None:

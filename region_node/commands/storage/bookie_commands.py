@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.groups import add
+from heliograph.cli.groups import add, group
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 
@@ -39,9 +39,8 @@ _RANGES_SHOWN = 3
 
 
 def register(app: typer.Typer) -> None:
-    bookie = typer.Typer(help="Look into the directory of a stopped bookie.", no_args_is_help=True)
+    bookie = group(app, "bookie", "Look into the directory of a stopped bookie.")
     add(bookie, inspect=inspect, fsck=fsck)
-    app.add_typer(bookie, name="bookie")
 
 
 def inspect(

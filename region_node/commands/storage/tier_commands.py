@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.cli.groups import add
+from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output
 from heliograph.model.admin_paths import topic_path
@@ -27,9 +27,8 @@ _TIMEOUT_S = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    tier = typer.Typer(help="Topics in an object store: offload, look, restore.", no_args_is_help=True)
+    tier = group(app, "tier", "Topics in an object store: offload, look, restore.")
     add(tier, list=list_store, restore=restore, offload=offload, status=status, collect=collect)
-    app.add_typer(tier, name="tier")
 
 
 def list_store(
