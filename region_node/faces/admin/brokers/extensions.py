@@ -27,7 +27,7 @@ from region_node.faces.admin.calls.admin_context import number as whole_number
 from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import of_other_brokers
+from region_node.faces.admin.calls.existing import of_other_brokers, part_of
 from replicator.log.coordinate_lookup import own_before, vector_at
 from storage.ledger.repair.autorecovery import AutoRecovery, Emptying
 from storage.ledger.repair.new_lives import NewLife
@@ -229,9 +229,7 @@ async def audit(admin: Admin, request: web.Request, *, all: bool = False) -> dic
 
 
 def recovery_of(admin: Admin) -> AutoRecovery:
-    if admin.recovery is None:
-        raise NotAllowed("this broker takes no part in auto-recovery")
-    return admin.recovery
+    return part_of(admin.recovery, NotAllowed("this broker takes no part in auto-recovery"))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -17,9 +17,10 @@ from msgspec import Meta
 from heliograph.model.configuration.revocations import Revocation, Revoked, named
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin
-from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST, PRINCIPAL
+from region_node.faces.admin.calls.auth_middleware import ANSWERED_FIRST
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import role_of
 from region_node.runtime.prometheus_text import Sample
 
 _HEARD_S = 5.0
@@ -71,7 +72,7 @@ async def revoke(admin: Admin, request: web.Request, given: RevocationTerms | No
         before_ms=before_ms,
         until_ms=asked.until_ms,
         reason=asked.reason,
-        by=_caller(request),
+        by=role_of(request),
         regions=(admin.region,),
     )
     revocations = admin.security.authentication.revocations
@@ -89,7 +90,7 @@ async def lift(admin: Admin, request: web.Request) -> dict[str, Any]:
     """
     kind, name = _named(request)
     before, after = await admin.config.revocations.lift(
-        kind, name, admin.clock.wall_ms(), _caller(request), admin.region
+        kind, name, admin.clock.wall_ms(), role_of(request), admin.region
     )
     await admin.security.authentication.revocations.heard(after, _HEARD_S)
     admin.changed(request, _shown(before), None if after.lifted_ms else _shown(after))
@@ -106,10 +107,6 @@ def samples(admin: Admin) -> Iterator[Sample]:
 def _named(request: web.Request) -> tuple[str, str]:
     kind = request.match_info["kind"]
     return kind, named(kind, request.match_info["name"])
-
-
-def _caller(request: web.Request) -> str:
-    return getattr(request.get(PRINCIPAL), "role", "") or "anonymous"
 
 
 def _shown(record: Revocation) -> dict[str, Any]:

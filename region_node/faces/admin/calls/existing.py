@@ -7,6 +7,7 @@ Is: looking, and Pulsar's words where there is nothing. Isn't: what a handler do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -60,11 +61,16 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     return found
 
 
+def part_of(broker_part: Part | None, error: Exception) -> Part:
+    """Raises the error where this broker has no such part."""
+    if broker_part is None:
+        raise error
+    return broker_part
+
+
 def leases_of(admin: Admin) -> WriteLeases:
     """Raises NotAllowed where this broker has none."""
-    if admin.leases is None:
-        raise NotAllowed("this broker takes no part in disaster recovery")
-    return admin.leases
+    return part_of(admin.leases, NotAllowed("this broker takes no part in disaster recovery"))
 
 
 def balancer_of(admin: Admin) -> Balancer:
@@ -74,9 +80,7 @@ def balancer_of(admin: Admin) -> Balancer:
 
 def started(part: Part | None) -> Part:
     """The broker's balancer, or a part of it. Raises MetadataUnavailable where it is not there yet."""
-    if part is None:
-        raise MetadataUnavailable("this broker does not balance: it is not started yet")
-    return part
+    return part_of(part, MetadataUnavailable("this broker does not balance: it is not started yet"))
 
 
 def role_of(request: web.Request) -> str:
@@ -114,6 +118,20 @@ async def at_owners(
     """
     found = {part: await admin.at_owner(part, method, path, lambda _, part=part: here(part)) for part in parts}  # type: ignore[misc]
     return {part: answer for part, answer in found.items() if answer is not None}
+
+
+def everywhere(act: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A handler that does it to a plain topic, or to every partition where that is owned. act: it is called with the
+    Admin, the request, the topic's name, and whatever else it takes.
+    """
+
+    @wraps(act)
+    async def handle(admin: Admin, request: web.Request, name: TopicName, **more: Any) -> Any:
+        if not await admin.for_each_partition(request, lambda part: act(admin, request, part, **more)):
+            return await act(admin, request, name, **more)
+        return None
+
+    return handle
 
 
 async def of_other_brokers(admin: Admin, method: str, path: str) -> list[Any]:

@@ -12,7 +12,7 @@ Source: docs/operating/disaster-recovery.md, "Subscriptions in one region".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
 
@@ -32,9 +32,9 @@ from region_node.dr.leadership.subscription_leadership import SubscriptionLeader
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
-from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region
+from region_node.faces.admin.calls.existing import check_in_region, part_of
 from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
@@ -52,9 +52,8 @@ class Active(Given):
     active: str
 
 
-async def give(admin: Admin, request: web.Request, namespace: Namespace, given: Active) -> Leadership:
+async def give(admin: Admin, request: web.Request, name: Named, namespace: Namespace, given: Active) -> Leadership:
     """From now on its messages are handed out in that region alone."""
-    name = _name(admin, request)
     check_in_region(admin, namespace, given.active)
     leadership = _leadership(admin)
     record = await leadership.switching.begin(name, given.active, {})
@@ -63,9 +62,9 @@ async def give(admin: Admin, request: web.Request, namespace: Namespace, given: 
     return record
 
 
-async def take_away(admin: Admin, request: web.Request) -> None:
+async def take_away(admin: Admin, request: web.Request, name: Named) -> None:
     """It may be active in every region again."""
-    await _leadership(admin).switching.end(_name(admin, request))
+    await _leadership(admin).switching.end(name)
     admin.changed(request, "one region", "every region")
 
 
@@ -80,19 +79,17 @@ class SubscriptionMove(Given):
     force: bool = False
 
 
-async def move(admin: Admin, request: web.Request, namespace: Namespace, given: SubscriptionMove) -> Any:
+async def move(admin: Admin, request: web.Request, name: Named, namespace: Namespace, given: SubscriptionMove) -> Any:
     """Does the next step, as far as it can be done now."""
-    name = _name(admin, request)
     check_in_region(admin, namespace, given.to)
     found = await _step(admin, request, name, given.to, fence=given.force or given.fence, force=given.force)
     admin.changed(request, None, {"subscription": name, **found})
     return found
 
 
-async def cancel(admin: Admin, request: web.Request) -> Leadership:
+async def cancel(admin: Admin, request: web.Request, name: Named) -> Leadership:
     """Before it has moved: the active region goes on."""
-    leadership, name = _leadership(admin), _name(admin, request)
-    record, _ = await leadership.switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
+    record, _ = await _leadership(admin).switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
     admin.changed(request, None, record)
     return record
 
@@ -176,10 +173,12 @@ def _name(admin: Admin, request: web.Request) -> str:
     return subscription_name(str(topic), request.match_info["subscription"])
 
 
+Named = Annotated[str, Read(_name)]
+
+
 def _leadership(admin: Admin) -> SubscriptionLeadership:
-    if admin.subscription_leadership is None:
-        raise NotFound("this broker has no subscriptions that are active in one region")
-    return admin.subscription_leadership
+    error = NotFound("this broker has no subscriptions that are active in one region")
+    return part_of(admin.subscription_leadership, error)
 
 
 _SUBSCRIPTIONS = f"{DR}/subscriptions"

@@ -20,9 +20,9 @@ from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllow
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
-from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import leases_of, role_of
+from region_node.faces.admin.calls.existing import leases_of, part_of, role_of
 from region_node.faces.admin.calls.region_facts import facts_here, where_copies_may_be
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -43,9 +43,8 @@ def _namespace(found: Tombstone) -> str:
     return found.topic if found.whole else TopicName.parse(found.topic).namespace
 
 
-async def preview(admin: Admin, request: web.Request) -> Any:
+async def preview(admin: Admin, name: WholeTopic) -> Any:
     """What deleting the topic would take away in this region. `heliograph dr delete` asks every region."""
-    name = _name(admin, request)
     facts = await facts_here(admin, name.namespace)
     names = _names(admin, name)
     found = {text: facts["topics"][text] for text in names if text in facts["topics"]}
@@ -80,11 +79,10 @@ class Deletion(Given):
     grace_s: Annotated[float, Meta(ge=0, le=_GRACE_S_MAX)] = GRACE_S
 
 
-async def bury(admin: Admin, request: web.Request, given: Deletion | None) -> Tombstone:
+async def bury(admin: Admin, request: web.Request, name: WholeTopic, given: Deletion | None) -> Tombstone:
     """From now on nobody can use it, in any region; its data goes when the grace period has
     ended. Where a tombstone asks, this is the answer that it is to go.
     """
-    name = _name(admin, request)
     if not any([await admin.topics.exists(text) for text in _names(admin, name)]):
         raise NotFound(f"{name} does not exist in region {admin.region}")
     return await _bury(admin, request, str(name), given, admin.view.partitions(str(name)))
@@ -121,11 +119,11 @@ async def _bury(admin: Admin, request: web.Request, name: str, given: Deletion |
     return made
 
 
-async def bring_back(admin: Admin, request: web.Request) -> None:
+async def bring_back(admin: Admin, request: web.Request, name: WholeTopic) -> None:
     """It is as it was, with its data and its subscriptions. Refused once a region has begun to purge, unless the
     tombstone asks: then what is there stays, as nothing was hidden.
     """
-    await _bring_back(admin, request, str(_name(admin, request)))
+    await _bring_back(admin, request, str(name))
 
 
 async def bring_back_namespace(admin: Admin, request: web.Request, namespace: Namespace) -> None:
@@ -155,6 +153,9 @@ def _name(admin: Admin, request: web.Request) -> TopicName:
     return name
 
 
+WholeTopic = Annotated[TopicName, Read(_name)]
+
+
 def _names(admin: Admin, name: TopicName) -> list[str]:
     return [str(name.with_partition(index)) for index in range(admin.view.partitions(str(name)))] or [str(name)]
 
@@ -168,9 +169,7 @@ def _added(found: dict[str, Any]) -> dict[str, int]:
 
 
 def _tombstones(admin: Admin) -> Tombstones:
-    if admin.tombstones is None:
-        raise NotAllowed("this broker takes no part in deletions")
-    return admin.tombstones
+    return part_of(admin.tombstones, NotAllowed("this broker takes no part in deletions"))
 
 
 _DELETIONS = f"{DR}/deletions"

@@ -19,6 +19,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.geo_replication.clusters import ExistingCluster
 
 _FIELDS = (
     ("serviceUrl", "service_url", "http"),
@@ -28,12 +29,11 @@ _FIELDS = (
 )
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
+async def get(admin: Admin, cluster: ExistingCluster) -> Any:
     """Where the clients of a cluster are sent on, and whether they are."""
-    name = _cluster(admin, request)
-    found = admin.view.migration(name)
+    found = admin.view.migration(cluster.name)
     if found is None:
-        raise NotFound(f"nobody has ever said where the clients of cluster {name} are to go")
+        raise NotFound(f"nobody has ever said where the clients of cluster {cluster.name} are to go")
     return _shown(found)
 
 
@@ -46,9 +46,11 @@ class Urls(Given, rename={ours: theirs for theirs, ours, _ in _FIELDS}):
     broker_service_url_tls: str | None = None
 
 
-async def update(admin: Admin, request: web.Request, given: Urls, *, migrated: bool = False) -> Any:
+async def update(
+    admin: Admin, request: web.Request, cluster: ExistingCluster, given: Urls, *, migrated: bool = False
+) -> Any:
     """Begins a migration (`migrated=true`), or ends it; its addresses are those of its namespaces', too."""
-    name = _cluster(admin, request)
+    name = cluster.name
     urls = {ours: admin.urls.check(url, (scheme,)) for _, ours, scheme in _FIELDS if (url := getattr(given, ours))}
     wanted = ClusterMigration(migrated=migrated, **urls)
     if wanted.migrated and not wanted.urls:
@@ -64,19 +66,11 @@ async def update_namespace(admin: Admin, request: web.Request, namespace: Namesp
     """Sends the namespace's clients on, in this region, to where the region's migration says; or serves them here
     again.
     """
-    migrated = given
     admin.policies(namespace)
     before = admin.region in admin.view.migrated_in(namespace)
-    await admin.config.migrations.set_namespace(namespace, admin.region, migrated)
-    await admin.seen(lambda: (admin.region in admin.view.migrated_in(namespace)) == migrated)
-    admin.changed(request, before, migrated)
-
-
-def _cluster(admin: Admin, request: web.Request) -> str:
-    name = request.match_info["cluster"]
-    if admin.view.region(name) is None and admin.view.cluster(name) is None:
-        raise NotFound(f"Cluster {name} does not exist")
-    return name
+    await admin.config.migrations.set_namespace(namespace, admin.region, given)
+    await admin.seen(lambda: (admin.region in admin.view.migrated_in(namespace)) == given)
+    admin.changed(request, before, given)
 
 
 def _shown(found: ClusterMigration) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
 
@@ -19,6 +19,7 @@ from heliograph.model.configuration.configuration_records import PulsarCluster, 
 from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.call_parameters import Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from replicator.pulsar.cluster_credentials import check_file_name
 
@@ -39,8 +40,7 @@ async def list_all(admin: Admin) -> list[Any]:
     )
 
 
-async def get(admin: Admin, request: web.Request) -> dict[str, Any]:
-    found = _found(admin, request)
+async def get(admin: Admin, found: ExistingCluster) -> dict[str, Any]:
     return {**_shown(found), "peerClusterNames": list(admin.view.peers(found.name))}
 
 
@@ -59,8 +59,8 @@ async def create(admin: Admin, request: web.Request, given: dict[str, Any] | Non
     admin.changed(request, None, fields)
 
 
-async def update(admin: Admin, request: web.Request, given: dict[str, Any] | None) -> None:
-    found, given = _found(admin, request), given or {}
+async def update(admin: Admin, request: web.Request, found: ExistingCluster, given: dict[str, Any] | None) -> None:
+    given = given or {}
     if isinstance(found, PulsarCluster):
         after = await admin.config.update_cluster(
             found.name, lambda old: replace(old, **_cluster_fields(admin, given, old))
@@ -80,8 +80,7 @@ async def update(admin: Admin, request: web.Request, given: dict[str, Any] | Non
     admin.changed(request, _shown(before), _shown(changed))
 
 
-async def delete(admin: Admin, request: web.Request) -> None:
-    found = _found(admin, request)
+async def delete(admin: Admin, request: web.Request, found: ExistingCluster) -> None:
     if isinstance(found, PulsarCluster):
         await admin.config.delete_cluster(found.name)
         await admin.seen(lambda: admin.view.cluster(found.name) is None)
@@ -97,6 +96,9 @@ def _found(admin: Admin, request: web.Request) -> RegionInfo | PulsarCluster:
     if found is None:
         raise NotFound(f"Cluster {name} does not exist")
     return found
+
+
+ExistingCluster = Annotated[RegionInfo | PulsarCluster, Read(_found)]
 
 
 def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
@@ -225,14 +227,13 @@ def _name(path: str) -> str:
     return path.removeprefix("/") if path.count("/") == 1 else path
 
 
-async def peers(admin: Admin, request: web.Request) -> list[Any]:
-    return list(admin.view.peers(_found(admin, request).name))
+async def peers(admin: Admin, found: ExistingCluster) -> list[Any]:
+    return list(admin.view.peers(found.name))
 
 
-async def set_peers(admin: Admin, request: web.Request, given: list[str]) -> None:
+async def set_peers(admin: Admin, request: web.Request, found: ExistingCluster, given: list[str]) -> None:
     """In place of those that were there. A record: regions replicate what namespaces say, whoever is whose peer."""
-    name = _found(admin, request).name
-    before = admin.view.peers(name)
+    name, before = found.name, admin.view.peers(found.name)
     after = await admin.config.peers.set(name, given)
     await admin.seen(lambda: admin.view.peers(name) == after.names)
     admin.changed(request, list(before), list(after.names))

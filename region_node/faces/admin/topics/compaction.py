@@ -14,20 +14,15 @@ from heliograph.model.admin_paths import TOPIC
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import at_owners, partitions
+from region_node.faces.admin.calls.existing import at_owners, everywhere, partitions
 
 _NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
 _WORST_FIRST = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
 
-async def start(admin: Admin, request: web.Request, topic: TopicName) -> None:
+async def start(admin: Admin, request: web.Request, name: TopicName) -> None:
     """Begins in the background. 409 while it is under way."""
-
-    async def one(name: TopicName) -> None:
-        (await admin.loaded(name)).compact()
-
-    if not await admin.for_each_partition(request, one):
-        await one(topic)
+    (await admin.loaded(name)).compact()
 
 
 async def status(admin: Admin, name: TopicName) -> Any:
@@ -45,6 +40,6 @@ async def _status(admin: Admin, name: TopicName) -> dict[str, str]:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("PUT", f"{TOPIC}/compaction", CallAccess.TENANT, start),
+    Route("PUT", f"{TOPIC}/compaction", CallAccess.TENANT, everywhere(start)),
     Route("GET", f"{TOPIC}/compaction", CallAccess.TENANT, status),
 )

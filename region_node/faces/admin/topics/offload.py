@@ -7,7 +7,7 @@ OffloadProcessStatus and MessageIdImpl.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from aiohttp import web
 
@@ -17,8 +17,9 @@ from heliograph.model.positions import AFTER_ALL
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
-from region_node.faces.admin.calls.call_parameters import ExistingNamespace
+from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import part_of
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
@@ -27,18 +28,16 @@ if TYPE_CHECKING:
     from storage.tiered.offload.object_collector import ObjectCollector
 
 
-async def offload(admin: Admin, request: web.Request, given: MessageId | None, *, rollOver: bool = False) -> None:
+async def offload(admin: Admin, name: PlainTopic, given: MessageId | None, *, rollOver: bool = False) -> None:
     """Whole ledgers that end before the message id of the body; without a body, every closed one; with `rollOver=true`,
     the open one is closed first.
     """
-    name = _one(admin, request)
     before = AFTER_ALL if given is None else given.position
     _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=rollOver)
 
 
-async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
-    name, tier = _one(admin, request), _tier(admin)
-    ledger = await admin.ledger(name)
+async def status(admin: Admin, name: PlainTopic) -> dict[str, Any]:
+    tier, ledger = _tier(admin), await admin.ledger(name)
     found, first = tier.tiering.status(str(name)), tier.first_unstored(ledger.ledgers())
     position = None if first is None else {"ledgerId": first[0], "entryId": first[1], "partitionIndex": name.partition}
     return {"status": found.state, "lastError": found.error, "firstUnoffloadedMessage": position}
@@ -113,16 +112,12 @@ async def restore(admin: Admin, given: TopicRestore) -> list[Any]:
 
 
 def _tier(admin: Admin) -> BrokerTier:
-    if admin.tier is None:
-        raise StoreRefused("this broker has no tiered storage")
-    return admin.tier
+    return part_of(admin.tier, StoreRefused("this broker has no tiered storage"))
 
 
 def _collector(admin: Admin) -> ObjectCollector:
-    collector = _tier(admin).tiering.collector
-    if collector is None:
-        raise StoreRefused("this broker is set to no object store: set broker.tiered.store")
-    return collector
+    error = StoreRefused("this broker is set to no object store: set broker.tiered.store")
+    return part_of(_tier(admin).tiering.collector, error)
 
 
 def _one(admin: Admin, request: web.Request) -> TopicName:
@@ -132,6 +127,7 @@ def _one(admin: Admin, request: web.Request) -> TopicName:
     return name
 
 
+PlainTopic = Annotated[TopicName, Read(_one)]
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (
     Route("PUT", f"{_TOPIC}/offload", CallAccess.TENANT, offload),

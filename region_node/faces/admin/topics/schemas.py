@@ -18,8 +18,8 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import pause
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_parameters import TopicOfNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import topic_of
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.schema_definition import (
     BYTES,
@@ -33,32 +33,31 @@ from region_node.schemas.schema_definition import (
 from region_node.schemas.schema_registry import Version
 
 
-async def latest(admin: Admin, request: web.Request) -> Any:
-    versions = await admin.topics.schemas.versions(_topic(admin, request))
+async def latest(admin: Admin, name: TopicOfNamespace) -> Any:
+    versions = await admin.topics.schemas.versions(name)
     if not versions:
         raise NotFound("the topic has no schema")
     return _shown(*versions[-1])
 
 
-async def one(admin: Admin, request: web.Request) -> Any:
-    wanted = request.match_info["version"]
-    for version, schema in await admin.topics.schemas.versions(_topic(admin, request)):
-        if str(version.number) == wanted:
-            return _shown(version, schema)
-    raise NotFound(f"the topic has no schema of version {wanted}")
+async def one(admin: Admin, name: TopicOfNamespace, version: str) -> Any:
+    for found, schema in await admin.topics.schemas.versions(name):
+        if str(found.number) == version:
+            return _shown(found, schema)
+    raise NotFound(f"the topic has no schema of version {version}")
 
 
-async def every(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def every(admin: Admin, name: TopicOfNamespace) -> dict[str, Any]:
     rows = []
-    for row in await admin.topics.schemas.versions(_topic(admin, request)):
+    for row in await admin.topics.schemas.versions(name):
         rows.append(_shown(*row))
         await pause()  # one of 512 KiB takes its time
     return {"getSchemaResponses": rows}
 
 
-async def metadata(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def metadata(admin: Admin, name: TopicOfNamespace) -> dict[str, Any]:
     """Where Pulsar names a ledger, there is none: versions lie in the region's metadata."""
-    numbers = [version.number for version, _ in await admin.topics.schemas.versions(_topic(admin, request))]
+    numbers = [version.number for version, _ in await admin.topics.schemas.versions(name)]
     if not numbers:
         raise NotFound("the topic has no schema")
     rows = [{"ledgerId": -1, "entryId": -1, "version": number} for number in numbers]
@@ -73,8 +72,8 @@ class PostSchema(Given):
     properties: dict[str, str] | None = None
 
 
-async def upload(admin: Admin, request: web.Request, given: PostSchema) -> Any:
-    name, schema = _topic(admin, request), _schema(request, given)
+async def upload(admin: Admin, request: web.Request, name: TopicOfNamespace, given: PostSchema) -> Any:
+    schema = _schema(name, given)
     await admin.topics.check_takes_schema(name)
     try:
         number = await admin.topics.schemas.get_or_create(name, schema, admin.topics.schema_strategy(name))
@@ -84,13 +83,13 @@ async def upload(admin: Admin, request: web.Request, given: PostSchema) -> Any:
     return {"version": {"version": number}}
 
 
-async def version_of(admin: Admin, request: web.Request, given: PostSchema) -> dict[str, Any]:
-    number = await admin.topics.schemas.find(_topic(admin, request), _schema(request, given))
+async def version_of(admin: Admin, name: TopicOfNamespace, given: PostSchema) -> dict[str, Any]:
+    number = await admin.topics.schemas.find(name, _schema(name, given))
     return {"version": -1 if number is None else number}
 
 
-async def compatibility(admin: Admin, request: web.Request, given: PostSchema) -> Any:
-    name, schema = _topic(admin, request), _schema(request, given)
+async def compatibility(admin: Admin, name: TopicOfNamespace, given: PostSchema) -> Any:
+    schema = _schema(name, given)
     strategy = admin.topics.schema_strategy(name)
     existing = [each for _, each in await admin.topics.schemas.versions(name)]
     checks = admin.topics.schemas.checks
@@ -106,28 +105,21 @@ async def compatibility(admin: Admin, request: web.Request, given: PostSchema) -
     return web.json_response({"compatibility": fits, "schemaCompatibilityStrategy": strategy}, status=202)
 
 
-async def delete(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def delete(admin: Admin, request: web.Request, name: TopicOfNamespace) -> dict[str, Any]:
     """What is there is hidden from clients; the next schema may be any."""
-    name = _topic(admin, request)
     before = [version.number for version, _ in await admin.topics.schemas.versions(name)]
     number = await admin.topics.schemas.mark_deleted(name)
     admin.changed(request, before, [])
     return {"version": number}
 
 
-def _topic(admin: Admin, request: web.Request) -> TopicName:
-    """Raises NotFound where the namespace does not exist."""
-    name = topic_of(admin, request)
-    return name
-
-
-def _schema(request: web.Request, given: PostSchema) -> Schema:
+def _schema(name: TopicName, given: PostSchema) -> Schema:
     """Raises Unprocessable for an unknown type and for a KEY_VALUE schema that is none."""
     if given.type not in TYPES and given.type != BYTES:
         raise Unprocessable(f"type is {given.type!r}; there are {', '.join(TYPES)}")
     number = TYPES["NONE" if given.type == BYTES else given.type]
     data = _key_value(given.schema) if number == KEY_VALUE else given.schema.encode()
-    return Schema(number, request.match_info["topic"], data, given.properties or {})
+    return Schema(number, name.local, data, given.properties or {})
 
 
 def _key_value(text: str) -> bytes:

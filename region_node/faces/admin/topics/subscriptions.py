@@ -6,9 +6,8 @@ Is: one topic at its owner; a partitioned topic by asking the owner of each part
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 from aiohttp import web
@@ -20,29 +19,14 @@ from heliograph.model.positions import AFTER_ALL, Position
 from heliograph.model.topic_names import TopicName, check_name
 from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_bodies import Given, MessageId
-from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
-from region_node.faces.admin.calls.existing import at_owners, partitions, subscription_of
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import at_owners, everywhere, partitions, subscription_of
 from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription, check_given
 from region_node.topics.topic import Topic
 from replicator.subscriptions.subscription_state import INTERNAL
 from storage.managed_ledger.cursors.cursor import check_properties
-
-OnTopic = Callable[..., Awaitable[Any]]
-"""(Admin, request, name of the plain topic or the partition, and the body where its `given` says one)."""
-
-
-def _everywhere(act: OnTopic) -> Handler:
-    """On a plain topic, or on every partition."""
-
-    @wraps(act)
-    async def handle(admin: Admin, request: web.Request, name: TopicName, **more: Any) -> Any:
-        if not await admin.for_each_partition(request, lambda part: act(admin, request, part, **more)):
-            return await act(admin, request, name, **more)
-        return None
-
-    return handle
 
 
 def _subscription(request: web.Request) -> str:
@@ -244,17 +228,17 @@ def _before(position: Position) -> Position:
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", f"{TOPIC}/subscriptions", CallAccess.CONSUME, list_all),
-    Route("PUT", SUBSCRIPTION, CallAccess.CONSUME, _everywhere(create)),
-    Route("DELETE", SUBSCRIPTION, CallAccess.CONSUME, _everywhere(delete)),
-    Route("POST", f"{SUBSCRIPTION}/skip_all", CallAccess.CONSUME, _everywhere(skip_all), console="clear"),
+    Route("PUT", SUBSCRIPTION, CallAccess.CONSUME, everywhere(create)),
+    Route("DELETE", SUBSCRIPTION, CallAccess.CONSUME, everywhere(delete)),
+    Route("POST", f"{SUBSCRIPTION}/skip_all", CallAccess.CONSUME, everywhere(skip_all), console="clear"),
     Route("POST", f"{SUBSCRIPTION}/skip/{{count}}", CallAccess.CONSUME, skip, console="skip"),
-    Route("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", CallAccess.CONSUME, _everywhere(reset_to_time)),
-    Route("POST", f"{SUBSCRIPTION}/resetcursor", CallAccess.CONSUME, _everywhere(reset_to_position)),
-    Route("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", CallAccess.CONSUME, _everywhere(expire)),
+    Route("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", CallAccess.CONSUME, everywhere(reset_to_time)),
+    Route("POST", f"{SUBSCRIPTION}/resetcursor", CallAccess.CONSUME, everywhere(reset_to_position)),
+    Route("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", CallAccess.CONSUME, everywhere(expire)),
     Route("POST", f"{SUBSCRIPTION}/expireMessages", CallAccess.CONSUME, expire_to),
-    Route("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CallAccess.TENANT, _everywhere(expire_all)),
+    Route("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CallAccess.TENANT, everywhere(expire_all)),
     Route("GET", f"{SUBSCRIPTION}/properties", CallAccess.CONSUME, get_properties),
-    Route("PUT", f"{SUBSCRIPTION}/properties", CallAccess.CONSUME, _everywhere(set_properties)),
+    Route("PUT", f"{SUBSCRIPTION}/properties", CallAccess.CONSUME, everywhere(set_properties)),
     Route("GET", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", CallAccess.CONSUME, get_replicated),
-    Route("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", CallAccess.CONSUME, _everywhere(set_replicated)),
+    Route("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", CallAccess.CONSUME, everywhere(set_replicated)),
 )

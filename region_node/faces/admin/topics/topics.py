@@ -26,6 +26,7 @@ from region_node.faces.admin.calls.call_parameters import Namespace, TopicOfName
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import (
     at_owners,
+    everywhere,
     existing_topic,
     of_other_brokers,
     partitions,
@@ -199,8 +200,7 @@ async def message_id_at(admin: Admin, name: TopicName, timestamp: str) -> Any:
 # -- life -------------------------------------------------------------------------------------------------------------
 
 
-async def unload(admin: Admin, request: web.Request) -> None:
-    name = admin.topic(request)
+async def unload(admin: Admin, name: TopicName) -> None:
     if parts := partitions(admin, name):
         await at_owners(admin, parts, "PUT", "/unload", lambda part: admin.topics.unload(str(part)))
     else:
@@ -233,13 +233,8 @@ async def terminate_partitions(admin: Admin, request: web.Request, name: TopicNa
     return found
 
 
-async def truncate(admin: Admin, request: web.Request, topic: TopicName) -> None:
+async def truncate(admin: Admin, request: web.Request, name: TopicName) -> None:
     """Every subscription's backlog is dropped, and what is stored is deleted, whatever retention says."""
-    if not await admin.for_each_partition(request, lambda part: _truncate(admin, request, part)):
-        await _truncate(admin, request, topic)
-
-
-async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None:
     topic = await admin.loaded(name)
     if topic.volatile:
         raise NotAllowed(f"{name} is not persistent: nothing of it is stored")
@@ -247,13 +242,8 @@ async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None
     await topic.truncate()
 
 
-async def trim(admin: Admin, request: web.Request, topic: TopicName) -> None:
+async def trim(admin: Admin, request: web.Request, name: TopicName) -> None:
     """Looks now for what retention lets go."""
-    if not await admin.for_each_partition(request, lambda part: _trim(admin, part)):
-        await _trim(admin, topic)
-
-
-async def _trim(admin: Admin, name: TopicName) -> None:
     (await admin.ledger(name)).trim_soon()
 
 
@@ -347,8 +337,8 @@ ROUTES: tuple[Route, ...] = (
     Route("PUT", f"{TOPIC}/unload", CallAccess.TENANT, unload, console="unload"),
     Route("POST", f"{TOPIC}/terminate", CallAccess.TENANT, terminate),
     Route("POST", f"{TOPIC}/terminate/partitions", CallAccess.TENANT, terminate_partitions),
-    Route("DELETE", f"{TOPIC}/truncate", CallAccess.TENANT, truncate),
-    Route("POST", f"{TOPIC}/trim", CallAccess.TENANT, trim),
+    Route("DELETE", f"{TOPIC}/truncate", CallAccess.TENANT, everywhere(truncate)),
+    Route("POST", f"{TOPIC}/trim", CallAccess.TENANT, everywhere(trim)),
     Route("POST", f"{TOPIC}/createMissedPartitions", CallAccess.TENANT, create_missed),
     Route("GET", f"{TOPIC}/properties", CallAccess.LOOK_UP, get_properties),
     Route("PUT", f"{TOPIC}/properties", CallAccess.TENANT, set_properties),

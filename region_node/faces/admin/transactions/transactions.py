@@ -25,7 +25,7 @@ from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, n
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Loaded, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
-from region_node.faces.admin.calls.existing import subscription_of
+from region_node.faces.admin.calls.existing import part_of, subscription_of
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
@@ -42,11 +42,8 @@ _ARRIVED = "/heliograph/v1/transactions/arrived"
 
 def _transactions(admin: Admin) -> Transactions:
     """Raises 503 as Pulsar does."""
-    if admin.transactions is None:
-        raise web.HTTPServiceUnavailable(
-            reason="This Broker is not configured with transactionCoordinatorEnabled=true."
-        )
-    return admin.transactions
+    reason = "This Broker is not configured with transactionCoordinatorEnabled=true."
+    return part_of(admin.transactions, web.HTTPServiceUnavailable(reason=reason))
 
 
 def _txn(request: web.Request) -> TxnId:

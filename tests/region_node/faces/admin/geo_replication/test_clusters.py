@@ -13,6 +13,7 @@ from global_config import keys
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import MalformedRequest
+from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.geo_replication import clusters
 from region_node.security.allowed_urls import UrlList
 from tests.region_node.faces.admin.old_view import OldView
@@ -145,8 +146,8 @@ def test_a_regions_addresses_are_changed_over_what_is_stored_whatever_this_broke
         asked: Any = SimpleNamespace(match_info={"cluster": "us"})
         old = await OldView().start()
         await old.config.raise_level("us", 5)
-        await clusters.update(old.admin, asked, {"serviceUrl": "http://new:8080"})
-        await clusters.update(old.admin, asked, {"brokerServiceUrl": "pulsar://new:6650"})
+        await called(clusters.update, old.admin, asked, given={"serviceUrl": "http://new:8080"})
+        await called(clusters.update, old.admin, asked, given={"brokerServiceUrl": "pulsar://new:6650"})
         stored = await old.stored(keys.region("us"), RegionInfo)
         assert (stored.admin_url, stored.service_url) == ("http://new:8080", "pulsar://new:6650")
         assert stored.feature_level == 5

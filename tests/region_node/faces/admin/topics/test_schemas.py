@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.region_node.faces.pulsar.harness import TOPIC, Broker, with_broker
 from tests.region_node.schemas.definitions import INT, LONG, avro
 
 CLOSED = NamespacePolicies(regions=("us",), policies={"autoTopicCreation": {"allowAutoTopicCreation": False}})
-REQUEST: Any = SimpleNamespace(match_info={"topic": "t"})
+REQUEST, NAME = cast(Any, None), TopicName.parse(TOPIC)
 
 
 def admin_of(broker: Broker) -> Any:
@@ -34,13 +34,11 @@ def test_a_topic_that_nobody_could_make_gets_no_schema() -> None:
         admin, given = admin_of(broker), PostSchema(type="AVRO", schema=avro(INT).data.decode())
         broker.view.set("public/default", CLOSED)
         with pytest.raises(NotFound, match="create the topic first"):
-            await schemas.upload(admin, REQUEST, given)
+            await schemas.upload(admin, REQUEST, NAME, given)
         await broker.topics.get(TOPIC, create=True)
-        assert await schemas.upload(admin, REQUEST, given) == {"version": {"version": 0}}
+        assert await schemas.upload(admin, REQUEST, NAME, given) == {"version": {"version": 0}}
         for kind, fits in ((INT, True), (LONG, False)):
-            answer = await schemas.compatibility(
-                admin, REQUEST, PostSchema(type="AVRO", schema=avro(kind).data.decode())
-            )
+            answer = await schemas.compatibility(admin, NAME, PostSchema(type="AVRO", schema=avro(kind).data.decode()))
             assert (b'"compatibility": true' in answer.body) == fits
 
     with_broker(test)
@@ -51,7 +49,7 @@ def test_others_go_on_while_all_versions_are_shown() -> None:
         for number in range(20):
             schema = avro(INT, name=f"R{number}")
             await broker.topics.schemas.get_or_create(TopicName.parse(TOPIC), schema, "ALWAYS_COMPATIBLE")
-        asking, turns = asyncio.ensure_future(schemas.every(admin_of(broker), REQUEST)), 0
+        asking, turns = asyncio.ensure_future(schemas.every(admin_of(broker), NAME)), 0
         while not asking.done():
             await asyncio.sleep(0)
             turns += 1
