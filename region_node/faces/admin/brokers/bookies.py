@@ -24,15 +24,15 @@ async def list_all(admin: Admin) -> dict[str, Any]:
     return {"bookies": [{"bookieId": row["id"]} for row in recovery_of(admin).bookies() if row["registered"]]}
 
 
-async def racks(admin: Admin) -> Any:
+async def racks(admin: Admin) -> dict[str, dict[str, BookieInfo]]:
     """By group: of those that are registered what holds, and what was set for others."""
-    found: dict[str, dict[str, Any]] = {_NO_GROUP: {}}
+    found: dict[str, dict[str, BookieInfo]] = {_NO_GROUP: {}}
     for bookie, labels in _all(admin).items():
         found.setdefault(labels.group or _NO_GROUP, {})[bookie] = _shown(bookie, labels)
     return found
 
 
-async def rack(admin: Admin, bookie: str) -> Any:
+async def rack(admin: Admin, bookie: str) -> BookieInfo:
     found = _all(admin).get(bookie)
     if found is None:
         raise NotFound(f"Bookie address not found: {bookie}")
@@ -94,8 +94,8 @@ def _all(admin: Admin) -> dict[str, Labels]:
     return dict(sorted((found | recovery.labels()).items()))
 
 
-def _shown(bookie: str, labels: Labels) -> dict[str, Any]:
-    return {"rack": labels.rack, "hostname": labels.hostname or bookie}
+def _shown(bookie: str, labels: Labels) -> BookieInfo:
+    return BookieInfo(labels.rack, labels.hostname or bookie)
 
 
 def _text(name: str, value: str | None) -> str:

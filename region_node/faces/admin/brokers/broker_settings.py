@@ -20,17 +20,17 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 
-async def names(admin: Admin) -> list[Any]:
+async def names(admin: Admin) -> list[str]:
     return sorted(BY_BROKER)
 
 
-async def values(admin: Admin) -> dict[str, Any]:
+async def values(admin: Admin) -> dict[str, str]:
     """What was set while the brokers ran."""
     set_, _ = admin.topics.policies.brokers()
     return {policy.broker: _text(policy, set_[policy.name]) for policy in BY_BROKER.values() if policy.name in set_}
 
 
-async def runtime(admin: Admin) -> Any:
+async def runtime(admin: Admin) -> dict[str, str]:
     record = admin.ownership.record
     held = admin.topics.policies.of_namespace("").values
     fixed = {

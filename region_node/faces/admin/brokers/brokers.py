@@ -26,7 +26,7 @@ def _address(record: BrokerRecord) -> str:
     return urlsplit(record.admin_url).netloc
 
 
-async def list_active(admin: Admin, request: web.Request) -> list[Any]:
+async def list_active(admin: Admin, request: web.Request) -> list[str]:
     cluster = request.match_info.get("cluster", admin.region)
     if cluster != admin.region:
         raise NotFound(
@@ -37,7 +37,7 @@ async def list_active(admin: Admin, request: web.Request) -> list[Any]:
     return [_address(record) for record in admin.ownership.brokers()]
 
 
-async def leader(admin: Admin) -> dict[str, Any]:
+async def leader(admin: Admin) -> dict[str, str]:
     """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is
     named.
     """
@@ -102,7 +102,7 @@ async def check_quotas(admin: Admin) -> None:
     admin.topics.check_now()
 
 
-async def internal_configuration(admin: Admin) -> dict[str, Any]:
+async def internal_configuration(admin: Admin) -> dict[str, str]:
     return {
         "zookeeperServers": "",
         "configurationStoreServers": "",

@@ -54,11 +54,11 @@ class Domain(Given):
     brokers: list[str] | None = None
 
 
-async def list_all(admin: Admin, rules: Rules) -> dict[str, Any]:
+async def list_all(admin: Admin, rules: Rules) -> dict[str, IsolationData]:
     return {name: _shown(policy) for name, policy in rules.isolation.policies.items()}
 
 
-async def get(admin: Admin, rules: Rules, policy: str) -> Any:
+async def get(admin: Admin, rules: Rules, policy: str) -> IsolationData:
     found = rules.isolation.policies.get(policy)
     if found is None:
         raise NotFound(f"Cannot find NamespaceIsolationPolicy {policy} for cluster {admin.region}")
@@ -99,14 +99,14 @@ async def broker(admin: Admin, rules: Rules, broker: str) -> Any:
 # -- failure domains ---------------------------------------------------------------------------------------------------
 
 
-async def list_domains(admin: Admin, rules: Rules) -> dict[str, Any]:
-    return {name: {"brokers": list(domain.brokers)} for name, domain in sorted(rules.domains.items())}
+async def list_domains(admin: Admin, rules: Rules) -> dict[str, Domain]:
+    return {name: Domain(list(domain.brokers)) for name, domain in sorted(rules.domains.items())}
 
 
-async def get_domain(admin: Admin, rules: Rules, domain: str) -> dict[str, Any]:
+async def get_domain(admin: Admin, rules: Rules, domain: str) -> Domain:
     if domain not in rules.domains:
         raise NotFound(f"Domain {domain} for cluster {admin.region} does not exist")
-    return {"brokers": list(rules.domains[domain].brokers)}
+    return Domain(list(rules.domains[domain].brokers))
 
 
 async def put_domain(admin: Admin, request: web.Request, rules: Rules, domain: str, given: Domain) -> None:
@@ -122,7 +122,7 @@ async def put_domain(admin: Admin, request: web.Request, rules: Rules, domain: s
     before = rules.domains.get(name)
     await rules.put_domain(name, made)
     await admin.seen(lambda: rules.domains.get(name) == made)
-    admin.changed(request, before and {"brokers": list(before.brokers)}, {"brokers": list(made.brokers)})
+    admin.changed(request, before and Domain(list(before.brokers)), Domain(list(made.brokers)))
 
 
 async def delete_domain(admin: Admin, request: web.Request, rules: Rules, domain: str) -> None:
@@ -169,14 +169,13 @@ def _of_broker(rules: IsolationRules, shown: str, names: Sequence[str]) -> dict[
     return answer
 
 
-def _shown(policy: IsolationPolicy) -> dict[str, Any]:
-    limits = {"min_limit": str(policy.min_available), "usage_threshold": str(policy.usage_threshold)}
-    return {
-        "namespaces": list(policy.namespaces),
-        "primary": list(policy.primary),
-        "secondary": list(policy.secondary),
-        "auto_failover_policy": {"policy_type": "min_available", "parameters": limits},
-    }
+def _shown(policy: IsolationPolicy) -> IsolationData:
+    return IsolationData(
+        auto_failover_policy=Failover("min_available", Limits(str(policy.min_available), str(policy.usage_threshold))),
+        namespaces=list(policy.namespaces),
+        primary=list(policy.primary),
+        secondary=list(policy.secondary),
+    )
 
 
 def _policy(given: IsolationData) -> IsolationPolicy:

@@ -281,7 +281,7 @@ class Admin:
 
     def changed(self, request: web.Request, before: Any, after: Any) -> None:
         """What the audit log says of this request, beside who it was and what for: JSON, or records."""
-        request["change"] = [msgspec.to_builtins(one) if is_dataclass(one) else one for one in (before, after)]
+        request["change"] = [_as_json(one) for one in (before, after)]
 
     def changed_also(self, request: web.Request, what: str, before: Any, after: Any) -> None:
         """The same of one of several things that a request changes: partitions, subscriptions."""
@@ -439,6 +439,10 @@ class Admin:
             stop_book()
             if stop_rules is not None:
                 stop_rules()
+
+
+def _as_json(value: Any) -> Any:
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) or is_dataclass(value) else value
 
 
 # -- bodies and queries -----------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ _HEARD_S, _HEARD_LOOKS = 5.0, 20
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
-async def listed(admin: Admin) -> Any:
+async def listed(admin: Admin) -> dict[str, Any]:
     """Every active-passive namespace, as this broker knows it."""
     rows = [gate.status() for gate in leases_of(admin).core.gates()]
     found: dict[str, Any] = {"region": admin.region, "lease": _lease(admin), "namespaces": rows, "events": []}
@@ -357,7 +357,7 @@ class WantedOperation(Given):
     force: bool | None = None
 
 
-async def begin(admin: Admin, request: web.Request, namespace: Namespace, given: WantedOperation) -> Any:
+async def begin(admin: Admin, request: web.Request, namespace: Namespace, given: WantedOperation) -> dict[str, Any]:
     """Goes on with the same one where it was interrupted."""
     conductor = conductor_for(admin, request)
     if given.dry_run:
@@ -383,7 +383,7 @@ async def _dry_run(admin: Admin, request: web.Request, namespace: str, kind: str
     return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
 
 
-async def advance(admin: Admin, request: web.Request, namespace: Namespace) -> Any:
+async def advance(admin: Admin, request: web.Request, namespace: Namespace) -> dict[str, Any]:
     """Does the next step of what is under way, as far as it can be done now."""
     conductor = conductor_for(admin, request)
     before, _ = await conductor.operation(namespace)
@@ -392,14 +392,14 @@ async def advance(admin: Admin, request: web.Request, namespace: Namespace) -> A
     return _shown(after)
 
 
-async def cancel(admin: Admin, request: web.Request, namespace: Namespace) -> Any:
+async def cancel(admin: Admin, request: web.Request, namespace: Namespace) -> dict[str, Any]:
     """Before the regions were flipped: the active one goes on."""
     ended = await conductor_for(admin, request).cancel(namespace)
     admin.changed(request, "running", ended.state)
     return _shown(ended)
 
 
-async def history(admin: Admin, request: web.Request, namespace: Namespace) -> list[Any]:
+async def history(admin: Admin, request: web.Request, namespace: Namespace) -> list[dict[str, Any]]:
     """Finished operations, the newest last."""
     return [_shown(operation) for operation in await conductor_for(admin, request).history(namespace)]
 

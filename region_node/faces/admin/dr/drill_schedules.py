@@ -75,7 +75,7 @@ async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespac
     admin.changed(request, "scheduled", None)
 
 
-async def reports(admin: Admin, namespace: ExistingNamespace) -> Any:
+async def reports(admin: Admin, namespace: ExistingNamespace) -> list[dict[str, Any]]:
     """Every drill's signed report, the newest last."""
     return await _conductor(admin).reports(namespace)
 

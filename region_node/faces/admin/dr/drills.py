@@ -212,7 +212,7 @@ async def audits(admin: Admin, namespace: ExistingNamespace, *, since_ms: int = 
     return await audits_here(admin, namespace, since_ms, local=local)
 
 
-async def probe(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, Any]:
+async def probe(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, float]:
     """Stores a message in a shadow, and reads it back."""
     return {"took_ms": await probe_here(admin, namespace, local=local)}
 

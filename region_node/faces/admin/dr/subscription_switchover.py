@@ -41,7 +41,7 @@ FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
 """(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
 
 
-async def listed(admin: Admin, namespace: ExistingNamespace) -> Any:
+async def listed(admin: Admin, namespace: ExistingNamespace) -> list[dict[str, Any]]:
     """Lists the namespace's subscriptions that are active in one region: in which, and why consumers here wait."""
     return _leadership(admin).status(namespace)
 

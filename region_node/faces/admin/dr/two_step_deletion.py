@@ -43,7 +43,7 @@ def _namespace(found: Tombstone) -> str:
     return found.topic if found.whole else TopicName.parse(found.topic).namespace
 
 
-async def preview(admin: Admin, name: WholeTopic) -> Any:
+async def preview(admin: Admin, name: WholeTopic) -> dict[str, Any]:
     """What deleting the topic would take away in this region. `heliograph dr delete` asks every region."""
     facts = await facts_here(admin, name.namespace)
     names = _names(admin, name)

@@ -29,7 +29,7 @@ _FIELDS = (
 )
 
 
-async def get(admin: Admin, cluster: ExistingCluster) -> Any:
+async def get(admin: Admin, cluster: ExistingCluster) -> dict[str, Any]:
     """Where the clients of a cluster are sent on, and whether they are."""
     found = admin.view.migration(cluster.name)
     if found is None:

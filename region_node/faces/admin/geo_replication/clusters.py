@@ -34,7 +34,7 @@ _FILES = {
 }
 
 
-async def list_all(admin: Admin) -> list[Any]:
+async def list_all(admin: Admin) -> list[str]:
     return sorted(
         [*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())]
     )
@@ -227,7 +227,7 @@ def _name(path: str) -> str:
     return path.removeprefix("/") if path.count("/") == 1 else path
 
 
-async def peers(admin: Admin, found: ExistingCluster) -> list[Any]:
+async def peers(admin: Admin, found: ExistingCluster) -> list[str]:
     return list(admin.view.peers(found.name))
 
 

@@ -30,7 +30,7 @@ async def report(admin: Admin, log: Log) -> dict[str, Any]:
     }
 
 
-async def begin(admin: Admin, log: Log) -> Any:
+async def begin(admin: Admin, log: Log) -> dict[str, Any]:
     """A pass begins as soon as the one before has ended; `report` tells when it has ended itself."""
     admin.links.auditor.want(log.topic)
     return await report(admin, log)

@@ -69,7 +69,7 @@ async def hash_positions(admin: Admin, request: web.Request, namespace: Namespac
     }
 
 
-async def anti_affinity(admin: Admin, request: web.Request, group: str) -> list[Any]:
+async def anti_affinity(admin: Admin, request: web.Request, group: str) -> list[str]:
     """Namespaces of an anti-affinity group."""
     tenant = request.query.get("tenant") or request.query.get("property")
     tenants = [tenant] if tenant else admin.view.tenants()

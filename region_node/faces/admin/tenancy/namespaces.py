@@ -34,7 +34,7 @@ from region_node.faces.admin.tenancy.tenant_quotas import check_namespaces
 from region_node.topics.serving.named_topics import in_bundle, joined
 
 
-async def list_of_tenant(admin: Admin, tenant: ExistingTenant) -> list[Any]:
+async def list_of_tenant(admin: Admin, tenant: ExistingTenant) -> list[str]:
     return sorted(admin.view.namespaces(tenant))
 
 
@@ -142,7 +142,7 @@ async def delete_bundle(admin: Admin, request: web.Request, *, force: bool = Fal
     await delete_topics(admin, topics)
 
 
-async def topics(admin: Admin, request: web.Request, namespace: ExistingNamespace) -> list[Any]:
+async def topics(admin: Admin, request: web.Request, namespace: ExistingNamespace) -> list[str]:
     mode = (request.query.get("mode") or "PERSISTENT").upper()
     found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
     return joined(found, () if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))
@@ -206,7 +206,7 @@ def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
     }
 
 
-async def get_replication(admin: Admin, namespace: Namespace) -> list[Any]:
+async def get_replication(admin: Admin, namespace: Namespace) -> list[str]:
     policies = admin.policies(namespace)
     return [*policies.regions, *policies.clusters]
 
@@ -223,7 +223,7 @@ async def set_replication(
     await _change(admin, request, lambda p: replace(p, regions=regions, clusters=clusters))
 
 
-async def get_allowed(admin: Admin, namespace: Namespace) -> list[Any]:
+async def get_allowed(admin: Admin, namespace: Namespace) -> list[str]:
     return list(admin.policies(namespace).allowed_regions)
 
 

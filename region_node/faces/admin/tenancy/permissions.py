@@ -31,7 +31,7 @@ Role = Annotated[str, Meta(min_length=1, max_length=ROLE_CHARS_MAX)]
 Roles = Annotated[list[Role], Meta(min_length=1, max_length=_ROLES_MAX)]
 
 
-async def of_namespace(admin: Admin, namespace: Namespace) -> Any:
+async def of_namespace(admin: Admin, namespace: Namespace) -> dict[str, list[str]]:
     return admin.policies(namespace).permissions
 
 
@@ -46,7 +46,7 @@ async def revoke_on_namespace(admin: Admin, request: web.Request) -> None:
     await _change(admin, request, lambda p: replace(p, permissions=_without(p.permissions, role)))
 
 
-async def of_topic(admin: Admin, request: web.Request, namespace: Namespace) -> Any:
+async def of_topic(admin: Admin, request: web.Request, namespace: Namespace) -> dict[str, list[str]]:
     """The topic's own grants, with what the namespace gives to the same and other roles."""
     name = _topic(admin, request)
     policies = admin.policies(namespace)
@@ -85,7 +85,7 @@ async def gone(admin: Admin, name: TopicName) -> None:
     await admin.seen(lambda: not deleted_topic_grants.has_grants(admin.view.namespace(name.namespace), name))
 
 
-async def of_subscriptions(admin: Admin, namespace: Namespace) -> Any:
+async def of_subscriptions(admin: Admin, namespace: Namespace) -> dict[str, list[str]]:
     return admin.policies(namespace).subscription_permissions
 
 

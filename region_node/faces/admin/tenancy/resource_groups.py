@@ -4,8 +4,7 @@ policy `resourcegroup`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
 
 from aiohttp import web
 
@@ -25,11 +24,11 @@ _FIELDS = (
 )
 
 
-async def list_all(admin: Admin) -> Any:
+async def list_all(admin: Admin) -> list[str]:
     return admin.view.resource_groups()
 
 
-async def get(admin: Admin, request: web.Request) -> Any:
+async def get(admin: Admin, request: web.Request) -> Rates:
     return _shown(_existing(admin, request)[1])
 
 
@@ -72,8 +71,8 @@ def _existing(admin: Admin, request: web.Request) -> tuple[str, ResourceGroup]:
     return name, found
 
 
-def _shown(group: ResourceGroup) -> dict[str, int]:
-    return {theirs: getattr(group, ours) for theirs, ours in _FIELDS}
+def _shown(group: ResourceGroup) -> Rates:
+    return Rates(**asdict(group))
 
 
 ROUTES: tuple[Route, ...] = (

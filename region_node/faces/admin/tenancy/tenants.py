@@ -16,7 +16,7 @@ from region_node.faces.admin.tenancy.namespaces import delete_whole
 from region_node.faces.admin.tenancy.region_removal import check_nothing_buried
 
 
-async def list_all(admin: Admin) -> list[Any]:
+async def list_all(admin: Admin) -> list[str]:
     return sorted(admin.view.tenants())
 
 

@@ -6,8 +6,6 @@ Is: one topic or partition at its owner; a partitioned topic's partitions one by
 
 from __future__ import annotations
 
-from typing import Any
-
 from aiohttp import web
 
 from heliograph.model.admin_paths import TOPIC
@@ -25,7 +23,7 @@ async def start(admin: Admin, request: web.Request, name: TopicName) -> None:
     (await admin.loaded(name)).compact()
 
 
-async def status(admin: Admin, name: TopicName) -> Any:
+async def status(admin: Admin, name: TopicName) -> dict[str, str]:
     """Pulsar's LongRunningProcessStatus; of a partitioned topic that of the partition which is furthest from done."""
     if not (parts := partitions(admin, name)):
         return await _status(admin, name)

@@ -15,7 +15,7 @@ from region_node.placement.ownership.lookup_answers import answer_of
 
 async def topic(
     admin: Admin, request: web.Request, name: TopicOfNamespace, *, authoritative: bool = False
-) -> dict[str, Any]:
+) -> dict[str, str]:
     """Both addresses are in every answer, empty where there is no such listener."""
     listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
     with admin.lookups.one() as counts:

@@ -83,7 +83,7 @@ async def upload(admin: Admin, request: web.Request, name: TopicOfNamespace, giv
     return {"version": {"version": number}}
 
 
-async def version_of(admin: Admin, name: TopicOfNamespace, given: PostSchema) -> dict[str, Any]:
+async def version_of(admin: Admin, name: TopicOfNamespace, given: PostSchema) -> dict[str, int]:
     number = await admin.topics.schemas.find(name, _schema(name, given))
     return {"version": -1 if number is None else number}
 
@@ -105,7 +105,7 @@ async def compatibility(admin: Admin, name: TopicOfNamespace, given: PostSchema)
     return web.json_response({"compatibility": fits, "schemaCompatibilityStrategy": strategy}, status=202)
 
 
-async def delete(admin: Admin, request: web.Request, name: TopicOfNamespace) -> dict[str, Any]:
+async def delete(admin: Admin, request: web.Request, name: TopicOfNamespace) -> dict[str, int]:
     """What is there is hidden from clients; the next schema may be any."""
     before = [version.number for version, _ in await admin.topics.schemas.versions(name)]
     number = await admin.topics.schemas.mark_deleted(name)

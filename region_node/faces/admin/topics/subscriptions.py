@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from aiohttp import web
 
@@ -40,7 +39,7 @@ async def _existing(admin: Admin, request: web.Request, name: TopicName) -> tupl
     return topic, subscription_of(topic, _subscription(request))
 
 
-async def list_all(admin: Admin, name: TopicName) -> Any:
+async def list_all(admin: Admin, name: TopicName) -> list[str]:
     if not (parts := partitions(admin, name)):
         return await _durable(admin, name)
     found = await at_owners(admin, parts, "GET", "/subscriptions", lambda part: _durable(admin, part))
@@ -180,7 +179,7 @@ async def _pass(subscription: Subscription, through: Position) -> None:
 # -- what is known of it -----------------------------------------------------------------------------------------------
 
 
-async def get_properties(admin: Admin, request: web.Request, name: TopicName) -> Any:
+async def get_properties(admin: Admin, request: web.Request, name: TopicName) -> dict[str, str]:
     count = admin.view.partitions(str(name))
     _, found = await _existing(admin, request, name.with_partition(0) if count else name)
     return found.properties
@@ -198,7 +197,7 @@ async def set_properties(admin: Admin, request: web.Request, name: TopicName, gi
     await found.cursor.flushed()
 
 
-async def get_replicated(admin: Admin, request: web.Request, name: TopicName) -> dict[str, Any]:
+async def get_replicated(admin: Admin, request: web.Request, name: TopicName) -> dict[str, bool]:
     topic, found = await _existing(admin, request, name)
     return {topic.text: found.replicated}
 

@@ -22,7 +22,7 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.tiered.offload.offload_plan import stored
 
 
-async def stats(admin: Admin, request: web.Request, topic: TopicName) -> Any:
+async def stats(admin: Admin, request: web.Request, topic: TopicName) -> dict[str, Any]:
     return await _stats(admin, request, await admin.here(topic))
 
 
@@ -44,7 +44,7 @@ async def _stats(admin: Admin, request: web.Request, topic: str) -> dict[str, An
     return found
 
 
-async def partitioned_stats(admin: Admin, request: web.Request, name: TopicName) -> Any:
+async def partitioned_stats(admin: Admin, request: web.Request, name: TopicName) -> dict[str, Any]:
     names = partitions_of(admin, name)
     query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
     found = await at_owners(admin, names, "GET", f"/stats{query}", lambda part: _stats(admin, request, str(part)))
@@ -117,7 +117,7 @@ def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
 # -- what lies in storage ----------------------------------------------------------------------------------------------
 
 
-async def internal_stats(admin: Admin, topic: TopicName) -> Any:
+async def internal_stats(admin: Admin, topic: TopicName) -> dict[str, Any]:
     return await _internal_of(admin, topic)
 
 

@@ -42,7 +42,7 @@ from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
 _PARTITIONS_MAX = 4096
 
 
-async def list_plain(admin: Admin, request: web.Request, namespace: Namespace) -> list[Any]:
+async def list_plain(admin: Admin, request: web.Request, namespace: Namespace) -> list[str]:
     """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
     domain = request.match_info.get("domain", "non-persistent")
     table = admin.table(namespace)
@@ -62,7 +62,7 @@ async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str
     return sorted(set(found))
 
 
-async def list_partitioned(admin: Admin, namespace: Namespace, domain: str) -> list[Any]:
+async def list_partitioned(admin: Admin, namespace: Namespace, domain: str) -> list[str]:
     admin.policies(namespace)
     return sorted(topic for topic in admin.view.partitioned(namespace) if topic.startswith(f"{domain}://"))
 
@@ -185,12 +185,12 @@ def message_id(name: TopicName, position: Position) -> dict[str, int]:
     return {"ledgerId": position[0], "entryId": position[1], "partitionIndex": name.partition}
 
 
-async def last_message_id(admin: Admin, name: TopicName) -> Any:
+async def last_message_id(admin: Admin, name: TopicName) -> dict[str, int]:
     position, _ = await (await admin.loaded(name)).last_message()
     return message_id(name, position)
 
 
-async def message_id_at(admin: Admin, name: TopicName, timestamp: str) -> Any:
+async def message_id_at(admin: Admin, name: TopicName, timestamp: str) -> dict[str, int]:
     at_ms = number(timestamp, "the timestamp")
     topic = await admin.loaded(name)
     ledger = await admin.ledger(name)
@@ -210,7 +210,7 @@ async def unload(admin: Admin, name: TopicName) -> None:
         await admin.topics.unload(text)
 
 
-async def terminate(admin: Admin, request: web.Request, name: TopicName) -> Any:
+async def terminate(admin: Admin, request: web.Request, name: TopicName) -> dict[str, int]:
     if admin.view.partitions(str(name)):
         raise web.HTTPMethodNotAllowed(
             "POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions"
@@ -224,7 +224,7 @@ async def _terminate(admin: Admin, name: TopicName) -> dict[str, int]:
     return message_id(name, await (await admin.loaded(name)).terminate())
 
 
-async def terminate_partitions(admin: Admin, request: web.Request, name: TopicName) -> Any:
+async def terminate_partitions(admin: Admin, request: web.Request, name: TopicName) -> dict[str, dict[str, int]]:
     ended = await at_owners(
         admin, partitions_of(admin, name), "POST", "/terminate", lambda part: _terminate(admin, part)
     )
@@ -267,7 +267,7 @@ async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
 # -- properties --------------------------------------------------------------------------------------------------------
 
 
-async def get_properties(admin: Admin, topic: TopicName) -> Any:
+async def get_properties(admin: Admin, topic: TopicName) -> dict[str, str]:
     return admin.topics.policies.topic(str(await existing_topic(admin, topic.partitioned))).properties
 
 

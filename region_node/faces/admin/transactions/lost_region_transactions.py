@@ -55,7 +55,7 @@ def _shown(admin: Admin, origin: Origin, coordinator: int, number: int, found: O
     }
 
 
-async def listed(admin: Admin, topic: Loaded) -> Any:
+async def listed(admin: Admin, topic: Loaded) -> list[dict[str, Any]]:
     """Open transactions of other regions in a topic: readers, and links, stand before the first of them until its end
     comes.
 
@@ -79,7 +79,7 @@ class TransactionVerdict(Given):
     commit: bool
 
 
-async def verdict(admin: Admin, request: web.Request, topic: Loaded, given: TransactionVerdict) -> Any:
+async def verdict(admin: Admin, request: web.Request, topic: Loaded, given: TransactionVerdict) -> list[dict[str, Any]]:
     """Ends a transaction of a region that is lost."""
     region, txn, commit = given.region, given.transaction, given.commit
     coordinator, number = (int(part) for part in txn.split(":"))

@@ -64,7 +64,7 @@ def _at(position: Position) -> str:
 # -- coordinators -----------------------------------------------------------------------------------------------------
 
 
-async def coordinators(admin: Admin) -> Any:
+async def coordinators(admin: Admin) -> list[dict[str, Any]]:
     """Each with the broker that has it."""
     transactions, rows = _transactions(admin), []
     for index in range(transactions.count):
@@ -97,7 +97,7 @@ def _stats(found: StoredCoordinator) -> dict[str, Any]:
     }
 
 
-async def coordinator_stats(admin: Admin, *, coordinatorId: int | None = None) -> Any:
+async def coordinator_stats(admin: Admin, *, coordinatorId: int | None = None) -> dict[str, Any]:
     """Shows one coordinator of the region (`coordinatorId`), or all of them, asked of their brokers."""
     if coordinatorId is not None:
         return _stats(await _here(admin, coordinatorId))
@@ -176,12 +176,12 @@ async def _asked(admin: Admin, topic: str, call: str, txn: TxnId, subscription: 
         return {}
 
 
-async def metadata(admin: Admin, txn: NamedTxn) -> Any:
+async def metadata(admin: Admin, txn: NamedTxn) -> dict[str, Any]:
     found = await _here(admin, txn[0])
     return await _metadata(admin, found, found.core.find(txn[1]), parts=True)
 
 
-async def slow(admin: Admin, timeout: int, *, coordinatorId: int | None = None) -> Any:
+async def slow(admin: Admin, timeout: int, *, coordinatorId: int | None = None) -> dict[str, Any]:
     """Those that have been open for `timeout` ms and more, of one coordinator (`coordinatorId`) or of all."""
     numbers = range(_transactions(admin).count) if coordinatorId is None else [coordinatorId]
     rows: dict[str, Any] = {}
@@ -219,7 +219,7 @@ def _in_buffer(topic: Topic, txn: TxnId) -> dict[str, Any]:
     return {"startPosition": None, "aborted": True} if key in buffer.aborted else {}
 
 
-async def in_buffer(admin: Admin, topic: Loaded, txn: NamedTxn) -> Any:
+async def in_buffer(admin: Admin, topic: Loaded, txn: NamedTxn) -> dict[str, Any]:
     return _in_buffer(topic, txn)
 
 
@@ -234,7 +234,7 @@ def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
     }
 
 
-async def in_pending_ack(admin: Admin, topic: Loaded, sub: str, txn: NamedTxn) -> Any:
+async def in_pending_ack(admin: Admin, topic: Loaded, sub: str, txn: NamedTxn) -> dict[str, Any]:
     return _in_pending_ack(topic, sub, txn)
 
 
