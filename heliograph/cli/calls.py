@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, TypeVar
 
 from heliograph.cli.rest import Rest
@@ -15,12 +16,14 @@ from heliograph.cli.show import Output
 from heliograph.model.admin_paths import path_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_PLAIN = Output()
+ANSWER, _PLAIN = "answer", Output()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One row, above a function that has the command's arguments and its help, and that returns the body."""
+    """One row, above a function that has the command's arguments and its help. It returns the body; or, where it takes
+    the `answer`, it prints that for people.
+    """
 
     method: str
     path: str
@@ -41,8 +44,11 @@ class Call:
 
     def make(self, function: Callable[..., Any], rest: Rest, output: Output = _PLAIN, **given: Any) -> None:
         asked = {name: given[name] for name in self.query}
-        answer = rest.ask(self.method, path_of(self.path, **given), function(**given), asked)
-        if self.said:
+        prints = ANSWER in signature(function).parameters
+        answer = rest.ask(self.method, path_of(self.path, **given), None if prints else function(**given), asked)
+        if prints and not output.json:
+            function(**given, answer=answer)
+        elif self.said:
             output.told(answer, self.said.format(answer=answer, **given))
         else:
             output.show(answer)

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import typer
 
-from heliograph.cli.calls import call_of
+from heliograph.cli.calls import ANSWER, call_of
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import Output
 
@@ -51,7 +51,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     own = [
         one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
         for name, one in signature(command).parameters.items()
-        if name not in made
+        if name not in (*made, ANSWER)
     ]
     added = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, kind, default in options

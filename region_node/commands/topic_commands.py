@@ -65,12 +65,9 @@ def coordinate(
     _tell(output, _ask(rest, topic, f"coordinates/{quote(at)}"), "coordinate")
 
 
-def vector(rest: Rest, output: Output, topic: Topic) -> None:
+@Call("GET", f"{OWN_TOPIC}/vectors")
+def vector(topic: Topic, answer: dict[str, Any]) -> None:
     """What each region holds of each origin, as the asked region has last heard."""
-    answer = _ask(rest, topic, "vectors")
-    if output.json:
-        output.show(answer)
-        return
     table = Table("region", "holds of", "through", "missing", "heard")
     for region, told in answer["regions"].items():
         for row in told["origins"]:

@@ -146,9 +146,9 @@ def _say_configuration(found: dict[str, Any]) -> None:
         typer.echo(found["configuration"], err=True)
 
 
-def history(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call("GET", f"{DR}/operations")
+def history(namespace: Namespace, answer: list[dict[str, Any]]) -> None:
     """Show what was done: switchovers, failovers, rejoins, with their numbers."""
-    found = rest.get(f"{dr_path(namespace)}/operations")
     columns = ("id", "what", "from", "to", "by", "ended", "seconds", "result")
     lines = [
         (
@@ -157,9 +157,9 @@ def history(rest: Rest, output: Output, namespace: Namespace) -> None:
             (op["ended_ms"] - op["begun_ms"]) / 1000,
             op["state"] if op["state"] != "done" else op["steps"][-1]["found"],
         )
-        for op in found
+        for op in answer
     ]
-    output.rows(columns, lines, found)
+    table(columns, lines)
 
 
 # -- active-passive ----------------------------------------------------------------------------------------------------
@@ -387,12 +387,12 @@ Topic = Annotated[str, typer.Argument(help="A full name such as persistent://ten
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 
 
-def subscriptions(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call("GET", f"{DR}/subscriptions")
+def subscriptions(namespace: Namespace, answer: list[dict[str, Any]]) -> None:
     """List the subscriptions that are active in one region at a time, as the broker asked knows them."""
-    found = rest.get(f"{dr_path(namespace)}/subscriptions")
     same = ("topic", "subscription", "active", "epoch", "state")
-    lines = [(*cells(row, *same, "consumers", "unacknowledged"), row["waiting"] or "-") for row in found]
-    output.rows((*same, "consumers here", "unacknowledged here", "waits here because"), lines, found)
+    lines = [(*cells(row, *same, "consumers", "unacknowledged"), row["waiting"] or "-") for row in answer]
+    table((*same, "consumers here", "unacknowledged here", "waits here because"), lines)
 
 
 _ACTIVE = "{subscription} of {topic} is active in {answer[active]} under epoch {answer[epoch]}"
@@ -523,16 +523,14 @@ def undelete(rest: Rest, topic: Deleted) -> None:
     done(f"{topic} is back")
 
 
-def deletions(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call("GET", f"{DR}/deletions")
+def deletions(namespace: Namespace, answer: list[dict[str, Any]]) -> None:
     """List topics that were deleted and are not gone yet."""
-    found = rest.get(f"{dr_path(namespace)}/deletions")
     lines = [
         (*cells(row, "topic", "by"), when(row["until_ms"]), ", ".join(row["purged"]) or "-", row["asks"] or "-")
-        for row in found
+        for row in answer
     ]
-    output.rows(
-        ("topic", "by", "can be brought back until", "purged in", "asks, and does nothing, because"), lines, found
-    )
+    table(("topic", "by", "can be brought back until", "purged in", "asks, and does nothing, because"), lines)
 
 
 def _operate(

@@ -7,9 +7,10 @@ from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, done, when
+from heliograph.cli.show import done, table, when
 from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/conflicts"
@@ -22,13 +23,13 @@ def register(app: typer.Typer) -> None:
     add(conflicts, list=listed, resolve=resolve)
 
 
-def listed(rest: Rest, output: Output) -> None:
+@Call("GET", _PATH)
+def listed(answer: dict[str, Any]) -> None:
     """List edits that this region has not merged yet, and the conflicts of all regions."""
-    found = rest.get(_PATH)
     lines = [
         (
             "waits",
-            f"{found['region']}/{edit['id']}",
+            f"{answer['region']}/{edit['id']}",
             edit["key"],
             path[0],
             _shown(before),
@@ -37,7 +38,7 @@ def listed(rest: Rest, output: Output) -> None:
             when(edit["made_ms"]),
             edit["by"],
         )
-        for edit in found["pending"]
+        for edit in answer["pending"]
         for path, before, after in edit["changes"]
     ]
     lines += [
@@ -52,9 +53,9 @@ def listed(rest: Rest, output: Output) -> None:
             when(row["made_ms"]),
             row["by"],
         )
-        for row in found["conflicts"]
+        for row in answer["conflicts"]
     ]
-    output.rows(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines, found)
+    table(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines)
 
 
 def resolve(

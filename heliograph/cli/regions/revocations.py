@@ -12,9 +12,10 @@ from urllib.parse import quote
 
 import typer
 
+from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, when
+from heliograph.cli.show import Output, table, when
 from heliograph.model.configuration.revocations import Revoked, named
 from heliograph.model.errors import ConfigError
 
@@ -91,9 +92,9 @@ def revoke(
     )
 
 
-def listed(rest: Rest, output: Output) -> None:
+@Call("GET", _PATH)
+def listed(answer: dict[str, Any]) -> None:
     """List what is revoked, as the broker that is asked has heard of it."""
-    found = rest.get(_PATH)
     lines = [
         (
             row["kind"],
@@ -104,12 +105,12 @@ def listed(rest: Rest, output: Output) -> None:
             row["by"],
             row["reason"],
         )
-        for row in found["revocations"]
+        for row in answer["revocations"]
     ]
-    output.rows(("kind", "name", "issued before", "revoked", "runs out", "by", "reason"), lines, found)
-    if found["stale_s"] and not output.json:
+    table(("kind", "name", "issued before", "revoked", "runs out", "by", "reason"), lines)
+    if answer["stale_s"]:
         typer.echo(
-            f"region {found['region']} is cut off from the configuration for {found['stale_s']:.0f} s: what was "
+            f"region {answer['region']} is cut off from the configuration for {answer['stale_s']:.0f} s: what was "
             "revoked since is not known here",
             err=True,
         )

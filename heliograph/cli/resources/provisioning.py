@@ -13,7 +13,7 @@ from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.resources import policies
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, done
+from heliograph.cli.show import Output, done, table
 from heliograph.model.admin_paths import NAMESPACE, namespace_path, path_of
 
 Cluster = Annotated[str, typer.Argument(help="The region's name.")]
@@ -311,11 +311,10 @@ def namespaces_unload(
     done(f"{namespace}{' ' if bundle else ''}{bundle} is unloaded" + (f" to {to}" if to else ""))
 
 
-def namespaces_bundles(rest: Rest, output: Output, namespace: Namespace) -> None:
+@Call("GET", f"{NAMESPACE}/bundles")
+def namespaces_bundles(namespace: Namespace, answer: dict[str, Any]) -> None:
     """List the hash ranges of its topics in this region; a broker serves a range as a whole."""
-    found = rest.get(f"{namespace_path(namespace)}/bundles")
-    bounds = found["boundaries"]
-    output.rows(("bundle",), [(f"{low}_{high}",) for low, high in pairwise(bounds)], found)
+    table(("bundle",), [(f"{low}_{high}",) for low, high in pairwise(answer["boundaries"])])
 
 
 def namespaces_split(

@@ -143,17 +143,14 @@ def _subscription_row(name: str, s: dict[str, Any]) -> tuple[Any, ...]:
     return (name, s["type"], len(s["consumers"]), *numbers)
 
 
-def internal_stats(rest: Rest, output: Output, topic: Topic) -> None:
+@Call("GET", f"{TOPIC}/internalStats")
+def internal_stats(topic: Topic, answer: dict[str, Any]) -> None:
     """Show a topic's ledgers and cursors."""
-    found = rest.get(f"{topic_path(topic)}/internalStats")
-    if output.json:
-        output.show(found)
-        return
-    ledgers = [cells(ledger, "ledgerId", "entries", "size", "offloaded") for ledger in found["ledgers"]]
+    ledgers = [cells(ledger, "ledgerId", "entries", "size", "offloaded") for ledger in answer["ledgers"]]
     table(("ledger", "entries", "bytes", "offloaded"), ledgers)
     cursors = [
         (name, *cells(cursor, "markDeletePosition", "numberOfEntriesSinceFirstNotAckedMessage"))
-        for name, cursor in found["cursors"].items()
+        for name, cursor in answer["cursors"].items()
     ]
     table(("cursor", "mark-delete", "behind"), cursors)
 

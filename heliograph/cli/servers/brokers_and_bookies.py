@@ -11,7 +11,7 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, confirm, done
+from heliograph.cli.show import Output, confirm, done, table
 from heliograph.model.admin_paths import path_of
 
 Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
@@ -60,18 +60,18 @@ def brokers_topics(rest: Rest, output: Output) -> None:
     output.rows(("topic", "in msgs/s", "out msgs/s", "bytes", "producers", "subscriptions"), lines, topics)
 
 
-def brokers_balance(rest: Rest, output: Output) -> None:
+@Call("GET", "/heliograph/v1/balance")
+def brokers_balance(answer: dict[str, Any]) -> None:
     """Show how the load lies on the brokers, as a share of what each carries, and who has bundles moved."""
-    found = rest.get("/heliograph/v1/balance")
     lines = []
-    for b in found["brokers"]:
+    for b in answer["brokers"]:
         heaviest = ", ".join(f"{h['namespace']}/{h['bundle']} {h['load']:.0%}" for h in b["heaviest"][:3])
-        name = b["broker"] + (" (leads)" if b["broker"] == found["leader"] else "")
+        name = b["broker"] + (" (leads)" if b["broker"] == answer["leader"] else "")
         lines.append((name, f"{b['load']:.0%}", b["bundles"], f"{b['age_s']:.0f} s ago", heaviest))
-    output.rows(("broker", "load", "bundles", "reported", "heaviest bundles"), lines, found)
-    if found["paused_s"] and not output.json:
+    table(("broker", "load", "bundles", "reported", "heaviest bundles"), lines)
+    if answer["paused_s"]:
         typer.echo(
-            f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers "
+            f"balancing is paused by {answer['paused_by']} for another {answer['paused_s']:.0f} s: `heliograph brokers "
             "resume` ends that"
         )
 
@@ -150,14 +150,14 @@ def brokers_rotate_secret(
     )
 
 
-def bookies_list(rest: Rest, output: Output) -> None:
+@Call("GET", "/heliograph/v1/bookies")
+def bookies_list(answer: list[dict[str, Any]]) -> None:
     """List the bookies: registered, writable, being emptied."""
-    found = rest.get("/heliograph/v1/bookies")
     lines = [
         (b["id"], b.get("rack", ""), b["registered"], b["writable"], b["draining"], b.get("limbo", False))
-        for b in found
+        for b in answer
     ]
-    output.rows(("bookie", "rack", "registered", "writable", "emptied", "limbo"), lines, found)
+    table(("bookie", "rack", "registered", "writable", "emptied", "limbo"), lines)
 
 
 def bookies_decommission(rest: Rest, output: Output, bookie: Bookie) -> None:

@@ -37,6 +37,12 @@ def trim(topic: Topic) -> None:
     """Trim it."""
 
 
+@Call("GET", f"{OWN_TOPIC}/stats", ("count",))
+def stats(topic: Topic, answer: dict[str, Any], count: int = 1) -> None:
+    """Print them."""
+    typer.echo(f"{topic} {count} is {answer['kind']}")
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
@@ -51,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def run(*words: str) -> str:
     made_of = typer.Typer()
-    add(made_of, made=made, links=links, trim=trim)
+    add(made_of, made=made, links=links, trim=trim, stats=stats)
     result = CliRunner().invoke(made_of, list(words))
     assert result.exit_code == 0, result.output
     return result.output
@@ -63,6 +69,9 @@ def test_a_command_asks_what_its_row_says(asked: list[Any]) -> None:
     assert json.loads(run("links", "t", "--json")) == {"kind": "durable"}
     assert asked[1] == ("GET", "/heliograph/v1/topics/public/default/t/links", None, {})
     assert run("trim", "t") == "t is trimmed\n" and json.loads(run("trim", "t", "--json")) == {"kind": "durable"}
+    assert run("stats", "t") == "t 1 is durable\n" and json.loads(run("stats", "t", "--json")) == {"kind": "durable"}
+    assert asked[-1] == ("GET", "/heliograph/v1/topics/public/default/t/stats", None, {"count": 1})
+    assert "answer" not in run("stats", "--help")
     assert "--json" not in run("made", "--help") and "Make it." in run("made", "--help")
 
 
