@@ -7,7 +7,7 @@ Source: Pulsar's AuthPolicies; docs/security.md, "Rights".
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from aiohttp import web
 from msgspec import Meta
@@ -17,7 +17,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
-from region_node.faces.admin.calls.call_parameters import Namespace
+from region_node.faces.admin.calls.call_parameters import Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.security.authentication.principal import ROLE_CHARS_MAX
 from region_node.security.authorization import deleted_topic_grants
@@ -27,6 +27,7 @@ _ROLES_MAX = 1000
 """In one namespace, one topic, or of one subscription: they all lie in one value of the configuration."""
 
 
+V = TypeVar("V")
 Role = Annotated[str, Meta(min_length=1, max_length=ROLE_CHARS_MAX)]
 Roles = Annotated[list[Role], Meta(min_length=1, max_length=_ROLES_MAX)]
 
@@ -35,20 +36,17 @@ async def of_namespace(admin: Admin, namespace: Namespace) -> dict[str, list[str
     return admin.policies(namespace).permissions
 
 
-async def grant_on_namespace(admin: Admin, request: web.Request, given: list[Action]) -> None:
+async def grant_on_namespace(admin: Admin, request: web.Request, role: RoleName, given: list[Action]) -> None:
     """What the role had is replaced, as Pulsar does."""
-    role, actions = _role(request), _actions(given)
-    await _change(admin, request, lambda p: replace(p, permissions=_with(p.permissions, role, actions)))
+    await _change(admin, request, lambda p: replace(p, permissions=_granted(p.permissions, role, given)))
 
 
-async def revoke_on_namespace(admin: Admin, request: web.Request) -> None:
-    role = _role(request)
-    await _change(admin, request, lambda p: replace(p, permissions=_without(p.permissions, role)))
+async def revoke_on_namespace(admin: Admin, request: web.Request, role: RoleName) -> None:
+    await _change(admin, request, lambda p: replace(p, permissions=_with(p.permissions, role, None)))
 
 
-async def of_topic(admin: Admin, request: web.Request, namespace: Namespace) -> dict[str, list[str]]:
+async def of_topic(admin: Admin, namespace: Namespace, name: TopicText) -> dict[str, list[str]]:
     """The topic's own grants, with what the namespace gives to the same and other roles."""
-    name = _topic(admin, request)
     policies = admin.policies(namespace)
     merged = {role: list(actions) for role, actions in policies.permissions.items()}
     for role, actions in policies.topic_permissions.get(name, {}).items():
@@ -56,26 +54,25 @@ async def of_topic(admin: Admin, request: web.Request, namespace: Namespace) -> 
     return merged
 
 
-async def grant_on_topic(admin: Admin, request: web.Request, given: list[Action]) -> None:
-    name, role, actions = _topic(admin, request), _role(request), _actions(given)
-
+async def grant_on_topic(
+    admin: Admin, request: web.Request, name: TopicText, role: RoleName, given: list[Action]
+) -> None:
     def change(p: NamespacePolicies) -> NamespacePolicies:
-        return replace(
-            p, topic_permissions={**p.topic_permissions, name: _with(p.topic_permissions.get(name, {}), role, actions)}
-        )
+        grants = _granted(p.topic_permissions.get(name, {}), role, given)
+        return replace(p, topic_permissions=_with(p.topic_permissions, name, grants))
 
     await _change(admin, request, change)
 
 
-async def revoke_on_topic(admin: Admin, request: web.Request, namespace: Namespace) -> None:
-    name, role = _topic(admin, request), _role(request)
+async def revoke_on_topic(
+    admin: Admin, request: web.Request, namespace: Namespace, name: TopicText, role: RoleName
+) -> None:
     if role not in admin.policies(namespace).topic_permissions.get(name, {}):
         raise NotFound(f"{name}: the role {role!r} has no grant of its own here; one at the namespace is revoked there")
 
     def change(p: NamespacePolicies) -> NamespacePolicies:
-        left = _without(p.topic_permissions.get(name, {}), role)
-        topics = {topic: roles for topic, roles in p.topic_permissions.items() if topic != name}
-        return replace(p, topic_permissions={**topics, name: left} if left else topics)
+        left = _with(p.topic_permissions.get(name, {}), role, None)
+        return replace(p, topic_permissions=_with(p.topic_permissions, name, left))
 
     await _change(admin, request, change)
 
@@ -91,21 +88,19 @@ async def of_subscriptions(admin: Admin, namespace: Namespace) -> dict[str, list
 
 async def grant_on_subscription(admin: Admin, request: web.Request, subscription: str, given: Roles) -> None:
     """The list replaces the one before: only these roles use the subscription from now on."""
-    await _change(
-        admin,
-        request,
-        lambda p: replace(p, subscription_permissions={**p.subscription_permissions, subscription: sorted(set(given))}),
-    )
+
+    def change(p: NamespacePolicies) -> NamespacePolicies:
+        return replace(p, subscription_permissions=_with(p.subscription_permissions, subscription, sorted(set(given))))
+
+    await _change(admin, request, change)
 
 
-async def revoke_on_subscription(admin: Admin, request: web.Request) -> None:
+async def revoke_on_subscription(admin: Admin, request: web.Request, subscription: str, role: RoleName) -> None:
     """With its last role the subscription is open to every role that may consume."""
-    subscription, role = request.match_info["subscription"], _role(request)
 
     def change(p: NamespacePolicies) -> NamespacePolicies:
         left = [other for other in p.subscription_permissions.get(subscription, []) if other != role]
-        others = {name: roles for name, roles in p.subscription_permissions.items() if name != subscription}
-        return replace(p, subscription_permissions={**others, subscription: left} if left else others)
+        return replace(p, subscription_permissions=_with(p.subscription_permissions, subscription, left))
 
     await _change(admin, request, change)
 
@@ -138,18 +133,20 @@ def _role(request: web.Request) -> str:
     return role
 
 
-def _actions(given: list[Action]) -> list[str]:
-    return sorted({action.value for action in given})
+RoleName = Annotated[str, Read(lambda _, request: _role(request))]
+TopicText = Annotated[str, Read(_topic)]
 
 
-def _with(table: dict[str, list[str]], role: str, actions: list[str]) -> dict[str, list[str]]:
+def _granted(table: dict[str, list[str]], role: str, actions: list[Action]) -> dict[str, list[str]]:
     if role not in table and len(table) >= _ROLES_MAX:
         raise NotAllowed(f"there are grants for {_ROLES_MAX} roles already; give several people one role")
-    return {**table, role: actions}
+    return {**table, role: sorted({action.value for action in actions})}
 
 
-def _without(table: dict[str, list[str]], role: str) -> dict[str, list[str]]:
-    return {other: actions for other, actions in table.items() if other != role}
+def _with(table: dict[str, V], name: str, value: V | None) -> dict[str, V]:
+    """The table with the value under that name; without the name where there is none, or an empty one."""
+    others = {other: found for other, found in table.items() if other != name}
+    return {**others, name: value} if value else others
 
 
 _TABLES = ("permissions", "topic_permissions", "subscription_permissions")
