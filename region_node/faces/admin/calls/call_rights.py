@@ -48,6 +48,8 @@ class Route(NamedTuple):
     """The JSON schema of the body, of a handler that reads it itself; None: as its `given` says (`call_bodies`)."""
     answer: Mapping[str, Any] | None = None
     """The same of the answer; None: as the handler says."""
+    flags: tuple[str, ...] = ()
+    """What the query may set to true, of a handler that reads it itself; others say so by their parameters."""
     console: str = ""
     """What the console's page calls it; "": it does not ask it."""
 

@@ -74,9 +74,11 @@ def _operation(method: str, row: Route, path: str, types: _Types) -> dict[str, A
             for name, pattern in PARAMETER.findall(row.path)
         ]
         + [
-            {"name": one.name, "in": "query", "schema": _QUERY[one.of_query]}
-            for one in taken_by(row.handler)
-            if one.of_query is not None
+            {"name": name, "in": "query", "schema": _QUERY[kind]}
+            for name, kind in (
+                *((one.name, one.of_query) for one in taken_by(row.handler) if one.of_query is not None),
+                *((flag, bool) for flag in row.flags),
+            )
         ],
         "responses": {"default": {"description": "refused", "content": types.of(Refusal)}},
     }

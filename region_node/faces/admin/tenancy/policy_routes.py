@@ -327,10 +327,11 @@ def _three(
 ) -> tuple[Route, ...]:
     get, set_, unset = handlers
     schema = None if check is None else schema_of(check)
+    flags = ("isGlobal",) if path.startswith(TOPIC) else ()
     return (
-        Route("GET", path, _CLIENTS_READ.get(path, right), get, answer=schema),
-        Route(setter, path, right, set_, schema),
-        Route("DELETE", path, right, unset),
+        Route("GET", path, _CLIENTS_READ.get(path, right), get, answer=schema, flags=("applied", *flags)),
+        Route(setter, path, right, set_, schema, flags=flags),
+        Route("DELETE", path, right, unset, flags=flags),
     )
 
 

@@ -116,5 +116,14 @@ def test_every_name_that_a_handler_takes_is_in_its_paths() -> None:
 
 
 def test_the_description_names_what_a_query_says() -> None:
-    parameters = document(ROUTES, "1")["paths"]["/admin/v2/tenants/{tenant}"]["delete"]["parameters"]
-    assert {"name": "force", "in": "query", "schema": {"type": "boolean"}} in parameters
+    paths = document(ROUTES, "1")["paths"]
+
+    def queries(path: str, method: str) -> dict[str, str]:
+        found = paths[path][method]["parameters"]
+        return {one["name"]: one["schema"]["type"] for one in found if one["in"] == "query"}
+
+    assert queries("/admin/v2/tenants/{tenant}", "delete") == {"force": "boolean"}
+    assert queries("/admin/v2/namespaces/{tenant}/{namespace}/retention", "get") == {"applied": "boolean"}
+    of_topic = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/retention"
+    assert queries(of_topic, "get") == {"applied": "boolean", "isGlobal": "boolean"}
+    assert queries(of_topic, "delete") == {"isGlobal": "boolean"}
