@@ -50,11 +50,10 @@ async def leader(admin: Admin) -> dict[str, str]:
 
 
 async def owned_namespaces(admin: Admin, request: web.Request, broker: str) -> Any:
-    wanted = broker
-    if wanted != _address(admin.ownership.record):
-        record = next((r for r in admin.ownership.brokers() if _address(r) == wanted), None)
+    if broker != _address(admin.ownership.record):
+        record = next((r for r in admin.ownership.brokers() if _address(r) == broker), None)
         if record is None:
-            raise NotFound(f"Broker {wanted} does not live here")
+            raise NotFound(f"Broker {broker} does not live here")
         return await admin.call(record, "GET", request.path)
     return {
         bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}

@@ -224,12 +224,11 @@ async def drop(admin: Admin, namespace: ExistingNamespace) -> None:
 
 async def verify(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
     """Body: a signed report. Whether it is as it was signed, and by a key that the instance knows as that region's."""
-    report = given
-    check(report)
+    check(given)
     assert admin.signer is not None
-    if not await admin.signer.known(str(report.get("signed_by", "")), str(report["public_key"])):
-        raise NotAllowed(f"the key is none that region {report.get('signed_by')} of this instance signs with")
-    return {"valid": True, "signed_by": report["signed_by"], "passed": report.get("passed")}
+    if not await admin.signer.known(str(given.get("signed_by", "")), str(given["public_key"])):
+        raise NotAllowed(f"the key is none that region {given.get('signed_by')} of this instance signs with")
+    return {"valid": True, "signed_by": given["signed_by"], "passed": given.get("passed")}
 
 
 ROUTES: tuple[Route, ...] = (
