@@ -12,17 +12,17 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed
-from region_node.faces.admin.calls.admin_context import Admin, number
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 
 log = logging.getLogger("region_node.admin.ending")
 
 
-async def shutdown(admin: Admin, request: web.Request) -> Any:
+async def shutdown(admin: Admin, request: web.Request, *, maxConcurrentUnloadPerSec: int = 0) -> Any:
     """Ends this broker. maxConcurrentUnloadPerSec and forcedTerminateTopic are read and change nothing: a drain takes
     what time it needs, and a limit.
     """
-    if number(request.query.get("maxConcurrentUnloadPerSec", "0"), "maxConcurrentUnloadPerSec") < 0:
+    if maxConcurrentUnloadPerSec < 0:
         raise NotAllowed("maxConcurrentUnloadPerSec must not be negative; 0 is no limit")
     if admin.end is None:
         raise NotAllowed("this broker is not told from here when to end: stop its process by SIGTERM")

@@ -23,7 +23,6 @@ from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.throttle import pause
 from heliograph.wire.block import encode_block
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
-from region_node.faces.admin.calls.admin_context import number as whole_number
 from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -218,9 +217,8 @@ async def grant_new_life(admin: Admin, bookie: Bookie, *, force: bool = False) -
     return await recovery_of(admin).new_lives.grant(bookie, force=force)
 
 
-async def audit(admin: Admin, request: web.Request, *, all: bool = False) -> dict[str, Any]:
+async def audit(admin: Admin, *, count: int = 100, all: bool = False) -> dict[str, Any]:
     """The newest changes by admin at this broker; `all=true`: at every broker of the region."""
-    count = whole_number(request.query.get("count", "100"), "count")
     found = admin.audit.newest(count)
     if all:
         for told in await of_other_brokers(admin, "GET", f"/heliograph/v1/audit?count={count}"):

@@ -119,8 +119,8 @@ def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometh
 _MEMBERS = "/heliograph/v1/{group:metadata|config}/members"
 ROUTES: tuple[Route, ...] = (
     Route("GET", _MEMBERS, CallAccess.SUPER, show, console="members"),
-    Route("POST", _MEMBERS + "/{member}", CallAccess.SUPER, add),
-    Route("POST", _MEMBERS + "/{member}/promote", CallAccess.SUPER, promote),
-    Route("POST", _MEMBERS + "/{member}/lead", CallAccess.SUPER, transfer),
-    Route("DELETE", _MEMBERS + "/{member}", CallAccess.SUPER, remove),
+    Route("POST", _MEMBERS + "/{member}", CallAccess.SUPER, add, flags=("dry_run",)),
+    Route("POST", _MEMBERS + "/{member}/promote", CallAccess.SUPER, promote, flags=("dry_run",)),
+    Route("POST", _MEMBERS + "/{member}/lead", CallAccess.SUPER, transfer, flags=("dry_run",)),
+    Route("DELETE", _MEMBERS + "/{member}", CallAccess.SUPER, remove, flags=("dry_run",)),
 )

@@ -58,9 +58,11 @@ async def _subscriptions(admin: Admin, topic: str) -> list[str]:
     return [s.name for s in (await admin.topics.get(topic, create=False)).subscriptions.values() if s.durable]
 
 
-async def hash_positions(admin: Admin, request: web.Request, namespace: Namespace, bundle: str) -> dict[str, Any]:
+async def hash_positions(
+    admin: Admin, request: web.Request, namespace: Namespace, bundle: str, *, topics: str = ""
+) -> dict[str, Any]:
     """Where topics of a bundle lie in it."""
-    chosen = {name for name in request.query.get("topics", "").split(",") if name}
+    chosen = {name for name in topics.split(",") if name}
     found = {str(name): topic_hash(str(name)) for name in await _topics(admin, request)}
     return {
         "namespace": namespace,
@@ -69,10 +71,9 @@ async def hash_positions(admin: Admin, request: web.Request, namespace: Namespac
     }
 
 
-async def anti_affinity(admin: Admin, request: web.Request, group: str) -> list[str]:
+async def anti_affinity(admin: Admin, group: str, *, tenant: str = "", property: str = "") -> list[str]:
     """Namespaces of an anti-affinity group."""
-    tenant = request.query.get("tenant") or request.query.get("property")
-    tenants = [tenant] if tenant else admin.view.tenants()
+    tenants = [tenant or property] if tenant or property else admin.view.tenants()
     found = [namespace for tenant in tenants for namespace in admin.view.namespaces(tenant)]
     return [namespace for namespace in found if admin.policies(namespace).policies.get("antiAffinity") == group]
 

@@ -142,8 +142,8 @@ async def delete_bundle(admin: Admin, request: web.Request, *, force: bool = Fal
     await delete_topics(admin, topics)
 
 
-async def topics(admin: Admin, request: web.Request, namespace: ExistingNamespace) -> list[str]:
-    mode = (request.query.get("mode") or "PERSISTENT").upper()
+async def topics(admin: Admin, namespace: ExistingNamespace, *, mode: str = "") -> list[str]:
+    mode = (mode or "PERSISTENT").upper()
     found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
     return joined(found, () if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))
 
@@ -157,9 +157,9 @@ async def unload(admin: Admin, namespace: Namespace) -> None:
         await _unload(admin, namespace, index)
 
 
-async def unload_bundle(admin: Admin, request: web.Request, bundle: str) -> None:
-    (namespace, index), wanted = admin.bundle(request), bundle
-    if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
+async def unload_bundle(admin: Admin, request: web.Request, bundle: str, *, destinationBroker: str = "") -> None:
+    namespace, index = admin.bundle(request)
+    if to := destinationBroker.removeprefix("http://").removeprefix("https://"):
         if not admin.security.rights.is_super(principal := request[PRINCIPAL]):
             raise Unauthorized(
                 f"the role {principal.role!r} may not say where a bundle comes to: leave destinationBroker away, or "
@@ -168,7 +168,7 @@ async def unload_bundle(admin: Admin, request: web.Request, bundle: str) -> None
         names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
         if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
             raise NotOwner(
-                f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up "
+                f"{bundle} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up "
                 "to see where it is"
             )
         return

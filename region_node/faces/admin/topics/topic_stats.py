@@ -239,9 +239,17 @@ def _position(position: Position) -> dict[str, int]:
     return {"ledgerId": position[0], "entryId": position[1]}
 
 
+_FLAGS = ("getEarliestTimeInBacklog", "excludePublishers", "excludeConsumers")
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{TOPIC}/stats", CallAccess.LOOK_UP, stats, console="stats"),
-    Route("GET", f"{TOPIC}/partitioned-stats", CallAccess.LOOK_UP, partitioned_stats, console="partitionedStats"),
+    Route("GET", f"{TOPIC}/stats", CallAccess.LOOK_UP, stats, flags=_FLAGS, console="stats"),
+    Route(
+        "GET",
+        f"{TOPIC}/partitioned-stats",
+        CallAccess.LOOK_UP,
+        partitioned_stats,
+        flags=_FLAGS,
+        console="partitionedStats",
+    ),
     Route("GET", f"{TOPIC}/internalStats", CallAccess.LOOK_UP, internal_stats, console="internal"),
     Route("GET", f"{TOPIC}/partitioned-internalStats", CallAccess.LOOK_UP, partitioned_internal_stats),
     Route("GET", f"{TOPIC}/internal-info", CallAccess.LOOK_UP, internal_info),

@@ -283,10 +283,10 @@ async def _set_properties(
     await _change_properties(admin, request, name, lambda old: old | properties, new=new)
 
 
-async def delete_property(admin: Admin, request: web.Request, topic: TopicName) -> None:
-    name, gone = await existing_topic(admin, topic.partitioned), request.query.get("key", "")
+async def delete_property(admin: Admin, request: web.Request, topic: TopicName, *, key: str = "") -> None:
+    name = await existing_topic(admin, topic.partitioned)
     await _change_properties(
-        admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone}
+        admin, request, name, lambda old: {other: value for other, value in old.items() if other != key}
     )
 
 
