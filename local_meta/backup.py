@@ -32,9 +32,9 @@ from heliograph.model.ledger_metadata import (
     page_ledgers,
     stored,
 )
-from heliograph.model.located_ledger import NOWHERE, LocatedLedger
 from heliograph.runtime.clock import Rng
 from local_meta import keys
+from local_meta.located_ledger import NOWHERE, LocatedLedger
 
 LEDGER_IDS_MARGIN = 1_000_000
 """Ids that may have been given out since the backup and stand on no bookie any more, or not yet, where the clock is

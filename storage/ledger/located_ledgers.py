@@ -12,8 +12,8 @@ from __future__ import annotations
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
+from local_meta.located_ledger import LocatedLedger
 
 _LOOKS = 3
 """It is written anew at most once while somebody looks."""

@@ -24,7 +24,6 @@ from heliograph.model.ledger_metadata import (
     local_gone,
     page_ledgers,
 )
-from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
 from local_meta.backup import (
     COUNTERS_MARGIN,
@@ -37,6 +36,7 @@ from local_meta.backup import (
     restored_rows,
     survey,
 )
+from local_meta.located_ledger import LocatedLedger
 
 TOPIC = "persistent://public/default/t"
 

@@ -128,8 +128,9 @@ async def _run(
 
 async def _asks(meta: MetadataStore, topic: str, ledger: int) -> Callable[[int, int], Awaitable[list[tuple[int, int]]]]:
     """Asks a broker which entries from one to another the topic has under their coordinates. Raises ConfigError."""
-    from heliograph.cli.rest import OWN_TOPIC, Rest, path_of
+    from heliograph.cli.rest import Rest
     from heliograph.kv.metadata_store import rows_under
+    from heliograph.model.admin_paths import OWN_TOPIC, path_of
     from local_meta import keys
     from region_node.placement.ownership.broker_records import BrokerRecord
 

@@ -22,11 +22,11 @@ from hashlib import sha256
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
 from heliograph.model.errors import CorruptData, KeyMissing
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
-from heliograph.model.located_ledger import NOWHERE, LocatedLedger
 from heliograph.runtime.clock import Clock
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
+from local_meta.located_ledger import NOWHERE, LocatedLedger
 from storage.ledger.bookies.added_copies import add_copies
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies

@@ -28,8 +28,8 @@ from heliograph.model.ledger_metadata import (
     local_gone,
     page_ledgers,
 )
-from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
+from local_meta.located_ledger import LocatedLedger
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.managed_ledger.metadata.ledger_pages import stored_topic

@@ -9,8 +9,8 @@ import pytest
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.errors import NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
-from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
+from local_meta.located_ledger import LocatedLedger
 from storage.ledger.located_ledgers import data_key_of, place_of, record_of
 
 

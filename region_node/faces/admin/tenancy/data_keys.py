@@ -18,10 +18,10 @@ from heliograph.kv.metadata_store import MetadataStore, pages_under
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
 from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, local_gone
-from heliograph.model.located_ledger import LocatedLedger
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from local_meta import keys
+from local_meta.located_ledger import LocatedLedger
 from region_node.compaction.compacted_view import CURSOR
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL

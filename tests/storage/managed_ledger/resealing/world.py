@@ -9,9 +9,9 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.ledger_metadata import LedgerInfo
-from heliograph.model.located_ledger import LocatedLedger
 from heliograph.wire.block import decode_block
 from local_meta import keys
+from local_meta.located_ledger import LocatedLedger
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing

@@ -19,8 +19,8 @@ from heliograph.model.ledger_metadata import (
     OffloadRecord,
     OffloadState,
 )
-from heliograph.model.located_ledger import LocatedLedger
 from local_meta import keys
+from local_meta.located_ledger import LocatedLedger
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.tenancy.data_keys import KEYS_MAX, holds_key, may_hold, of_tenant, rotate
 from storage.sealing.keyring import SETTLED_MS, DataKey

@@ -6,7 +6,7 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import pack
-from heliograph.model.located_ledger import NOWHERE, LocatedLedger
+from local_meta.located_ledger import NOWHERE, LocatedLedger
 
 
 def test_it_is_read_as_it_was_written_and_what_is_not_it_is_refused() -> None:
