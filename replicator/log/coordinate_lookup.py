@@ -158,7 +158,8 @@ async def came_back(log: ReplicatedLog, ledger: int, first: int, last: int) -> l
     after, through, begin = (ledger, first - 1), (ledger, last), log.ledger.first_position()
     for origin in state.vector:
         reached = min(through, state.vector.prefix(origin))
-        if origin == state.origin or not state.is_own(origin) or reached <= after:
+        # also of a topic that the backup did not know: then the origin of before is none of its past ones
+        if origin[0] != state.origin[0] or origin == state.origin or reached <= after:
             continue
         end = state.local_end(origin)
         low = max(state.positions.around(origin, (ledger, first))[0], (end[0], end[1] + 1))

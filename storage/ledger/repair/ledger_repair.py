@@ -119,11 +119,15 @@ class LedgerRepair:
             self.copied_fragments += 1
         if self.copied_fragments > before:
             self.took_ms.add(1000 * (loop.time() - began))
+        for key in [key for key in self._failed if key[0] == ledger]:
+            del self._failed[key]
         await meta.delete(keys.underreplicated(ledger), expected=mark)
 
     def _note(self, ledger: int, first: int, spare: str) -> None:
-        if len(self._failed) < _FAILED_MAX:
-            self._failed[ledger, first] = spare, asyncio.get_running_loop().time()
+        self._failed.pop((ledger, first), None)
+        self._failed[ledger, first] = spare, asyncio.get_running_loop().time()
+        if len(self._failed) > _FAILED_MAX:
+            del self._failed[next(iter(self._failed))]
 
     async def _refill(self, metadata: LedgerMetadata, mark: int, said: Mark, taking_none: dict[str, None]) -> bool:
         """Gives the bookies that the mark names, and any other that is found to lack some, the entries that they lack.
@@ -137,12 +141,16 @@ class LedgerRepair:
             return True
         found = await look(self._context, metadata, max(said.lacking.values(), default=-1))
         unread: list[tuple[int, int]] = []
+        failed: list[HeliographError] = []
         for repair in found.lacking:
             (bookie,) = repair.lost
             if bookie in taking_none:
-                raise NotEnoughBookies(
-                    f"ledger {ledger}: {bookie} takes no entries, and only the writer of the ledger may leave it"
+                failed.append(
+                    NotEnoughBookies(
+                        f"ledger {ledger}: {bookie} takes no entries, and only the writer of the ledger may leave it"
+                    )
                 )
+                continue
             try:
                 if bookie not in pool.writable():
                     raise NoSuchLedger(f"bookie {bookie} is read-only")
@@ -150,7 +158,14 @@ class LedgerRepair:
             except NoSuchLedger:
                 taking_none[bookie] = None
                 return False
+            except BookieUnavailable as error:  # others may be there
+                failed.append(error)
+                if sum(isinstance(one, BookieUnavailable) for one in failed) >= _STUCK_MAX:
+                    break
+                continue
             self.copied_fragments += 1
+        if failed:
+            raise failed[0]
         silent = [b for b in lacking if b in found.silent or not pool.registered(b)]
         if silent:
             raise BookieUnavailable(f"ledger {ledger}: {', '.join(silent)} may lack entries of it, and cannot be asked")

@@ -140,7 +140,9 @@ def with_copy(
     unread: [first, last] of each, ascending and apart.
     """
     for current in repairs(metadata, (lost,)):
-        if (current.first, current.last) == (repair.first, repair.last) and spare not in current.ensemble:
+        same_place = current.ensemble.index(lost) == repair.ensemble.index(lost)  # else it has other stripes by now
+        same = same_place and (current.first, current.last) == (repair.first, repair.last)
+        if same and spare not in current.ensemble:
             ensemble = tuple(spare if b == lost else b for b in current.ensemble)
             fragments: list[tuple[int, tuple[str, ...]]] = []
             for first, before in metadata.fragments:

@@ -19,6 +19,8 @@ def waits_for(pool: BookiePool, metadata: LedgerMetadata | None, mark: Mark, sil
     """silent: bookies that are registered, and did not say what they hold."""
     if metadata is None:
         return "its metadata is gone: the mark goes with the next look"
+    if mark.nowhere:
+        return f"no bookie has some of its entries: heliograph topics repair {metadata.topic}"
     named = {b for _, ensemble in metadata.fragments for b in ensemble}
     gone = [b for b in mark.lost if pool.draining(b) or not pool.registered(b) or pool.lacks(b, metadata.ledger)]
     if todo := repairs(metadata, gone):
@@ -35,6 +37,4 @@ def waits_for(pool: BookiePool, metadata: LedgerMetadata | None, mark: Mark, sil
         return f"waits for bookie {', '.join(away)}, which is away"
     if mute := sorted(b for b in mark.lacking if b in named and b in silent):
         return f"bookie {', '.join(mute)} does not say what it holds"
-    if mark.nowhere:
-        return f"no bookie has some of its entries: heliograph topics repair {metadata.topic}"
     return "copies are being made"
