@@ -223,10 +223,12 @@ class LogTail:
         if sealing is not None and handle is not None and handle.sealed != sealing.wanted(self.topic):
             self._move()
 
-    async def roll(self) -> None:
-        """Goes on in another ledger; returns once the one that was open is closed. Raises NotEnoughBookies where that
-        takes too long.
+    async def roll(self, open_for_s: float = 0.0) -> None:
+        """Goes on in another ledger, where one has been open for so long; returns once that is closed. Raises
+        NotEnoughBookies where that takes too long.
         """
+        if self._handle is not None and self._clock.monotonic() - self._opened_at < open_for_s:
+            return
         if self._refusal is not None:
             raise self._refusal
         if self._moving is not None and self._resting:

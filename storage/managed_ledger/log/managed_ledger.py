@@ -394,7 +394,8 @@ class ManagedLedger(LogRepair):
         if begun_before_ms is not None and len(infos) > 1 and infos[-2].closed_ms >= begun_before_ms:
             return
         if infos and infos[-1].entries and not infos[-1].closed_ms:
-            await self._end().roll()
+            since_ms = 0 if begun_before_ms is None else self._parts.clock.wall_ms() - begun_before_ms
+            await self._end().roll(since_ms / 1000)
 
     def take_trim(self, cursors: Iterable[Cursor], left: Collection[str]) -> tuple[bool, list[LedgerMetadata]]:
         return (False, []) if self._retention is None else self._retention.take(cursors, left)

@@ -20,7 +20,7 @@ from enum import Enum
 from hashlib import sha256
 
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
-from heliograph.model.errors import CorruptData, KeyMissing
+from heliograph.model.errors import CorruptData, KeyMissing, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
 from heliograph.runtime.clock import Clock
 from heliograph.wire.block import encode_block
@@ -32,6 +32,8 @@ from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.ledger.located_ledgers import record_of
 from storage.ledger.reading.ledger_reader import read_entries, read_open
+from storage.ledger.repair.replica_holdings import look
+from storage.ledger.underreplicated_marks import Mark, mark_lacking
 from storage.sealing.cipher import RunSealer, promised
 
 _READ_BYTES = 1 << 20
@@ -94,6 +96,11 @@ class LedgerResealing:
                 [Put(keys.located(info.ledger), replace(place, data_key=oldest).encode(), version), same]
             )
             return Stage.DONE
+        mark = await context.meta.get(keys.underreplicated(source.ledger))
+        if mark is not None and Mark.read(source.ledger, mark[0]).nowhere:
+            raise NotEnoughBookies(
+                f"ledger {info.ledger} has entries that no bookie has: `heliograph topics repair {topic}` comes first"
+            )
         copy, place, version, sealer = await self._begin(source, place, version, same)
         digest = await self._copied(source, copy, sealer)
         closed = replace(copy, state=LedgerState.CLOSED, last_entry=source.last_entry, size_bytes=source.size_bytes)
@@ -121,8 +128,18 @@ class LedgerResealing:
             await self.give_up(ledger)
             return Stage.LEFT
         copy = LedgerMetadata.decode(stored[0])
+        bookies = {bookie for _, ensemble in copy.fragments for bookie in ensemble}
         marked = await meta.get(keys.underreplicated(copy.ledger)) is not None
-        if marked or not all(pool.registered(bookie) for _, bookies in copy.fragments for bookie in bookies):
+        if marked or any(not pool.registered(bookie) or pool.lacks(bookie, copy.ledger) for bookie in bookies):
+            return stage
+        held = await look(self._context, copy)  # one that began a new life since is registered, and has nothing
+        if held.nowhere:
+            await self.give_up(ledger)
+            return Stage.LEFT
+        if held.lacking:
+            lacking = {bookie: copy.last_entry for one in held.lacking for bookie in one.lost}
+            await mark_lacking(meta, copy.ledger, lacking)
+        if held.lacking or held.silent or held.mute:
             return stage
         former, former_version = await record_of(meta, ledger)
         await meta.txn(
@@ -130,6 +147,7 @@ class LedgerResealing:
                 Delete(keys.ledger(former.ledger), former_version),
                 Put(keys.located(ledger), place.moved.encode(), version),
                 Check(keys.ledger(copy.ledger), stored[1]),
+                Check(keys.underreplicated(copy.ledger), ABSENT),
             ]
         )
         await delete_on_bookies(self._context, former)

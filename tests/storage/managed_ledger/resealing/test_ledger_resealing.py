@@ -16,7 +16,9 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographEr
 from heliograph.model.ledger_metadata import OffloadRecord, local_gone
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
+from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata
+from storage.ledger.underreplicated_marks import Mark
 from storage.managed_ledger.resealing.ledger_resealing import Stage
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER
@@ -299,6 +301,25 @@ def test_entries_that_are_lost_of_what_was_moved_come_back_under_its_own_key() -
         done = await world.ledger.refill(info.ledger, Elsewhere())
         assert done.fetched_entries >= 2 and not done.missing and set(asked) == {(TOPIC, info.ledger)}
         assert await read_all(world.ledger) == world.before and world.keys_held() == {new}
+
+    run(work)
+
+
+def test_nothing_moves_to_a_copy_of_which_a_bookie_that_is_there_lacks_its_part() -> None:
+    """It began a new life while the older copy was kept, and was not yet marked."""
+
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        info, work = world.infos[0], world.resealing(keep_ms=60_000)
+        assert await work.write_anew(TOPIC, info, True) is Stage.KEPT
+        copy = (await world.places())[info.ledger].next
+        emptied = next(bookie for bookie in region.bookies.values() if copy in bookie.ledgers)
+        del emptied.ledgers[copy]
+        await asyncio.sleep(61)
+        assert await work.move(info.ledger) is Stage.DUE
+        assert (await ledger_metadata(world.broker.factory.context, info.ledger)).ledger == info.ledger
+        marked = await world.meta.get(keys.underreplicated(copy))
+        assert marked is not None and emptied.name in Mark.read(copy, marked[0]).lacking
 
     run(work)
 
