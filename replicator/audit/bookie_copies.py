@@ -19,7 +19,7 @@ from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
-from storage.ledger.located_ledgers import data_key_of
+from storage.ledger.located_ledgers import data_key_of, forget_copy
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
 from storage.ledger.repair.in_place_repair import Runs
 from storage.sealing.cipher import check_form
@@ -144,6 +144,7 @@ class BookieCopies:
                 await self._context.pool.client(bookie).add_recovery(
                     place, first, run.count, block, metadata.last_entry
                 )
+        await forget_copy(self._context.meta, ledger)
         log.ledger.forget_cached(ledger)
         return sum(run.count for _, run in runs)
 

@@ -9,11 +9,13 @@ Source: docs/protocols/ledger.md, "Ledgers that were sealed anew".
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
-from local_meta.located_ledger import LocatedLedger
+from local_meta.located_ledger import NOWHERE, LocatedLedger
 
 _LOOKS = 3
 """It is written anew at most once while somebody looks."""
@@ -45,3 +47,13 @@ async def data_key_of(meta: MetadataStore, ledger: int) -> int:
     """Number of the data key with which something of it is to be sealed; 0: the one of its time."""
     place = await place_of(meta, ledger)
     return 0 if place is None else place.data_key
+
+
+async def forget_copy(meta: MetadataStore, ledger: int) -> None:
+    """What readers read of it was put right: a copy that is no reader's yet is made anew, and what was made of it is an
+    orphan. Raises VersionConflict where it is being moved just now, and what the metadata raises.
+    """
+    found = await meta.get(keys.located(ledger))
+    if found is not None and (place := LocatedLedger.decode(found[0])).next != NOWHERE:
+        left = replace(place, next=NOWHERE, next_key=0, copied_ms=0)
+        await meta.put(keys.located(ledger), left.encode(), expected=found[1])

@@ -39,7 +39,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reading.ledger_follow import WAIT_S, wait_for_lac
-from storage.ledger.reading.ledger_reader import ledger_metadata, read_open
+from storage.ledger.reading.ledger_reader import ledger_metadata, read_open, same_places
 from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.log.log_reader import LogReader
 from storage.managed_ledger.log.log_tail import Done, Failed
@@ -226,7 +226,15 @@ class ShadowLedger(ManagedLedger):
             closed = metadata.state == LedgerState.CLOSED
             known = metadata.last_entry if closed else known
             while (at := self._catalog.entries_of(ledger)) <= known:
-                self._confirm(ledger, at, await read_open(context, metadata, at, known, _READ_BYTES))
+                try:
+                    runs = await read_open(context, metadata, at, known, _READ_BYTES)
+                except NoSuchLedger:
+                    moved = await ledger_metadata(context, ledger)
+                    if same_places(moved, metadata):
+                        raise
+                    metadata = moved  # it was sealed anew meanwhile, and lies elsewhere
+                    continue
+                self._confirm(ledger, at, runs)
             if closed:
                 self._catalog.close_last(info.closed_ms or self._parts.clock.wall_ms())
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from heliograph.model.errors import NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
 from local_meta.located_ledger import LocatedLedger
-from storage.ledger.located_ledgers import data_key_of, place_of, record_of
+from storage.ledger.located_ledgers import data_key_of, forget_copy, place_of, record_of
 
 
 class Moving(EmbeddedStore):
@@ -59,5 +60,18 @@ def test_one_that_moves_meanwhile_is_found() -> None:
         await put(meta, 70)
         await meta.put(keys.located(7), LocatedLedger(7, "t", 70).encode())
         assert (await record_of(meta, 7))[0].ledger == 71
+
+    asyncio.run(main())
+
+
+def test_a_copy_of_what_was_put_right_since_is_made_anew() -> None:
+    async def main() -> None:
+        meta = EmbeddedStore()
+        await forget_copy(meta, 7)
+        assert await place_of(meta, 7) is None
+        kept = LocatedLedger(7, "t", 70, 5)
+        await meta.put(keys.located(7), replace(kept, next=71, next_key=6, copied_ms=9).encode())
+        await forget_copy(meta, 7)
+        assert await place_of(meta, 7) == kept, "it is read where it was"
 
     asyncio.run(main())
