@@ -48,6 +48,10 @@ others have their turn the next time.
 _FAILED_MAX = 10_000
 
 
+class NoCopy(NotEnoughBookies):
+    """Of an entry: every bookie that has it, or had it, was asked, and none gives it."""
+
+
 class LedgerRepair:
     """One broker's way to repair ledgers. `copied_bytes`, `copied_fragments`: since its start.
 
@@ -82,9 +86,11 @@ class LedgerRepair:
             if not todo or failed >= _STUCK_MAX:
                 if not await self._refill(metadata, mark, said, taking_none):
                     continue
-                if stuck:
-                    raise next(iter(stuck.values()))
-                break
+                if not stuck:
+                    break
+                if not todo and all(isinstance(error, NoCopy) for error in stuck.values()):
+                    await self._say_nowhere(ledger, mark, said)
+                raise next(iter(stuck.values()))
             # those that failed come behind the others, the longest ago first
             repair = min(todo, key=lambda one: self._failed.get((ledger, one.first), ("", -1.0))[1])
             striping, place = metadata.striping, repair.ensemble.index(repair.lost[0])
@@ -109,7 +115,7 @@ class LedgerRepair:
             if unread:
                 left = [r for r in repairs(recorded, repair.lost[:1]) if repair.first <= r.first <= repair.last]
                 for one in left:
-                    stuck[one.first] = NotEnoughBookies(
+                    stuck[one.first] = NoCopy(
                         f"ledger {ledger}: no copy can be read of the entries {unread[0][0]} to {unread[0][1]}"
                     )
                     self._note(ledger, one.first, spare)
@@ -128,6 +134,15 @@ class LedgerRepair:
         self._failed[ledger, first] = spare, asyncio.get_running_loop().time()
         if len(self._failed) > _FAILED_MAX:
             del self._failed[next(iter(self._failed))]
+
+    async def _say_nowhere(self, ledger: int, mark: int, said: Mark) -> None:
+        """The mark stays, but holds up nothing else: it is looked at when bookies come or go, and now and then. A
+        refill from elsewhere that is under way under this very mark begins once more.
+        """
+        if not said.nowhere:
+            await self._context.meta.put(
+                keys.underreplicated(ledger), replace(said, nowhere=True).encode(), expected=mark
+            )
 
     async def _refill(self, metadata: LedgerMetadata, mark: int, said: Mark, taking_none: dict[str, None]) -> bool:
         """Gives the bookies that the mark names, and any other that is found to lack some, the entries that they lack.
@@ -173,12 +188,9 @@ class LedgerRepair:
             raise NotEnoughBookies(
                 f"ledger {ledger}: no copy can be read of the entries {unread[0][0]} to {unread[0][1]}"
             )
-        if found.nowhere:  # the mark stays: somebody may just be bringing them from elsewhere, under this very mark
+        if found.nowhere:
             first, last = found.nowhere[0]
-            if not said.nowhere:
-                await self._context.meta.put(
-                    keys.underreplicated(ledger), replace(said, nowhere=True).encode(), expected=mark
-                )
+            await self._say_nowhere(ledger, mark, said)
             raise NotEnoughBookies(f"ledger {ledger}: no bookie has the entries {first} to {last}")
         return True
 
