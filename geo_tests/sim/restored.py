@@ -196,6 +196,7 @@ class Restored:
         for node in nodes:
             platter = node.machine.platter(_CONFIG)
             platter.put_back({})
+            platter.fail_syncs = False  # an operator restores to a disk that works
             disk = platter.disk()
             rows = restored_rows(self._older(reader.rows()), now_ms)
             pieces = restored_pieces(index, restored_counters(dict(reader.head.counters)), rows)

@@ -184,6 +184,7 @@ class WentBack(Reborn):
             for path, platter in node.machine.platters().items():
                 if path.startswith(_META):
                     platter.put_back({})
+                    platter.fail_syncs = False  # an operator restores to a disk that works
             platter = node.machine.platter(_META)
             disk = platter.disk()
             rows = rules.restored_rows(reader.rows(), held, instance, rules.RestoredKeys())
