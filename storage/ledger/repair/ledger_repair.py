@@ -48,10 +48,6 @@ others have their turn the next time.
 _FAILED_MAX = 10_000
 
 
-class NoCopy(NotEnoughBookies):
-    """Of an entry: every bookie that has it, or had it, was asked, and none gives it."""
-
-
 class LedgerRepair:
     """One broker's way to repair ledgers. `copied_bytes`, `copied_fragments`: since its start.
 
@@ -77,6 +73,8 @@ class LedgerRepair:
         taking_none: dict[str, None] = {}
         stuck: dict[int, HeliographError] = {}
         """First entry of a fragment -> why it cannot be copied now."""
+        unreadable: dict[int, None] = {}
+        """Those of them of which every bookie that has an entry, or had it, was asked, and none gives it."""
         failed, loop = 0, asyncio.get_running_loop()
         began, before = loop.time(), self.copied_fragments
         while (found := await meta.get(keys.ledger(ledger))) is not None:
@@ -88,7 +86,7 @@ class LedgerRepair:
                     continue
                 if not stuck:
                     break
-                if not todo and all(isinstance(error, NoCopy) for error in stuck.values()):
+                if not todo and stuck.keys() <= unreadable.keys():
                     await self._say_nowhere(ledger, mark, said)
                 raise next(iter(stuck.values()))
             # those that failed come behind the others, the longest ago first
@@ -115,9 +113,10 @@ class LedgerRepair:
             if unread:
                 left = [r for r in repairs(recorded, repair.lost[:1]) if repair.first <= r.first <= repair.last]
                 for one in left:
-                    stuck[one.first] = NoCopy(
+                    stuck[one.first] = NotEnoughBookies(
                         f"ledger {ledger}: no copy can be read of the entries {unread[0][0]} to {unread[0][1]}"
                     )
+                    unreadable[one.first] = None
                     self._note(ledger, one.first, spare)
                 if [(one.first, one.last) for one in left] == [(repair.first, repair.last)]:
                     failed += 1

@@ -38,9 +38,8 @@ def test_health_is_one_judgement_and_readiness_asks_nobody(good: bool, registere
 
     async def main() -> None:
         canary = OneTry(good=good)
-        request: Any = None
         admin = admin_of(canary, *registered)
-        ours = (await disaster_recovery.health(admin, request)).status
+        ours = (await disaster_recovery.health(admin)).status
         try:
             theirs, text = 200, (await brokers.health(admin)).text
         except MetadataUnavailable:
