@@ -60,6 +60,8 @@ def _unknown(source: str, target: str, side: Mapping[str, Any], published: bool)
     if side["unheard"]:
         since = f" since they were loaded, {side['unheard_s']:.1f} s ago" if side["unheard_s"] else ""
         why.append(f"{source} told nothing of {len(side['unheard'])} topics{since}")
+    elif not side["told"]:
+        why.append(f"{target} has no topic of the namespace in common with {source}, which may have others")
     return "; ".join(why)
 
 

@@ -169,10 +169,12 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     """What the region of `facts` knows that it lacks of what `source` published. silent_s: the longest time in which
     nothing was heard of `source`: what it published since may be missing, too. unheard: topics of which `source` never
-    told anything, since their brokers here loaded them: the first of them `unheard_s` ago.
+    told anything, since their brokers here loaded them: the first of them `unheard_s` ago. told: topics of which it
+    told something; where there is none, topics that are in `source` alone may be all there is.
     """
     out: dict[str, Any] = {
         "topics": 0,
+        "told": 0,
         "messages": 0,
         "bytes": 0,
         "age_s_max": 0.0,
@@ -191,6 +193,7 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
             out["unheard"].append(name)
             out["unheard_s"] = max(out["unheard_s"], topic.get("loaded_s", 0.0))
             continue
+        out["told"] += 1
         if not told.get("told", True):  # its number is of an earlier connection: not all there is, and not nothing
             out["unheard"].append(name)
         out["topics"] += bool(told["messages"])

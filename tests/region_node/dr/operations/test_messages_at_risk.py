@@ -76,3 +76,14 @@ def test_a_plan_and_the_report_of_a_failover_say_the_same() -> None:
         assert (await world.conductor.advance(NS)).steps[-1][2] == cost["at_risk"]["text"]
 
     run_alone(main())
+
+
+def test_a_target_without_a_topic_of_the_namespace_does_not_say_that_nothing_is_missing() -> None:
+    lacks = namespace_facts.lacking({"topics": {}, "missing": []}, "us")
+    found = at_risk("us", "eu", None, lacks)
+    assert found["messages"] is None and "eu has no topic of the namespace in common with us" in found["text"]
+
+
+def test_topics_that_never_come_from_the_source_say_nothing_of_its_others() -> None:
+    _, lacks = told(only=["eu"])
+    assert at_risk("us", "eu", None, lacks)["messages"] is None
