@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import (
+    BookieUnavailable,
     CorruptData,
     HeliographError,
     KeyMissing,
@@ -134,8 +135,9 @@ async def _read_from(
         blocks = await context.pool.client(bookie).read(metadata.ledger, first, last, max_bytes, ends)
     except (NoSuchEntry, NoSuchLedger, CorruptData):
         raise
-    except HeliographError:
-        context.pool.suspect(bookie)
+    except HeliographError as error:
+        if not (isinstance(error, BookieUnavailable) and error.forgotten):  # an answer is no failure
+            context.pool.suspect(bookie)
         raise
     context.latency.add(loop.time() - began)
     runs = _cut(metadata.ledger, first, last, bookie, blocks)

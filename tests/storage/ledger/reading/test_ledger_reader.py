@@ -88,6 +88,18 @@ def test_of_several_failures_the_most_telling_is_raised() -> None:
     scenario(work)
 
 
+def test_a_bookie_that_says_that_it_has_forgotten_a_ledger_is_in_no_quarantine() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        first, second = await written(region, writer)
+        for bookie in (first, second):
+            region.bookies[bookie].begin_anew(floor=writer.handle.ledger + 1)
+        with pytest.raises(BookieUnavailable):
+            await read(writer)
+        assert not any(writer.context.pool.suspected(bookie) for bookie in (first, second))
+
+    scenario(work)
+
+
 def test_the_percentile_follows_the_last_samples() -> None:
     latency = ReadLatency()
     assert latency.percentile(0.9) == 0.0
