@@ -30,6 +30,8 @@ class RawProducer(BrokerConnection):
         self._made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._window = asyncio.Semaphore(_WINDOW)
         self._sent = self._received = 0
+        self.confirmed = -1
+        """The sequence of the newest receipt: what was given before it is published, too."""
         self._failed: ServerRefused | None = None
         self._all: asyncio.Event = asyncio.Event()
 
@@ -90,6 +92,7 @@ class RawProducer(BrokerConnection):
             self._made.set_result(None)
         elif kind == BaseCommand.SEND_RECEIPT:
             self._received += 1
+            self.confirmed = BaseCommand.FromString(bytes(command)).send_receipt.sequence_id
             self._wake()
         elif kind == BaseCommand.SEND_ERROR:
             error = BaseCommand.FromString(bytes(command)).send_error

@@ -10,7 +10,7 @@ Source: docs/operating.md, "Backup and restore".
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -178,9 +178,23 @@ async def _publish(
             for low, high in left:
                 await _publish_run(producer, low, run.cut(low - first, high + 1 - first))
         await producer.finish()
+    except (HeliographError, TimeoutError) as error:
+        with suppress(HeliographError, TimeoutError):  # what is on its way still counts
+            await producer.finish()
+        raise ConfigError(_broken_off(max(after, producer.confirmed), error)) from error
     finally:
         producer.close()
     return there
+
+
+def _broken_off(through: int, error: Exception) -> str:
+    """What to do where a publishing did not come to its end. through: the last entry that was certainly published."""
+    reason = str(error) or "no answer came in time"
+    if through < 0:
+        return f"it did not come to its end, and nothing was certainly published: {reason}; begin again"
+    return (
+        f"it did not come to its end: {reason}; what lies up to entry {through} is done: go on with --after {through}"
+    )
 
 
 async def _publish_run(producer: RawProducer, first: int, run: Run) -> None:

@@ -59,7 +59,8 @@ def test_an_entry_goes_as_it_lay_there_under_the_sequence_of_its_place() -> None
         for left in range(5, 0, -1):
             await asyncio.sleep(1)
             assert not finishing.done(), f"{left} have no receipt"
-            made.receipts(1)
+            made.answers(K.SEND_RECEIPT, producer_id=1, sequence_id=45 - left)
+            assert made.confirmed == 45 - left
         await finishing
 
     run_alone(main())
