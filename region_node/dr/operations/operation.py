@@ -51,8 +51,8 @@ MEANING = {
 RUNNING, DONE, CANCELLED = "running", "done", "cancelled"
 KEPT = 50
 REPORTS_KEPT = 100
-_SEEN_MAX = 1000
-"""Operations whose steps one process remembers; of one that it has forgotten a step begins when it is seen again."""
+_FORGOTTEN_S = 600.0
+"""An operation of which nobody asked for so long is forgotten: its step begins when it is seen again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +144,18 @@ class StepAges:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._seen: dict[str, tuple[tuple[int, int, str], float]] = {}
-        """Namespace -> (operation, when it was begun, step), and since when."""
+        self._seen: dict[str, tuple[tuple[int, int, str], float, float]] = {}
+        """Namespace -> (operation, when it was begun, step), since when, and when it was asked for, the last at the
+        end.
+        """
 
     def age_s(self, op: Operation) -> float:
         now, step = self._monotonic(), (op.id, op.begun_ms, op.step)
-        before, since = self._seen.pop(op.namespace, (step, now))
+        before, since, _ = self._seen.pop(op.namespace, (step, now, now))
         since = since if before == step else now
-        self._seen[op.namespace] = step, since
-        if len(self._seen) > _SEEN_MAX:
-            del self._seen[next(iter(self._seen))]
+        self._seen[op.namespace] = step, since, now
+        while self._seen[oldest := next(iter(self._seen))][2] < now - _FORGOTTEN_S:
+            del self._seen[oldest]
         return now - since
 
 
