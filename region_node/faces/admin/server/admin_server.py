@@ -75,10 +75,12 @@ from region_node.runtime import request_ids
 
 log = logging.getLogger("region_node.admin.server")
 
+DESCRIPTION = web.AppKey("description", openapi.Description)
+
 
 async def describe(admin: Admin, request: web.Request) -> Any:
     """This interface as an OpenAPI document."""
-    return openapi.document(request.app[SERVED], admin.version)
+    return web.Response(body=await request.app[DESCRIPTION].body(), content_type="application/json")
 
 
 ROUTES: tuple[Route, ...] = (
@@ -171,6 +173,7 @@ class AdminServer:
         )
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         self._app[SERVED] = routes
+        self._app[DESCRIPTION] = openapi.Description(routes, admin.version)
         self._rights.add(self._app.router, routes, self._wrapped)
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(

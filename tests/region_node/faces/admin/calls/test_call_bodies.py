@@ -24,7 +24,10 @@ from region_node.faces.admin.server.openapi import document
 from region_node.faces.admin.topics import bulk_reads
 from region_node.security.authorization.security_service import open_security
 
-ADMIN = cast(Any, SimpleNamespace(security=open_security(), authenticate_metrics=False, view=None, goes_by=None))
+ADMIN = cast(
+    Any,
+    SimpleNamespace(security=open_security(), authenticate_metrics=False, view=None, goes_by=None, version="1"),
+)
 
 
 class Wanted(Given):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import logging
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from aiohttp import compression_utils, web
 
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.throttle import ROWS
-from region_node.faces.admin.server import admin_server
+from region_node.faces.admin.server import admin_server, openapi
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
 from region_node.security.authentication.principal import Credentials, Principal
@@ -48,6 +49,7 @@ def answered(*sent: bytes) -> tuple[list[Any], list[bytes]]:
             view=SimpleNamespace(tenant=lambda _: True),
             authenticate_metrics=False,
             goes_by=None,
+            version="1",
         )
         server = AdminServer(cast(Any, admin))
         await server._runner.setup()
@@ -137,3 +139,20 @@ def test_a_long_list_is_written_in_pieces_between_which_others_go_on(count: int)
         assert turns > (count // ROWS if count > ROWS else 0)
 
     asyncio.run(run())
+
+
+def test_the_description_is_made_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask, and making it takes a third of a second."""
+    made: list[str] = []
+
+    def document(routes: Any, version: str) -> dict[str, Any]:
+        made.append(version)
+        return {"paths": len(routes)}
+
+    monkeypatch.setattr(openapi, "document", document)
+
+    async def run() -> list[bytes]:
+        described = openapi.Description(admin_server.ROUTES, "1")
+        return [*await asyncio.gather(*(described.body() for _ in range(100))), await described.body()]
+
+    assert set(asyncio.run(run())) == {json.dumps({"paths": len(admin_server.ROUTES)}).encode()} and made == ["1"]
