@@ -117,6 +117,20 @@ def keyboard(browser: Browser, base: str) -> dict[str, Any]:
     return {"stayed": stayed, "effects": effects, "focused": focused, "said": said}
 
 
+def strange_places(browser: Browser, base: str) -> dict[str, Any]:
+    """Somebody with rights follows links whose names a browser would resolve, so that another call is made."""
+    asked: list[str] = []
+    page = _page(browser, [])
+    page.on("request", lambda request: asked.append(request.url))
+    for place in ("public/geo/./namespaces", "public/../made/namespaces", "public/geo/seen/topics"):
+        _open(page, base, f"#/topics/{place}")
+        page.get_by_role("button", name="Unload this topic…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Unload", exact=True).click()
+        expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("is no ")
+        page.keyboard.press("Escape")
+    return {"asked": [url for url in asked if "/console/" not in url]}
+
+
 def silence(browser: Browser, base: str) -> dict[str, Any]:
     """The broker is out of reach for a while, and the page stays open."""
     page = _page(browser, [])

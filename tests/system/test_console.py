@@ -124,6 +124,10 @@ def test_by_keyboard(instance: Instance) -> None:
     assert found["said"] == []
 
 
+def test_a_link_with_strange_names_makes_no_other_call(instance: Instance) -> None:
+    assert drive(SCRIPT, "strange_places", base=instance.admin("us"))["asked"] == []
+
+
 def test_a_broker_that_does_not_answer_is_said_and_asked_again(instance: Instance) -> None:
     assert "does not answer" in drive(SCRIPT, "silence", base=instance.admin("us"))["told"]
 

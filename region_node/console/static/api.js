@@ -32,10 +32,17 @@ export async function signOut() {
   if (ISSUER) await send("GET", "/console/sign-out");
 }
 
+/** What stands for a name in a path. A browser resolves "." and "..", however they are written, so that another call would be made. */
+function named(key, value) {
+  const wrong = key === "domain" ? !["persistent", "non-persistent"].includes(value) : value === "." || value === "..";
+  if (wrong) throw new Refusal(412, `${value} is no ${key}.`);
+  return encodeURIComponent(value);
+}
+
 /** Calls PATHS[name], which the broker makes from the rows of its calls. names: what stands for the names in braces; query, body; region: another region, which is asked through this one. */
 export async function call(name, names = {}, { query = {}, body, region = "", signal } = {}) {
   const [method, template] = PATHS[name].split(" ");
-  const path = template.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(names[key]));
+  const path = template.replace(/\{(\w+)\}/g, (_, key) => named(key, names[key]));
   const search = Object.keys(query).length ? `?${new URLSearchParams(query)}` : "";
   const ask = (url) => send(method, url + search, body, signal);
   if (bySession()) return read(await ask(`/console/at/${encodeURIComponent(region || HERE)}${path}`));
