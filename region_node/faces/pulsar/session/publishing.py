@@ -386,8 +386,13 @@ class ConnectionProducers:
         self.port.send(pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR, send_error=error))
 
     def close_from_here(self, handle: ProducerHandle) -> None:
-        """Tells the client to make the producer again, wherever the topic is then."""
+        """Tells the client to make the producer again, wherever the topic is then; where it has made one of the same id
+        already, there is nothing to tell.
+        """
+        is_known = self.handles.get(handle.id) is handle
         self.forget(handle)
+        if not is_known:
+            return
         if handle.topic is not None and handle.topic.migration is not None:
             send_on(self.port, pb.CommandTopicMigrated.Producer, handle.id, handle.topic.migration.refusal())
         close = pb.CommandCloseProducer(producer_id=handle.id, request_id=NO_REQUEST)
@@ -401,8 +406,9 @@ class ConnectionProducers:
 
     def _stop_taking(self, handle: ProducerHandle) -> None:
         handle.closed = True
-        self.port.cutter.producers.pop(handle.id, None)
-        self.port.cutter.replicators.pop(handle.id, None)
+        if self.handles.get(handle.id) is handle:  # else it is another one's id by now
+            self.port.cutter.producers.pop(handle.id, None)
+            self.port.cutter.replicators.pop(handle.id, None)
         self._release(handle)
 
     def forget(self, handle: ProducerHandle) -> None:

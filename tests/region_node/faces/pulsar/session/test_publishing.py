@@ -11,7 +11,7 @@ import pytest
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import SendRun
 from heliograph.wire.run import Run
-from region_node.faces.pulsar.session.publishing import PublishedRun
+from region_node.faces.pulsar.session.publishing import ConnectionProducers, ProducerHandle, PublishedRun
 from tests.region_node.faces.pulsar.codec import Reader
 
 Segment = tuple[int, list[int], list[int] | None]
@@ -104,3 +104,21 @@ def test_receipts_wait_for_those_of_what_is_still_on_its_way() -> None:
         made, _ = published(connection, SEGMENTS["one producer"])
         made.done(ANSWERS["whole"])
         assert connection.flushes == 0 and len(connection.receipts()) == 6
+
+
+@pytest.mark.parametrize("end", ("forget", "close_from_here"))
+def test_a_producer_that_ends_late_takes_nothing_from_the_next_one_of_its_id(end: str) -> None:
+    sent: list[Any] = []
+    cutter = SimpleNamespace(producers={}, replicators={})
+    port = SimpleNamespace(cutter=cutter, send=sent.append)
+    producers = ConnectionProducers(cast(Any, port), cast(Any, None), cast(Any, None))
+    former, second = (ProducerHandle(1, name, 7) for name in ("former", "second"))
+    producers.begin(former)
+    producers.forget(former)
+    producers.begin(second)
+    second.topic = cast(Any, SimpleNamespace(migration=None, next_owner=None))
+    producers.ready(second)
+    getattr(producers, end)(former)
+    assert producers.handles == {1: second} and cutter.producers == {1: (second.topic, "second")} and not sent
+    producers.close_from_here(second)
+    assert not producers.handles and not cutter.producers and len(sent) == 1
