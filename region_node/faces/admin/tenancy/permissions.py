@@ -123,7 +123,7 @@ async def _change(admin: Admin, request: web.Request, change: Any) -> None:
 
 
 def _topic(admin: Admin, request: web.Request) -> str:
-    return f"{request.match_info['domain']}://{admin.namespace(request)}/{request.match_info['topic']}"
+    return str(admin.topic(request))
 
 
 def _role(request: web.Request) -> str:

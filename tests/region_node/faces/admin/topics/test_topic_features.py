@@ -210,6 +210,7 @@ def test_grants_end_with_their_topic(rest: Rest) -> None:
 def test_grants_end_with_a_topic_that_nobody_used(rest: Rest) -> None:
     assert rest("PUT", f"{TOPICS}/unused")[0] == 204
     assert rest("POST", f"{TOPICS}/unused/permissions/reader", ["consume"])[0] == 204
+    assert rest("POST", f"{TOPICS}/no%0Atopic/permissions/reader", ["consume"])[0] == 412
     inactive = {
         "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
         "maxInactiveDurationSeconds": 1,
