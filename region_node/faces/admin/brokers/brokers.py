@@ -15,6 +15,7 @@ from region_node.faces.admin.brokers import config_conflicts, load_balancing, me
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.large_answers import SCRAPES
 from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
@@ -196,10 +197,12 @@ async def allocator(admin: Admin, name: str) -> dict[str, Any]:
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-async def scrape(admin: Admin) -> Any:
-    topics, totals = await admin.topic_metrics.text()
-    head = prometheus_text.render([*_samples(admin, totals), *await metadata_members.samples(admin)])
-    return web.Response(body=head + topics, headers={"Content-Type": prometheus_text.CONTENT_TYPE})
+async def scrape(admin: Admin, request: web.Request) -> Any:
+    answers = request.app[SCRAPES]
+    async with answers.place(request):
+        topics, totals = await admin.topic_metrics.text()
+        head = prometheus_text.render([*_samples(admin, totals), *await metadata_members.samples(admin)])
+        return await answers.send(request, {"Content-Type": prometheus_text.CONTENT_TYPE}, (head, topics))
 
 
 def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text.Sample]:

@@ -39,6 +39,7 @@ from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest,
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
 from region_node.faces.admin.calls.call_parameters import called, taken_by
 from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Handler, Route, RouteRights, Served
+from region_node.faces.admin.calls.large_answers import MESSAGES, SCRAPES, LargeAnswers
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
 from region_node.faces.admin.server import console_server, openapi, unsupported_paths
@@ -174,6 +175,8 @@ class AdminServer:
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         self._app[SERVED] = routes
         self._app[DESCRIPTION] = openapi.Description(routes, admin.version)
+        self._app[SCRAPES] = LargeAnswers(at_once=16, of_address=4)
+        self._app[MESSAGES] = LargeAnswers(at_once=4, of_address=2)
         self._rights.add(self._app.router, routes, self._wrapped)
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(

@@ -7,6 +7,7 @@ headers. Isn't: consuming; nothing is acknowledged or counted.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -29,6 +30,7 @@ from region_node.faces.admin.calls.call_bodies import MessageId
 from region_node.faces.admin.calls.call_parameters import Ledger, Loaded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import subscription_of
+from region_node.faces.admin.calls.large_answers import MESSAGES
 from region_node.runtime.cursor_ports import visible
 from region_node.runtime.rate_meter import iso_time
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
@@ -69,26 +71,34 @@ async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = Fal
     raise NotFound(f"Message not found: subscription {name} waits for {count - left} message(s) only")
 
 
-async def entry_at(topic: Topic, position: Position) -> web.Response:
+async def entry_at(request: web.Request, topic: Topic, position: Position) -> web.StreamResponse:
     """Answers with the entry at a position. Raises NotFound where nothing lies there, or what no client sees."""
-    runs = await topic.readable.read(position, 1, 1) if position <= topic.readable.last_confirmed else []
-    if not runs or runs[0][:2] != position:
-        raise NotFound(f"Message not found: {topic.text} holds nothing at {position[0]}:{position[1]}")
-    run = runs[0][2]
-    if run.flags is not None and run.flags[0] & ~FLAG_KAFKA:
-        raise NotFound(f"Message not found: {position[0]}:{position[1]} is a marker")
-    kafka = run.flags is not None and run.flags[0] & FLAG_KAFKA
-    return _answer(position, as_pulsar(run.parts[0]) if kafka else run.parts[0])
+    answers = request.app[MESSAGES]
+    async with answers.place(request):
+        runs = await topic.readable.read(position, 1, 1) if position <= topic.readable.last_confirmed else []
+        if not runs or runs[0][:2] != position:
+            raise NotFound(f"Message not found: {topic.text} holds nothing at {position[0]}:{position[1]}")
+        run = runs[0][2]
+        if run.flags is not None and run.flags[0] & ~FLAG_KAFKA:
+            raise NotFound(f"Message not found: {position[0]}:{position[1]} is a marker")
+        entry = run.parts[0]
+        if run.flags is not None and run.flags[0] & FLAG_KAFKA:  # of any number of records, and any size, unpacked
+            entry = await asyncio.to_thread(as_pulsar, entry)
+        metadata, payload = entry_metadata(entry)
+        data: Buffer = payload
+        if metadata.compression != pb.NONE and not metadata.encryption_keys:
+            data = await asyncio.to_thread(decompress_pulsar, metadata.compression, payload, metadata.uncompressed_size)
+        return await answers.send(request, _headers(position, len(entry), metadata), (data,))
 
 
-def _answer(position: Position, entry: Buffer) -> web.Response:
-    metadata, payload = entry_metadata(entry)
+def _headers(position: Position, size: int, metadata: pb.MessageMetadata) -> dict[str, str]:
     headers = {
+        "Content-Type": "application/octet-stream",
         "X-Pulsar-Message-ID": f"{position[0]}:{position[1]}",
         "X-Pulsar-producer-name": metadata.producer_name,
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
         "X-Pulsar-publish-time": iso_time(metadata.publish_time),
-        "X-Pulsar-batch-size": str(len(entry)),
+        "X-Pulsar-batch-size": str(size),
     }
     if metadata.event_time:
         headers["X-Pulsar-event-time"] = iso_time(metadata.event_time)
@@ -106,25 +116,24 @@ def _answer(position: Position, entry: Buffer) -> web.Response:
     properties = {pair.key: pair.value for pair in metadata.properties}
     if properties:
         headers["X-Pulsar-PROPERTY"] = json.dumps(properties)
-    data = bytes(payload) if metadata.encryption_keys else _uncompressed(metadata, payload)
-    shown = {name: _CONTROL.sub(" ", value) for name, value in headers.items()}
-    return web.Response(body=data, content_type="application/octet-stream", headers=shown)
-
-
-def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
-    if metadata.compression == pb.NONE:
-        return bytes(payload)
-    return decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
+    return {name: _CONTROL.sub(" ", value) for name, value in headers.items()}
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
 
 
-async def by_id(admin: Admin, topic: Loaded, ledger: str, entry: str) -> Any:
-    return await entry_at(topic, (number(ledger, "the ledger"), number(entry, "the entry")))
+async def by_id(admin: Admin, request: web.Request, topic: Loaded, ledger: str, entry: str) -> Any:
+    return await entry_at(request, topic, (number(ledger, "the ledger"), number(entry, "the entry")))
 
 
-async def examine(admin: Admin, name: TopicName, *, initialPosition: str = "latest", messagePosition: int = 1) -> Any:
+async def examine(
+    admin: Admin,
+    request: web.Request,
+    name: TopicName,
+    *,
+    initialPosition: str = "latest",
+    messagePosition: int = 1,
+) -> Any:
     """The n-th entry (from 1) from the first, or from the last one back."""
     topic, ledger = await admin.loaded(name), await admin.ledger(name)
     start, count = initialPosition, max(1, messagePosition)
@@ -135,12 +144,16 @@ async def examine(admin: Admin, name: TopicName, *, initialPosition: str = "late
     if count > ledger.entries:
         raise NotFound(f"Message not found: {topic.text} holds {ledger.entries} message(s)")
     return await entry_at(
-        topic, ledger.position_after(BEFORE_ALL, count if start == "earliest" else ledger.entries - count + 1)
+        request,
+        topic,
+        ledger.position_after(BEFORE_ALL, count if start == "earliest" else ledger.entries - count + 1),
     )
 
 
-async def peek(admin: Admin, topic: Loaded, subscription: str, count: str) -> Any:
-    return await entry_at(topic, await nth_unacked(topic, subscription, number(count, "the position"), of_all=True))
+async def peek(admin: Admin, request: web.Request, topic: Loaded, subscription: str, count: str) -> Any:
+    return await entry_at(
+        request, topic, await nth_unacked(topic, subscription, number(count, "the position"), of_all=True)
+    )
 
 
 async def analyze(admin: Admin, topic: Loaded, subscription: str) -> dict[str, Any]:

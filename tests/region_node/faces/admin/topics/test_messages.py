@@ -52,7 +52,6 @@ def test_others_go_on_between_two_reads(call: str) -> None:
 def test_what_a_message_says_of_itself_breaks_no_line_of_the_answers_head() -> None:
     metadata = pb.MessageMetadata(producer_name="p\r\nX: y", sequence_id=0, publish_time=0, partition_key="é\0\n")
     metadata.properties.add(key="a\n", value="\r")
-    head = metadata.SerializeToString()
-    answer = messages._answer((1, 2), b"\x0e\x01\0\0\0\0" + len(head).to_bytes(4, "big") + head)
-    assert answer.headers["X-Pulsar-producer-name"] == "p  X: y" and answer.headers["X-Pulsar-partition-key"] == "é  "
-    assert answer.headers["X-Pulsar-PROPERTY"] == '{"a\\n": "\\r"}'
+    head = messages._headers((1, 2), 100, metadata)
+    assert head["X-Pulsar-producer-name"] == "p  X: y" and head["X-Pulsar-partition-key"] == "é  "
+    assert head["X-Pulsar-PROPERTY"] == '{"a\\n": "\\r"}'
