@@ -93,13 +93,15 @@ class AdminConnection(asyncio.Protocol):
     whoever asked last was known.
     """
 
-    __slots__ = ("_all", "_host", "_inner", "_stuck_at", "_transport", "deadline", "more", "proof", "request")
+    __slots__ = ("_all", "_host", "_inner", "_left", "_stuck_at", "_transport", "deadline", "more", "proof", "request")
 
     def __init__(self, connections: HttpConnections, inner: asyncio.Protocol) -> None:
         self._all, self._inner = connections, inner
         self._host: str | None = None
         self._transport: asyncio.Transport | None = None
         self._stuck_at: float | None = None
+        self._left = 0
+        """Bytes that it had not taken when that was looked at last."""
         self.request: web.BaseRequest | None = None
         self.proof = ProvenBy()
         self.more = False
@@ -143,7 +145,7 @@ class AdminConnection(asyncio.Protocol):
         return None if self._host is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        self._stuck_at = self._all.loop.time()
+        self._stuck_at, self._left = self._all.loop.time(), self._unsent()
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
@@ -170,8 +172,13 @@ class AdminConnection(asyncio.Protocol):
         self._transport.abort()
         return True
 
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def tick(self, now: float) -> None:
         late = self.deadline is not None and now >= self.deadline
+        if self._stuck_at is not None and (left := self._unsent()) < self._left:  # it takes a long answer, slowly
+            self._stuck_at, self._left = now, left
         stuck = self._stuck_at is not None and now - self._stuck_at >= self._all.limits.untaken_s
         if self._transport is not None and (late or stuck):
             log.info("admin.connection_closed", extra={"reason": "no request in time" if late else "answer not taken"})

@@ -12,6 +12,7 @@ class Peer(asyncio.Transport):
     def __init__(self, protocol: AdminConnection, address: str) -> None:
         super().__init__()
         self.protocol, self.address, self.written, self.closed = protocol, address, b"", False
+        self.unsent = 0
         protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -19,6 +20,9 @@ class Peer(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closed

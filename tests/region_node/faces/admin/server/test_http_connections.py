@@ -138,6 +138,22 @@ def test_an_answer_has_to_be_taken() -> None:
     with_site(test)
 
 
+def test_a_long_answer_that_is_taken_slowly_goes_on() -> None:
+    async def test(site: Site) -> None:
+        peer = site.connect()
+        peer.protocol.data_received(GET)
+        peer.unsent = 3000
+        peer.protocol.pause_writing()
+        for left in (2000, 1000):
+            peer.unsent = left
+            await site.look(1000.0 * (4000 - left))
+            assert not peer.closed, "it has taken some since"
+        await site.look(3_000_000.0 + 61.0)
+        assert peer.closed
+
+    with_site(test)
+
+
 def test_who_asked_last_by_what_was_revoked_is_cut_off_and_who_revokes_it_is_answered_first() -> None:
     async def test(site: Site) -> None:
         revoked: list[str] = []
