@@ -66,6 +66,10 @@ class PulsarLookup:
             raise NotFound(f"topic {name} does not exist")
         return 0
 
+    @property
+    def admin_urls(self) -> tuple[str, str]:
+        return self._ownership.record.admin_url, self._ownership.record.admin_url_tls
+
 
 class BrokerFaces:
     """Opens the listeners of one broker, over the parts of it that are made by then."""

@@ -46,7 +46,6 @@ class BrokerRole(BrokerParts):
         await self.tier.tiering.start()
         await self.isolation.start()
         record = self.faces.record(ports)
-        self.listener.broker.admin_urls = record.admin_url, record.admin_url_tls
         await self.ownership.start(record)
         self.view.announce()
         self.balancer.start()

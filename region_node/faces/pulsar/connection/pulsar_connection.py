@@ -165,7 +165,7 @@ class PulsarConnection(asyncio.Protocol):
         follow. False: none is told.
         """
         assert self._transport is not None
-        admin_url = self._broker.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
+        admin_url = self._broker.lookup.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
         path = data[4:].split(None, 1)[0].decode("latin-1") if admin_url and not self.link else ""
         if not path.startswith("/"):
             return False

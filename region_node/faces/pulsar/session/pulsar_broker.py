@@ -48,6 +48,13 @@ class LookupPort(Protocol):
 
     async def partitions(self, topic: str, create: bool) -> int: ...
 
+    @property
+    def admin_urls(self) -> tuple[str, str]:
+        """This broker's admin port without and with TLS, once it has one; "": not told. For who sends HTTP to a port
+        of Pulsar's clients.
+        """
+        ...
+
 
 class ClusterPort(Protocol):
     """The Pulsar clusters that this region exchanges messages with."""
@@ -236,8 +243,6 @@ class PulsarBroker:
     """Bounds the bytes of publishes that wait for their receipts."""
     converting: Offload = field(init=False)
     """Where large entries of Kafka's clients become Pulsar's; the other face has it too."""
-    admin_urls: tuple[str, str] = ("", "")
-    """This broker's admin port without and with TLS, once it has one; "": not told. For who sends HTTP to this port."""
     _names: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class OneAddress:
     def __init__(self, view: FakeView) -> None:
         self.view = view
         self.answer = TopicAddress("pulsar://here:6650")
+        self.admin_urls = "", ""
 
     async def lookup(self, topic: str, listener: str, authoritative: bool) -> TopicAddress:
         return self.answer

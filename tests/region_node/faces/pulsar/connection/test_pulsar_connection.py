@@ -89,7 +89,7 @@ def test_large_requests_that_wait_are_bounded_in_bytes(monkeypatch: pytest.Monke
 
 def test_http_learns_where_the_admin_port_is() -> None:
     async def test(broker: Broker) -> None:
-        broker.listener.broker.admin_urls = "http://broker:8080", ""
+        broker.lookup.admin_urls = "http://broker:8080", ""
         client = Client(broker.listener)
         client.raw(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: broker\r\n\r\n")
         answer = b"".join(client.transport.written)
@@ -102,7 +102,7 @@ def test_http_learns_where_the_admin_port_is() -> None:
             (("", "https://broker:8443"), b"GET / HTTP/1.1\r\n\r\n"),
             (("http://broker:8080", ""), b"GET me HTTP/1.1\r\n\r\n"),
         ):
-            broker.listener.broker.admin_urls = tell
+            broker.lookup.admin_urls = tell
             ((error, _),) = await Client(broker.listener).do(request)
             assert error.type == K.ERROR, (
                 "whoever came without TLS is not told the port that wants it, and no path is none"
