@@ -86,14 +86,15 @@ class Canary:
         settings: CanarySettings,
         open_port: Callable[[], Awaitable[None]],
         close_port: Callable[[], Awaitable[None]],
+        ask_owner: Callable[[str], Awaitable[None]],
     ) -> None:
+        """ask_owner: asks the owner of that topic whether it is well; raises HeliographError where it is not, or does
+        not answer.
+        """
+        self._ask_owner = ask_owner
         self.settings, self.verdict = settings, CanaryVerdict(settings)
         self._broker, self._topics, self._owns, self._clock = broker, topics, owns, clock
         self._open, self._close = open_port, close_port
-        self.ask_owner: Callable[[str], Awaitable[None]] | None = None
-        """Asks the owner of that topic whether it is well; raises HeliographError where it is not, or does not answer.
-        Set when the broker can ask.
-        """
         self._tasks = TaskSet("the canary has ended")
         self._task: asyncio.Task[NoReturn] | None = None
         self._count = 0
@@ -152,9 +153,7 @@ class Canary:
         """ "" or why not. Raises HeliographError."""
         name = self._topic or await self._own_topic()
         if not name:  # others own every bundle of the region's own namespace, and try for it
-            if self.ask_owner is None:
-                return "this broker cannot ask the owner of the region's own namespace yet"
-            await self.ask_owner(self._named(0))
+            await self._ask_owner(self._named(0))
             return ""
         topic = await self._topics.get(name, create=True)
         self._count += 1

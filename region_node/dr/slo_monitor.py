@@ -50,7 +50,10 @@ class Promises:
         region: str,
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
+        told: Callable[[dict[str, Any]], object] = lambda _: None,
     ) -> None:
+        """told: hears of every event."""
+        self._told = told
         self.events: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.risk_s: dict[str, float] = {}
         """Namespace that is active-passive, or promises something -> age of the oldest message that one of its regions
@@ -60,8 +63,6 @@ class Promises:
         """Namespace -> for how long nothing was heard of a region that its risk depends on; of those that are silent
         for more than SILENT_S.
         """
-        self.told: Callable[[dict[str, Any]], object] = lambda _: None
-        """Hears of every event."""
         self.broken: dict[str, None] = {}
         self._gates, self._topics, self._links, self._region, self._clock, self._call_later = (
             gates,
@@ -189,7 +190,7 @@ class Promises:
             "time_ms": self._clock.wall_ms(),
         }
         self.events.append(found)
-        self.told(found)
+        self._told(found)
         log.warning(event, extra=found)
 
     def status(self) -> list[dict[str, Any]]:

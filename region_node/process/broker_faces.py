@@ -237,11 +237,10 @@ class BrokerFaces:
         from region_node.faces.admin.calls.admin_context import Admin
         from region_node.faces.admin.calls.ends_elsewhere import end_elsewhere
         from region_node.faces.admin.calls.entry_locations import BookiePlaces
-        from region_node.faces.admin.dr.disaster_recovery import conductor_for, health_of_owner
+        from region_node.faces.admin.dr.disaster_recovery import conductor_for
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.server.admin_server import AdminServer
         from region_node.faces.admin.server.http_connections import HttpLimits
-        from region_node.faces.admin.transactions.transactions import way_to_others
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
 
@@ -264,7 +263,7 @@ class BrokerFaces:
             security=broker.security,
             sign_in=_sign_in(broker),
             authenticate_metrics=broker.settings.security.authenticate_metrics,
-            inside=broker.certificates.dialer("broker", "broker"),
+            calls=broker.calls,
             to_bookies=to_bookies,
             places=BookiePlaces(keys, broker.pool, to_bookies),
             outward=broker.certificates.outward(),
@@ -298,9 +297,6 @@ class BrokerFaces:
             canary=broker.canary,
             transactions=broker.transactions,
         )
-        way_to_others(admin)
-        broker.canary.ask_owner = lambda topic: health_of_owner(admin, topic)
-        broker.promises.told = admin.audit.note
         own_name = OwnCredentials(own.drill_token_file)
         broker.known_ends.elsewhere = lambda metadata, most: end_elsewhere(admin, own_name, metadata, most)
         if broker.kafka is not None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.drill_schedule import DrillSchedule
     from region_node.dr.slo_monitor import Promises
+    from region_node.faces.admin.calls.broker_calls import BrokerCalls
     from region_node.faces.kafka.session.kafka_broker import KafkaBroker
     from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
     from region_node.metrics.metadata_store_metrics import StoreCounts
@@ -74,6 +75,7 @@ class BrokerParts:
         self.kafka: KafkaBroker | None = None
         """None where no Kafka port is set."""
         self.security: Security
+        self.calls: BrokerCalls
         self.usage = Usage()
         self.audit = AuditLog(runtime.clock)
         self.stored: StoredBytes

@@ -36,9 +36,9 @@ class BrokerRole(BrokerParts):
 
     async def start(self) -> dict[str, int]:
         await self._connect()
+        await self._build_security()
         await self._build_topics()
         self._build_days()
-        await self._build_security()
         ports = await self.faces.listen()
         self._build_canary()
         await self.faces.open_admin(ports)
@@ -134,6 +134,7 @@ class BrokerRole(BrokerParts):
         from heliograph.runtime.clock import CautiousClock
         from local_meta.node_level import spoken
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
+        from region_node.faces.admin.transactions.transaction_calls import TransactionCalls
         from region_node.placement.balance.balancer import Balancer
         from region_node.placement.balance.broker_gauge import BrokerGauge
         from region_node.placement.balance.bundle_divider import BundleDivider
@@ -325,13 +326,14 @@ class BrokerRole(BrokerParts):
         if own.transaction_coordinator_enabled:
             self.transactions = Transactions(
                 meta=self.meta,
-                topics=lambda: self.topics,
-                ownership=lambda: self.ownership,
+                topics=self.topics,
+                ownership=self.ownership,
                 view=self.view,
                 region=self.settings.region,
                 clock=clock,
                 rng=rng,
                 settings=own.transactions,
+                others=TransactionCalls(self.calls),
             )
             self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
@@ -433,6 +435,7 @@ class BrokerRole(BrokerParts):
 
     async def _build_security(self) -> None:
         from heliograph.runtime.compute_thread import Offload
+        from region_node.faces.admin.calls.broker_calls import BrokerCalls
         from region_node.security.authentication.internal_tokens import RegionSecrets
         from region_node.security.authentication.jwks_issuers import fetch
         from region_node.security.authorization.security_service import PASSWORDS_WAITING_MAX, build_security
@@ -462,6 +465,8 @@ class BrokerRole(BrokerParts):
         for store, prefix in lists:
             await store.synced(prefix)
         self.certificates.revoke(revocations.certificates())
+        self.calls = BrokerCalls(self.security.authentication.own_header, self.certificates.dialer("broker", "broker"))
+        self.stops.append(self.calls.close)
 
     async def _build_tombstones(self) -> None:
         from region_node.process.broker_safety import tombstones_of

@@ -32,6 +32,9 @@ def canary_of(broker: BrokerParts) -> Canary:
     async def owns(topic: str) -> bool:
         return await broker.ownership.owner(topic) is broker.ownership.record
 
+    async def ask_owner(topic: str) -> None:
+        await broker.calls.call(await broker.ownership.owner(topic), "GET", "/heliograph/v1/health")
+
     async def open_port() -> None:
         if own.port:
             await broker.listener.start(bind, own.port, reuse_port=True)
@@ -48,6 +51,7 @@ def canary_of(broker: BrokerParts) -> Canary:
         settings=own,
         open_port=open_port,
         close_port=close_port,
+        ask_owner=ask_owner,
     )
 
 
@@ -60,6 +64,7 @@ def promises_of(broker: BrokerParts) -> Promises:
         region=broker.settings.region,
         clock=broker.runtime.clock,
         call_later=broker.links.timers.after,
+        told=broker.audit.note,
     )
 
 

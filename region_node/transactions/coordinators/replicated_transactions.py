@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from heliograph.wire.run import TxnId
 from region_node.runtime.logged_tasks import logged_tasks
 from replicator.log.transaction_buffer import Key, UnseenCommit, destination
 
@@ -44,10 +45,34 @@ Abroad = tuple[int, int, int, int]
 """Names a transaction of another region: (region's number, region's epoch, coordinator, transaction). Incarnations
 differ from topic to topic.
 """
-Ask = Callable[["BrokerRecord", str, str, Sequence[Abroad]], Awaitable[list[bool]]]
-"""(the owner, topic, the topic that asks, transactions): whether each has ended there. Raises NotFound where the topic
-is not there.
-"""
+
+
+class OtherBrokers(Protocol):
+    """The region's other brokers, as coordinators and topics of this one ask them
+    (`region_node.faces.admin.transactions.transaction_calls`).
+    """
+
+    async def end(
+        self,
+        owner: BrokerRecord,
+        topic: str,
+        subscription: str | None,
+        txn: TxnId,
+        commit: bool,
+        low: int,
+        others: Sequence[str],
+        again: bool,
+    ) -> bool:
+        """Ends a transaction in a topic or a subscription of that owner, as `Transactions.end_here` does. Raises as
+        that does, and MetadataUnavailable.
+        """
+        ...
+
+    async def arrived(self, owner: BrokerRecord, topic: str, by: str, wanted: Sequence[Abroad]) -> list[bool]:
+        """Whether each transaction has ended in `topic`, at that owner; by: the topic that asks. Raises NotFound where
+        the topic is not there, and MetadataUnavailable.
+        """
+        ...
 
 
 def abroad(key: Key) -> Abroad:
@@ -63,15 +88,16 @@ class Arrivals:
     def __init__(
         self,
         *,
-        topics: Callable[[], TopicService],
-        ownership: Callable[[], Ownership],
+        topics: TopicService,
+        ownership: Ownership,
         view: ConfigView,
         region: str,
         clock: Clock,
         wait_s: float,
+        others: OtherBrokers | None = None,
     ) -> None:
-        self.elsewhere: Ask | None = None
-        """Set by whoever knows the way to the region's other brokers."""
+        """others: None: topics of other brokers are not asked."""
+        self._others = others
         self.shown_alone = 0
         self._topics, self._ownership, self._view, self._region, self._clock, self._wait_s = (
             topics,
@@ -114,7 +140,7 @@ class Arrivals:
 
         Raises NotFound, NotOwner, what storage raises.
         """
-        loaded = await self._topics().get(topic, create=False)
+        loaded = await self._topics.get(topic, create=False)
         buffer = loaded.transactions.buffer if loaded.transactional else None
         if buffer is None:
             return [loaded.terminated] * len(transactions)
@@ -210,7 +236,7 @@ class Arrivals:
             name = TopicName.parse(other)
         except HeliographError:  # no name, as far as this version knows
             return False
-        policies, service = self._view.namespace(name.namespace), self._topics()
+        policies, service = self._view.namespace(name.namespace), self._topics
         if policies is None or self._region not in (*policies.regions, *policies.allowed_regions):
             return False
         if service.tombstones and service.tombstone_of(name):
@@ -220,12 +246,12 @@ class Arrivals:
 
     async def _question(self, topic: Topic, other: str, keys: list[Key]) -> None:
         try:
-            owner = await self._ownership().owner(other)
+            owner = await self._ownership.owner(other)
             wanted = [abroad(key) for key in keys]
-            if owner is self._ownership().record:
+            if owner is self._ownership.record:
                 ended = await self.asked(other, topic.text, wanted)
-            elif self.elsewhere is not None:
-                ended = await self.elsewhere(owner, other, topic.text, wanted)
+            elif self._others is not None:
+                ended = await self._others.arrived(owner, other, topic.text, wanted)
             else:
                 return
         except NotFound:

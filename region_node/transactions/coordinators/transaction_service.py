@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from local_meta import keys
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
-from region_node.transactions.coordinators.replicated_transactions import Arrivals
+from region_node.transactions.coordinators.replicated_transactions import Arrivals, OtherBrokers
 from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, StoredCoordinator, as_stored
 from region_node.transactions.participants.transaction_errors import NoCoordinator, TransactionFull
@@ -45,11 +45,6 @@ log = logging.getLogger("region_node.transactions")
 _SURELY_STORED = 256
 """A topic whose name has as many characters has keys that the metadata takes."""
 
-Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int, Sequence[str], bool], Awaitable[bool]]
-"""(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics, again): ends it there,
-as `Participants` does.
-"""
-
 
 class Transactions:
     """`loaded`: the coordinators that run here."""
@@ -58,14 +53,17 @@ class Transactions:
         self,
         *,
         meta: MetadataStore,
-        topics: Callable[[], TopicService],
-        ownership: Callable[[], Ownership],
+        topics: TopicService,
+        ownership: Ownership,
         view: ConfigView,
         region: str,
         clock: Clock,
         rng: Rng,
         settings: TransactionSettings | None = None,
+        others: OtherBrokers | None = None,
     ) -> None:
+        """others: None: what other brokers own takes part in nothing."""
+        self._others = others
         self.settings = settings or TransactionSettings()
         self.arrivals = Arrivals(
             topics=topics,
@@ -74,10 +72,9 @@ class Transactions:
             region=region,
             clock=clock,
             wait_s=self.settings.topics_wait_s,
+            others=others,
         )
         self.loaded: dict[int, StoredCoordinator] = {}
-        self.elsewhere: Elsewhere | None = None
-        """Set by whoever knows the way to the region's other brokers."""
         self.asked_for: Callable[[StoredCoordinator, int], bool] | None = None
         """Set by whoever has yet to do something by how a transaction ended: it is not forgotten before."""
         self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = (
@@ -126,7 +123,7 @@ class Transactions:
         """Raises NoCoordinator where another broker has it, or it could not be loaded."""
         if self._closed or not 0 <= number < self.count:
             raise NoCoordinator(f"there is no transaction coordinator {number} here")
-        if not self._ownership().owns(self.topic_of(number)):
+        if not self._ownership.owns(self.topic_of(number)):
             raise NoCoordinator(
                 f"this broker does not have transaction coordinator {number}: look up {self.topic_of(number)}"
             )
@@ -144,7 +141,7 @@ class Transactions:
             if (old := self.loaded.pop(number, None)) is not None:
                 await old.close()
             made = await StoredCoordinator.load(number, self._meta, self, self._clock, self._rng, self.settings.limits)
-            if self._closed or not self._ownership().owns(self.topic_of(number)):
+            if self._closed or not self._ownership.owns(self.topic_of(number)):
                 await made.close()
                 raise NoCoordinator(f"transaction coordinator {number} has moved: look it up again")
             self.loaded[number] = made
@@ -227,14 +224,14 @@ class Transactions:
         """
         topic, owner = await self._owner(topic, commit)
         others = _possible(others)
-        if owner is not self._ownership().record:
+        if owner is not self._ownership.record:
             return await self._at(owner, topic, None, txn, commit, low, others, again)
         return await self.end_here(topic, None, txn, commit=commit, low=low, others=others, again=again)
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
         """The same of a subscription."""
         topic, owner = await self._owner(topic, commit)
-        if owner is not self._ownership().record:
+        if owner is not self._ownership.record:
             await self._at(owner, topic, subscription, txn, commit, low)
         else:
             await self.end_here(topic, subscription, txn, commit=commit, low=low)
@@ -249,9 +246,9 @@ class Transactions:
         except NotAllowed as error:
             raise NotFound(str(error)) from error
         try:
-            return topic, await self._ownership().owner(topic)
+            return topic, await self._ownership.owner(topic)
         except (NotAllowed, NotFound) as error:
-            deleted = self._topics().tombstone_of(TopicName.parse(topic))
+            deleted = self._topics.tombstone_of(TopicName.parse(topic))
             if commit and not deleted and await self._meta.get(keys.managed_ledger(topic)) is not None:
                 raise NotOwner(f"{topic} is kept here and has no owner now: {error}") from error
             raise NotFound(str(error)) from error
@@ -267,9 +264,9 @@ class Transactions:
         others: Sequence[str] = (),
         again: bool = False,
     ) -> bool:
-        if self.elsewhere is None:
+        if self._others is None:
             raise NotOwner(f"{topic} is owned by broker {owner.broker}, and this one knows no way there")
-        return await self.elsewhere(owner, topic, subscription, txn, commit, low, others, again)
+        return await self._others.end(owner, topic, subscription, txn, commit, low, others, again)
 
     async def end_here(
         self,
@@ -285,7 +282,7 @@ class Transactions:
         """In a topic of this broker; False: it is terminated, and has no part in it. Raises NotOwner, NotFound,
         TransactionState, and what storage raises.
         """
-        loaded = await self._topics().get(topic, create=False)
+        loaded = await self._topics.get(topic, create=False)
         if subscription is None:
             named = [name for other in others if (name := self._as_sent(other))]
             return await loaded.transactions.end(txn, commit=commit, low=low, others=named, again=again)
@@ -301,7 +298,7 @@ class Transactions:
         "": to none.
         """
         name = TopicName.parse(topic)
-        values, namespace = self._topics().policies.of(name).values, self._view.namespace(name.namespace)
+        values, namespace = self._topics.policies.of(name).values, self._view.namespace(name.namespace)
         wanted, routes, topology = (
             values.get("replication"),
             values.get("replicationRoutes"),
@@ -341,7 +338,7 @@ class Transactions:
             self._ticking = False
 
     async def _look_after_one(self, number: int) -> None:
-        ownership, topic = self._ownership(), self.topic_of(number)
+        ownership, topic = self._ownership, self.topic_of(number)
         if ownership.owns(topic):
             await (await self.coordinator(number)).tick(self.asked_for)
             return

@@ -32,8 +32,8 @@ class TransactionalBroker(Broker):
         view = SimpleNamespace(namespace=lambda name: NamespacePolicies())
         self.transactions = Transactions(
             meta=self.meta,
-            topics=lambda: self.topics,
-            ownership=lambda: ownership,
+            topics=self.topics,
+            ownership=ownership,  # type: ignore[arg-type]
             view=view,
             region="eu",
             clock=self.clock,

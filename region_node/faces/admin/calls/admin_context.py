@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from yarl import URL
+from aiohttp import web
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
@@ -37,13 +36,13 @@ from heliograph.model.errors import (
 )
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
+from region_node.faces.admin.calls.broker_calls import BrokerCalls
 from region_node.metrics import storage_metrics
 from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.metrics.topic_metrics import TopicMetrics
 from region_node.metrics.topic_series import TopicSeries
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.placement.ownership.ownership_service import Ownership
-from region_node.runtime import request_ids
 from region_node.runtime.prometheus_text import Sample
 from region_node.security.allowed_urls import UrlList
 from region_node.security.audit_log import AuditLog
@@ -79,7 +78,6 @@ if TYPE_CHECKING:
     from storage.managed_ledger.log.managed_ledger import ManagedLedger
     from storage.sealing.sealing import Sealing
 
-_CALL_TIMEOUT_S = 15.0
 _VISIBLE_TIMEOUT_S = 5.0
 
 BODY_TIMEOUT_S = 30.0
@@ -153,10 +151,10 @@ class Admin:
     """Where bookies give entries to readers; None: nowhere."""
     reach_level: Callable[[int, str], Awaitable[None]] | None = None
     """Raises the region's feature level (`region_node.process.feature_level.RegionLevel.reach`)."""
-    inside: ssl.SSLContext | None = None
-    """With which this broker calls the region's other brokers; None: plainly."""
+    calls: BrokerCalls = field(default_factory=BrokerCalls)
+    """What this broker asks of the region's others; whoever gives it closes it."""
     to_bookies: ssl.SSLContext | None = None
-    """The same for bookies' HTTP."""
+    """With which this broker calls bookies' HTTP; None: plainly."""
     outward: Callable[[], ssl.SSLContext] | None = None
     """With which admin URLs by TLS are asked in a caller's name: `region_node.security.tls.Certificates.outward`; None:
     as the machine trusts.
@@ -201,7 +199,6 @@ class Admin:
     end: Callable[[], None] | None = None
     """Has this broker drained, and its process ended; None: it is ended otherwise."""
     topic_metrics: TopicMetrics = field(init=False)
-    _session: ClientSession | None = field(default=None)
 
     def __post_init__(self) -> None:
         self.topic_metrics = TopicMetrics(
@@ -229,10 +226,8 @@ class Admin:
             else ()
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.topic_metrics.close()
-        if self._session is not None:
-            await self._session.close()
 
     # -- names --------------------------------------------------------------------------------------------------------
 
@@ -342,27 +337,7 @@ class Admin:
         """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound,
         MetadataUnavailable.
         """
-        if self._session is None:
-            self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
-        base = (
-            record.admin_url if self.inside is None else record.inside_url
-        )  # a broker without TLS inside is not asked by one with it
-        try:
-            headers = {**self.security.authentication.own_header(), **request_ids.header()}
-            url = URL(base.rstrip("/") + path, encoded=True)  # as it was checked: nothing is resolved on the way
-            async with self._session.request(
-                method, url, headers=headers, json=body, ssl=self.inside or True
-            ) as answer:
-                text = await answer.text()
-        except (ClientError, TimeoutError) as error:
-            raise MetadataUnavailable(
-                f"broker {record.broker} does not answer at {base or 'an address of its own'}: {error}"
-            ) from error
-        if answer.status == 404:
-            raise NotFound(f"broker {record.broker}: {text}")
-        if answer.status >= 300:
-            raise MetadataUnavailable(f"broker {record.broker} answered {answer.status}: {text}")
-        return json.loads(text) if text else None
+        return await self.calls.call(record, method, path, body)
 
     async def at_owner(
         self, name: TopicName, method: str, path: str, here: Callable[[str], Awaitable[Any]], body: Any = None

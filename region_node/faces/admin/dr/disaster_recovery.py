@@ -294,11 +294,6 @@ async def health(admin: Admin) -> Any:
     return web.json_response(found, status=200 if verdict.good else 503)
 
 
-async def health_of_owner(admin: Admin, topic: str) -> None:
-    """Raises MetadataUnavailable where the topic's owner is not well, or does not answer."""
-    await admin.call(await admin.ownership.owner(topic), "GET", "/heliograph/v1/health")
-
-
 # -- active-passive ----------------------------------------------------------------------------------------------------
 
 

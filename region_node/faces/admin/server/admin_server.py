@@ -215,7 +215,7 @@ class AdminServer:
         if self._connections is not None:
             self._connections.close()
         await self._runner.cleanup()
-        await self._admin.close()
+        self._admin.close()
 
     @web.middleware
     async def _audited(

@@ -10,14 +10,13 @@ TransactionBufferStats.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import wraps
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from aiohttp import web
 
-from heliograph.model.errors import NotAllowed, NotFound, NotOwner
+from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
@@ -26,7 +25,7 @@ from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Loaded, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import part_of, subscription_of
-from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.faces.admin.transactions.transaction_calls import ARRIVED, END
 from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
 from region_node.transactions.coordinators.replicated_transactions import Abroad
@@ -36,8 +35,6 @@ from region_node.transactions.participants.transaction_errors import NoSuchTrans
 
 _V3 = "/admin/v3/transactions"
 _TOPIC = "{tenant}/{namespace}/{topic}"
-_END = "/heliograph/v1/transactions/end"
-_ARRIVED = "/heliograph/v1/transactions/arrived"
 
 
 def _transactions(admin: Admin) -> Transactions:
@@ -355,60 +352,6 @@ async def arrived(admin: Admin, given: Asked) -> Any:
         return {"gone": str(error)}
 
 
-def way_to_others(admin: Admin) -> None:
-    """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other
-    regions committed.
-    """
-
-    async def elsewhere(
-        owner: BrokerRecord,
-        topic: str,
-        subscription: str | None,
-        txn: TxnId,
-        commit: bool,
-        low: int,
-        others: Sequence[str],
-        again: bool,
-    ) -> bool:
-        asked = {
-            "topic": topic,
-            "subscription": subscription,
-            "most": txn[0],
-            "least": txn[1],
-            "commit": commit,
-            "low": low,
-            "others": list(others),
-        }
-        if again:
-            asked["again"] = True
-        try:
-            answer = await admin.call(owner, "POST", _END, asked)
-        except (
-            NotFound
-        ) as error:  # no such path: a broker of an earlier version, which knows nothing of the transaction
-            raise NotOwner(str(error)) from error
-        if "gone" in answer:
-            raise NotFound(answer["gone"])
-        if "contradicted" in answer:
-            raise TransactionState(answer["contradicted"])
-        return "empty" not in answer
-
-    async def ask(owner: BrokerRecord, topic: str, by: str, wanted: Sequence[Abroad]) -> list[bool]:
-        try:
-            answer = await admin.call(
-                owner, "POST", _ARRIVED, {"topic": topic, "by": by, "transactions": [list(one) for one in wanted]}
-            )
-        except NotFound:  # no such path: a broker of an earlier version, which cannot say; nothing is waited for
-            return [True] * len(wanted)
-        if "gone" in answer:
-            raise NotFound(answer["gone"])
-        return [bool(one) for one in answer["ended"]]
-
-    if admin.transactions is not None:
-        admin.transactions.elsewhere = elsewhere
-        admin.transactions.arrivals.elsewhere = ask
-
-
 def _of_transaction(call: Handler) -> Handler:
     """Where there is no such transaction, nothing is found."""
 
@@ -437,6 +380,6 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_V3}/transactionBufferStats/{_TOPIC}", CallAccess.TENANT, buffer_stats),
     Route("GET", f"{_V3}/pendingAckStats/{_TOPIC}/{{sub}}", CallAccess.TENANT, pending_ack_stats),
     Route("GET", f"{_V3}/pendingAckInternalStats/{_TOPIC}/{{sub}}", CallAccess.TENANT, pending_ack_internal_stats),
-    Route("POST", _END, CallAccess.SUPER, end_here),
-    Route("POST", _ARRIVED, CallAccess.SUPER, arrived),
+    Route("POST", END, CallAccess.SUPER, end_here),
+    Route("POST", ARRIVED, CallAccess.SUPER, arrived),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,6 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
-from region_node.faces.admin.transactions.transactions import way_to_others
 from region_node.transactions.coordinators.replicated_transactions import AGAIN_S, Arrivals
 from replicator.log.transaction_buffer import (
     COMMIT,
@@ -109,14 +108,14 @@ class Region:
         self.brokers = []
         for index in range(2):
             made = Arrivals(
-                topics=self._topics,
+                topics=self._topics(),
                 ownership=self._ownership(index),
                 view=view,
                 region="eu",
                 clock=sim.clock(),
                 wait_s=wait_s,
+                others=cast(Any, SimpleNamespace(arrived=self._elsewhere)),
             )
-            made.elsewhere = self._elsewhere
             self.brokers.append(made)
         for part in parts:
             self.watch(part)
@@ -139,7 +138,7 @@ class Region:
         async def owner(text: str) -> Any:
             return self.records[self.owner[text]]
 
-        return lambda: SimpleNamespace(owner=owner, record=self.records[index])
+        return SimpleNamespace(owner=owner, record=self.records[index])
 
     async def _elsewhere(self, owner: Any, topic: str, by: str, wanted: Any) -> list[bool]:
         await asyncio.sleep(self.rng.random() * 0.05)
@@ -468,7 +467,7 @@ def test_many_commits_ask_together() -> None:
             asked[0] += 1
             return [False] * len(wanted)
 
-        region.brokers[0].elsewhere = counted
+        cast(Any, region.brokers[0])._others = SimpleNamespace(arrived=counted)
         region.watch(a)
         for number in range(500):
             a.coming = [run((0, number), b"%d" % number, origin=a.origin), marker(a, (0, number), 0, [b.text])]
@@ -493,27 +492,6 @@ def test_what_is_no_name_here_is_left_out() -> None:
         await region.close()
 
     simulated(1, main)
-
-
-def test_a_broker_of_an_earlier_version_is_not_waited_for() -> None:
-    async def main() -> None:
-        answers: list[Any] = [NotFound("404"), {"gone": "it is not there"}, {"ended": [True, False]}]
-
-        async def call(*_: Any) -> Any:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        admin: Any = SimpleNamespace(call=call, transactions=SimpleNamespace(arrivals=SimpleNamespace()))
-        way_to_others(admin)
-        ask, wanted = admin.transactions.arrivals.elsewhere, [(2, 1, 0, 1), (2, 1, 0, 2)]
-        assert await ask(None, TOPICS[1], TOPICS[0], wanted) == [True, True]
-        with pytest.raises(NotFound):
-            await ask(None, TOPICS[1], TOPICS[0], wanted)
-        assert await ask(None, TOPICS[1], TOPICS[0], wanted) == [True, False]
-
-    asyncio.run(main())
 
 
 def test_at_home_and_where_nobody_else_takes_part_nothing_is_held() -> None:

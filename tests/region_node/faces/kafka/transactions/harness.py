@@ -18,8 +18,8 @@ def with_transactions(
     async def run(face: Face) -> None:
         service = Transactions(
             meta=face.meta,
-            topics=lambda: face.topics,
-            ownership=lambda: face.owner,  # type: ignore[arg-type, return-value]
+            topics=face.topics,
+            ownership=face.owner,  # type: ignore[arg-type]
             view=face.view,
             region="us",
             clock=face.clock,
