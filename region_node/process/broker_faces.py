@@ -175,46 +175,38 @@ class BrokerFaces:
         from region_node.faces.kafka.administration.topic_cleanup import Cleaning
         from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
-        from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
-        from region_node.faces.kafka.session.kafka_broker import KafkaBroker
+        from region_node.faces.kafka.session.kafka_broker import Accounts, Clocks, KafkaBroker
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
         ids = TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)
         broker.stops.append(closing(ids.close))
-        broker.kafka = KafkaBroker(
-            topics=broker.topics,
+        kafka = KafkaBroker(
             cluster=Cluster(
-                ownership=broker.ownership, view=broker.view, topics=broker.topics, config=config, settings=own, ids=ids
+                ownership=broker.ownership,
+                region=broker.epoch,
+                topics=broker.topics,
+                config=config,
+                settings=own,
+                ids=ids,
+                number=await own_number(broker.meta, broker.settings.node_id),
+                calls=broker.calls,
             ),
-            config=config,
             meta=broker.meta,
-            security=broker.security,
-            audit=broker.audit,
-            usage=broker.usage,
-            settings=own,
-            region=broker.settings.region,
-            region_number=lambda: broker.epoch.info().number,
-            clock=broker.runtime.clock,
-            expiry=broker.expiry,
+            accounts=Accounts(broker.security, broker.audit, broker.usage),
+            clocks=Clocks(broker.runtime.clock, broker.expiry),
             rng=broker.runtime.rng,
+            converting=broker.listener.broker.converting,
+            transactions=broker.transactions,
+            leadership=broker.subscription_leadership,
         )
-        # one thread: two would take two thirds of the loop's time
-        broker.kafka.converting = broker.listener.broker.converting
-        broker.kafka.number = await own_number(broker.meta, broker.settings.node_id)
-        await broker.kafka.positions.start()
-        broker.stops.append(closing(broker.kafka.positions.close))
-        broker.stops.append(closing(broker.kafka.quotas.close))
-        broker.stops.append(closing(broker.kafka.close))
-        broker.kafka.coordinator = GroupCoordinator(broker.kafka)
-        broker.kafka.follow_leadership(broker.subscription_leadership)
-        broker.stops.append(closing(broker.kafka.coordinator.close))
-        broker.stops.append(closing(Cleaning(broker.kafka).close))
-        if broker.transactions is not None:
-            from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
-
-            broker.kafka.transactions = KafkaTransactions(broker.kafka, broker.transactions)
-        listener = KafkaListener(broker.kafka)
+        await kafka.positions.start()
+        broker.stops.append(closing(kafka.positions.close))
+        broker.stops.append(closing(kafka.quotas.close))
+        broker.stops.append(closing(kafka.close))
+        broker.stops.append(closing(kafka.coordinator.close))
+        broker.stops.append(closing(Cleaning(kafka).close))
+        broker.kafka = listener = KafkaListener(kafka)
         broker.stops.append(listener.close)
         broker.security.authentication.revocations.on_change(listener.end_revoked, "kafka")
         ports: dict[str, int] = {}
@@ -299,11 +291,6 @@ class BrokerFaces:
         )
         own_name = OwnCredentials(own.drill_token_file)
         broker.known_ends.elsewhere = lambda metadata, most: end_elsewhere(admin, own_name, metadata, most)
-        if broker.kafka is not None:
-            topics = broker.topics
-            broker.kafka.delete_part = lambda part: admin.at_owner(
-                part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True)
-            )
         broker.drills = DrillSchedule(
             broker.config,
             lambda: conductor_for(admin, own_name),
@@ -345,7 +332,7 @@ class BrokerFaces:
             for port, name in (("kafka", LISTENER), ("kafka_tls", TLS_LISTENER)):
                 if port in ports:
                     listeners[name] = node_url(
-                        broker.kafka.number, broker.settings.broker.kafka.advertised_host or host, ports[port]
+                        broker.kafka.broker.number, broker.settings.broker.kafka.advertised_host or host, ports[port]
                     )
         if "admin_tls" in ports:
             listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from region_node.dr.leadership.write_leases import WriteLeases
     from region_node.dr.operations.drill_schedule import DrillSchedule
     from region_node.dr.slo_monitor import Promises
-    from region_node.faces.admin.calls.broker_calls import BrokerCalls
-    from region_node.faces.kafka.session.kafka_broker import KafkaBroker
+    from region_node.faces.kafka.connection.kafka_listener import KafkaListener
     from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
     from region_node.metrics.metadata_store_metrics import StoreCounts
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
+    from region_node.placement.ownership.broker_calls import BrokerCalls
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
@@ -72,7 +72,7 @@ class BrokerParts:
         self.isolation: IsolationRules
         self.level: RegionLevel
         self.listener: PulsarListener
-        self.kafka: KafkaBroker | None = None
+        self.kafka: KafkaListener | None = None
         """None where no Kafka port is set."""
         self.security: Security
         self.calls: BrokerCalls

@@ -152,6 +152,7 @@ class BrokerRole(BrokerParts):
         from region_node.tiering.broker_tier import BrokerTier
         from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
         from region_node.topics.serving.topic_service import TopicService, TopicSettings
+        from region_node.transactions.coordinators.named_transactions import NamedTransactions
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
         from replicator.manager.link_manager import LinkManager, LinkSettings
@@ -328,12 +329,11 @@ class BrokerRole(BrokerParts):
                 meta=self.meta,
                 topics=self.topics,
                 ownership=self.ownership,
-                view=self.view,
-                region=self.settings.region,
                 clock=clock,
                 rng=rng,
                 settings=own.transactions,
                 others=TransactionCalls(self.calls),
+                named=NamedTransactions() if max(own.kafka.port, own.kafka.tls_port) >= 0 else None,
             )
             self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
@@ -435,7 +435,7 @@ class BrokerRole(BrokerParts):
 
     async def _build_security(self) -> None:
         from heliograph.runtime.compute_thread import Offload
-        from region_node.faces.admin.calls.broker_calls import BrokerCalls
+        from region_node.placement.ownership.broker_calls import BrokerCalls
         from region_node.security.authentication.internal_tokens import RegionSecrets
         from region_node.security.authentication.jwks_issuers import fetch
         from region_node.security.authorization.security_service import PASSWORDS_WAITING_MAX, build_security

@@ -105,10 +105,7 @@ class SubscriptionLeadership:
         self._unmade: dict[str, None] = {}
         self._asked: dict[str, float] = {}
         """Of groups that were turned away here -> when they asked last, in the clock's monotonic seconds."""
-        self.group_members: Callable[[str], int] = lambda _: 0
-        """(subscription) -> members of the Kafka group whose position it is, that this broker coordinates: each holds
-        what it has not committed.
-        """
+        self._counts: list[Callable[[str], int]] = []
         self._stop_watch: Callable[[], None] = lambda: None
         self._tasks = TaskSet("turns of subscriptions has ended")
 
@@ -151,13 +148,17 @@ class SubscriptionLeadership:
                 self._asked.pop(name, None)
         return told
 
+    def count(self, held: Callable[[str], int]) -> None:
+        """From now on what `held` says of a subscription is outstanding here beside what its consumers have."""
+        self._counts.append(held)
+
     def changed(self, name: str) -> None:
         """The leadership of that name is another's, is being moved, or there is none any more."""
         topic, _, subscription = name.rpartition("/")
         gate = self._leases.subscription_gate(name)
         if gate is not None:
             gate.outstanding = lambda: (
-                sum(found.held for _, found in self._here(topic, subscription)) + self.group_members(subscription)
+                sum(found.held for _, found in self._here(topic, subscription)) + self._counted(subscription)
             )
         had, has = name in self._had, gate is None or gate.leads
         if gate is not None and has:
@@ -170,6 +171,9 @@ class SubscriptionLeadership:
             if not has and had:
                 found.disconnect()
             loaded.obey_leadership(found)
+
+    def _counted(self, subscription: str) -> int:
+        return sum(held(subscription) for held in self._counts)
 
     def _here(self, topic: str, subscription: str) -> Iterator[tuple[Topic, Subscription]]:
         try:
@@ -319,9 +323,9 @@ class SubscriptionLeadership:
         for gate in self._leases.core.subscription_gates():
             topic, _, subscription = gate.namespace.rpartition("/")
             if TopicName.parse(topic).namespace == namespace:
-                consumers = sum(
-                    len(found.consumers) for _, found in self._here(topic, subscription)
-                ) + self.group_members(subscription)
+                consumers = sum(len(found.consumers) for _, found in self._here(topic, subscription)) + self._counted(
+                    subscription
+                )
                 out.append({"topic": topic, "subscription": subscription, **gate.status(), "consumers": consumers})
         return out
 

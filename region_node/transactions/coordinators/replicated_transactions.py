@@ -26,9 +26,9 @@ from region_node.runtime.logged_tasks import logged_tasks
 from replicator.log.transaction_buffer import Key, UnseenCommit, destination
 
 if TYPE_CHECKING:
-    from global_config.view import ConfigView
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
+    from region_node.runtime.topic_ports import ViewPort
     from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic
 
@@ -90,7 +90,7 @@ class Arrivals:
         *,
         topics: TopicService,
         ownership: Ownership,
-        view: ConfigView,
+        view: ViewPort,
         region: str,
         clock: Clock,
         wait_s: float,

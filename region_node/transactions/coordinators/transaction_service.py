@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from local_meta import keys
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.transactions.coordinators.coordinator import TransactionStatus
 from region_node.transactions.coordinators.coordinator_topics import ASSIGN, NAMESPACE
+from region_node.transactions.coordinators.named_transactions import NamedTransactions
 from region_node.transactions.coordinators.replicated_transactions import Arrivals, OtherBrokers
 from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.transactions.coordinators.stored_coordinator import COORDINATORS, StoredCoordinator, as_stored
@@ -35,7 +36,6 @@ from region_node.transactions.participants.transaction_errors import NoCoordinat
 from replicator.log.transaction_buffer import only_to
 
 if TYPE_CHECKING:
-    from global_config.view import ConfigView
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.topics.serving.topic_service import TopicService
@@ -55,37 +55,36 @@ class Transactions:
         meta: MetadataStore,
         topics: TopicService,
         ownership: Ownership,
-        view: ConfigView,
-        region: str,
         clock: Clock,
         rng: Rng,
         settings: TransactionSettings | None = None,
         others: OtherBrokers | None = None,
+        named: NamedTransactions | None = None,
     ) -> None:
-        """others: None: what other brokers own takes part in nothing."""
-        self._others = others
+        """others: None: what other brokers own takes part in nothing. named: what is not forgotten when it has ended;
+        None: nobody names any.
+        """
+        self.named, self._others = named, others
         self.settings = settings or TransactionSettings()
         self.arrivals = Arrivals(
             topics=topics,
             ownership=ownership,
-            view=view,
-            region=region,
+            view=topics.view,
+            region=ownership.region,
             clock=clock,
             wait_s=self.settings.topics_wait_s,
             others=others,
         )
         self.loaded: dict[int, StoredCoordinator] = {}
-        self.asked_for: Callable[[StoredCoordinator, int], bool] | None = None
-        """Set by whoever has yet to do something by how a transaction ended: it is not forgotten before."""
         self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = (
             meta,
             topics,
             ownership,
-            view,
+            topics.view,
             clock,
             rng,
         )
-        self._region = region
+        self._region = ownership.region
         self._loading: dict[int, asyncio.Future[StoredCoordinator]] = {}
         self._used: dict[int, None] = {}
         self._tasks = logged_tasks()
@@ -340,7 +339,7 @@ class Transactions:
     async def _look_after_one(self, number: int) -> None:
         ownership, topic = self._ownership, self.topic_of(number)
         if ownership.owns(topic):
-            await (await self.coordinator(number)).tick(self.asked_for)
+            await (await self.coordinator(number)).tick(self.named.asked_for if self.named is not None else None)
             return
         if (old := self.loaded.pop(number, None)) is not None:
             await old.close()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.pulsar.codec import frame
@@ -27,15 +26,13 @@ class TransactionalBroker(Broker):
             owns=lambda topic: self.owned(topic),
             owner=owner,
             record=record,
+            region="eu",
             present_owner=lambda namespace, bundle: record,
         )
-        view = SimpleNamespace(namespace=lambda name: NamespacePolicies())
         self.transactions = Transactions(
             meta=self.meta,
             topics=self.topics,
             ownership=ownership,  # type: ignore[arg-type]
-            view=view,
-            region="eu",
             clock=self.clock,
             rng=random.Random(2),  # type: ignore[arg-type, return-value]
         )

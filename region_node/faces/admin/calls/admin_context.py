@@ -36,11 +36,11 @@ from heliograph.model.errors import (
 )
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.clock import Clock
-from region_node.faces.admin.calls.broker_calls import BrokerCalls
 from region_node.metrics import storage_metrics
 from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.metrics.topic_metrics import TopicMetrics
 from region_node.metrics.topic_series import TopicSeries
+from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.placement.ownership.ownership_service import Ownership
 from region_node.runtime.prometheus_text import Sample

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from heliograph.model.errors import NotFound, NotOwner
 from heliograph.wire.run import TxnId
-from region_node.faces.admin.calls.broker_calls import BrokerCalls
+from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.transactions.coordinators.replicated_transactions import Abroad
 from region_node.transactions.participants.transaction_errors import TransactionState
@@ -22,7 +22,7 @@ ARRIVED = "/heliograph/v1/transactions/arrived"
 
 
 class TransactionCalls:
-    """Implements `region_node.transactions.coordinators.replicated_transactions.OtherBrokers`."""
+    """Asks over `calls`, as `region_node.transactions.coordinators.replicated_transactions.OtherBrokers` wants it."""
 
     def __init__(self, calls: BrokerCalls) -> None:
         self._calls = calls

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, rows_under
+from heliograph.model.admin_paths import topic_path
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code, Refused
@@ -28,9 +29,10 @@ from region_node.topics.serving.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
-    from global_config.view import ConfigView
+    from region_node.placement.ownership.broker_calls import BrokerCalls
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
+    from region_node.runtime.topic_ports import OwnRegion
     from region_node.topics.serving.topic_service import TopicService
 
 NODES = "/kafka/nodes/"
@@ -68,26 +70,23 @@ async def own_number(meta: MetadataStore, broker: str) -> int:
 
 
 class Cluster:
-    """As one broker sees it."""
+    """The cluster as one broker of it sees it; `number` is that broker's."""
 
     def __init__(
         self,
         *,
         ownership: Ownership,
-        view: ConfigView,
+        region: OwnRegion,
         topics: TopicService,
         config: ConfigAdmin,
         settings: KafkaSettings,
         ids: TopicIds,
+        number: int,
+        calls: BrokerCalls,
     ) -> None:
-        self._ownership, self._view, self._topics, self._config, self._settings = (
-            ownership,
-            view,
-            topics,
-            config,
-            settings,
-        )
-        self.ids = ids
+        """calls: by which parts of topics are deleted that other brokers own."""
+        self._ownership, self._view, self._calls, self.region = ownership, topics.view, calls, region
+        self.topics, self.config, self.settings, self.ids, self.number = topics, config, settings, ids, number
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -98,7 +97,7 @@ class Cluster:
         if not _NAME.match(local) or local in (".", "..") or text.count("/") not in (0, 2):
             raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"{kafka[:100]!r} is no topic's name")
         try:
-            name = TopicName.parse(f"persistent://{text if '/' in text else f'{self._settings.namespace}/{text}'}")
+            name = TopicName.parse(f"persistent://{text if '/' in text else f'{self.settings.namespace}/{text}'}")
         except NotAllowed as error:
             raise Refused(Code.INVALID_TOPIC_EXCEPTION, str(error)) from error
         if name.partition >= 0:
@@ -106,14 +105,14 @@ class Cluster:
         return name
 
     def kafka_name(self, name: TopicName) -> str:
-        if name.namespace == self._settings.namespace:
+        if name.namespace == self.settings.namespace:
             return name.local
         return f"{name.namespace}/{name.local}"
 
     def spellings(self, name: TopicName) -> list[str]:
         """Every way in which a client may name it; the first is `kafka_name`."""
         whole = f"{name.namespace}/{name.local}"
-        plain = [name.local] if name.namespace == self._settings.namespace else []
+        plain = [name.local] if name.namespace == self.settings.namespace else []
         return [*plain, whole, *(f"persistent://{text}" for text in (*plain, whole))]
 
     async def partitions(self, name: TopicName) -> int:
@@ -121,7 +120,7 @@ class Cluster:
         if self._view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
         count = self._view.partitions(str(name))
-        return count or int(await self._topics.exists(str(name)))
+        return count or int(await self.topics.exists(str(name)))
 
     def partitioned(self, name: TopicName) -> int:
         """How many partitions it has, as far as is known here; 0: it is plain, or not there."""
@@ -138,19 +137,19 @@ class Cluster:
     async def ensure(self, name: TopicName) -> int:
         """The same as `partitions`, and makes the topic where its namespace lets clients do that."""
         count = await self.partitions(name)
-        if count or not self._topics.creation.may_create(str(name)):
+        if count or not self.topics.creation.may_create(str(name)):
             return count
-        await self.create(name, self._settings.num_partitions)
-        return self._settings.num_partitions
+        await self.create(name, self.settings.num_partitions)
+        return self.settings.num_partitions
 
     async def create(self, name: TopicName, partitions: int) -> None:
         """Raises AlreadyExists, NotAllowed; returns once this broker knows of it."""
         if await self.partitions(name):
             raise AlreadyExists(f"{name} exists already")
-        async with self._topics.creation.making(name, partitions):
+        async with self.topics.creation.making(name, partitions):
             await self.ids.forget(name)
             try:
-                await self._config.create_partitioned(str(name), partitions)
+                await self.config.create_partitioned(str(name), partitions)
             except AlreadyExists:
                 if self._view.partitions(str(name)) not in (0, partitions):
                     raise
@@ -158,13 +157,26 @@ class Cluster:
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Raises TooManyTopics, and what the configuration raises; returns once this broker knows of it."""
-        async with self._topics.creation.making(name, partitions - self._view.partitions(str(name))):
-            await self._config.update_partitioned(str(name), partitions)
+        async with self.topics.creation.making(name, partitions - self._view.partitions(str(name))):
+            await self.config.update_partitioned(str(name), partitions)
             await self._seen(str(name), partitions)
+
+    async def delete_part(self, part: TopicName) -> None:
+        """Deletes a partition, or a plain topic, where it is owned; one that was never used is no error. Raises what
+        its owner raises.
+        """
+        try:
+            owner = await self._ownership.owner(str(part))
+            if owner is self._ownership.record:
+                await self.topics.delete_topic(str(part), force=True)
+            else:
+                await self._calls.call(owner, "DELETE", f"{topic_path(str(part))}?force=true")
+        except NotFound:
+            return
 
     async def check_room(self, name: TopicName, partitions: int) -> None:
         """Raises TooManyTopics where a topic cannot have so many partitions."""
-        await self._topics.creation.check_room(name, partitions - self._view.partitions(str(name)))
+        await self.topics.creation.check_room(name, partitions - self._view.partitions(str(name)))
 
     async def _seen(self, topic: str, partitions: int) -> None:
         from region_node.faces.kafka.cluster.metadata_wait import until
@@ -174,11 +186,11 @@ class Cluster:
     async def names(self, namespaces: list[str] | None = None) -> list[TopicName]:
         """Topics that there are, partitioned ones once."""
         out: list[TopicName] = []
-        for namespace in namespaces if namespaces is not None else [self._settings.namespace]:
+        for namespace in namespaces if namespaces is not None else [self.settings.namespace]:
             if self._view.namespace(namespace) is None:
                 continue
             out += [TopicName.parse(text) for text in self._view.partitioned(namespace)]
-            names = (TopicName.parse(text) for text in await self._topics.topics(namespace))
+            names = (TopicName.parse(text) for text in await self.topics.topics(namespace))
             out += [name for name in names if name.partition < 0 and not self._view.partitions(str(name))]
         return [name for name in dict.fromkeys(out) if name.persistent and _NAME.match(name.local)]
 
@@ -230,7 +242,7 @@ class Cluster:
         return self._ownership.owns(str(name))
 
     def __repr__(self) -> str:
-        return f"Cluster({self._settings.namespace})"
+        return f"Cluster({self.settings.namespace})"
 
     def rows(self, nodes: list[KafkaNode]) -> list[dict[str, Any]]:
         """As Metadata and DescribeCluster show them."""

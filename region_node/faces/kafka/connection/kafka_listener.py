@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl as tls_module
+from collections.abc import Iterable
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.runtime.listeners.tls_listener import Listening, listen
@@ -20,6 +21,7 @@ from region_node.faces.kafka.connection.kafka_connection import STAGING_BYTES, K
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.faces.open_connections import OpenConnections
+from region_node.runtime.prometheus_text import Sample
 
 log = logging.getLogger("region_node.kafka")
 
@@ -34,7 +36,6 @@ class KafkaListener:
             broker.settings.connections_per_address, self.loop.call_soon
         )
         self.staging = bytearray(STAGING_BYTES)
-        broker.connections = lambda: len(self.opened.all)
         self._servers: list[Listening] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -59,6 +60,10 @@ class KafkaListener:
             self._next_tick(self.broker.clock.monotonic())
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def samples(self) -> Iterable[Sample]:
+        """Yields the metrics of the face, of its connections too."""
+        return self.broker.samples(len(self.opened.all))
 
     def end_revoked(self) -> int:
         """Closes the connections whose credentials were revoked, and returns how many these were."""

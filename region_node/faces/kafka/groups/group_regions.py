@@ -12,30 +12,34 @@ Source: docs/protocols/kafka.md, "Groups in several regions".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Group
+from region_node.faces.kafka.groups.replicated_group_offsets import subscription_of
 
 if TYPE_CHECKING:
     from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup
 
 CONSUMERS = "consumer"
 """The protocol type whose members name topics; members of others say nothing of them."""
-Waits = Callable[[Iterable[TopicName], str], str]
-"""(topics without partitions, group) -> why it may not work here now; "": it may."""
+
+
+class WaitingSubscriptions(Protocol):
+    """`region_node.dr.leadership.subscription_leadership.SubscriptionLeadership`, as groups ask it."""
+
+    def waits(self, topics: Iterable[TopicName], subscription: str) -> str:
+        """Why nobody may work on the subscription of these topics (without partitions) here now; "": they may."""
+        ...
 
 
 class GroupLeadership:
-    """Keeps one broker's groups from working while another region leads. `waits`: set by who knows which region
-    leads; nobody waits before.
-    """
+    """Keeps one broker's groups from working while another region leads. `leadership`: None: every region does."""
 
-    def __init__(self, name: Callable[[str], TopicName]) -> None:
+    def __init__(self, name: Callable[[str], TopicName], leadership: WaitingSubscriptions | None = None) -> None:
         """name: of a topic that a client names. Raises Refused."""
-        self.waits: Waits = lambda topics, group: ""
-        self._name = name
+        self._name, self._leadership = name, leadership
         self._leaving: dict[str, None] = {}
         """Groups whose members were told to join again."""
         self._topics: dict[str, tuple[int, int, list[TopicName]]] = {}
@@ -45,7 +49,7 @@ class GroupLeadership:
         """Whether somebody may join for these topics, or commit without being a member. Raises Refused: the client
         tries again later.
         """
-        why = self.waits(self._parsed(topics), group)
+        why = self._waits(self._parsed(topics), group)
         if why:
             raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, why)
 
@@ -59,7 +63,7 @@ class GroupLeadership:
         if known is None or known[:2] != (group.generation, len(held.offsets.rows)):
             topics = self._parsed(subscribed(group) | {topic for topic, _ in held.offsets.rows})
             known = self._topics[group.name] = group.generation, len(held.offsets.rows), topics
-        if not self.waits(known[2], group.name):
+        if not self._waits(known[2], group.name):
             self._leaving.pop(group.name, None)
             return False
         if group.name not in self._leaving:
@@ -69,6 +73,10 @@ class GroupLeadership:
             del self._leaving[group.name]
             group.expel()
         return True
+
+    def _waits(self, topics: list[TopicName], group: str) -> str:
+        """Why the group may not work on these topics here now; "": it may."""
+        return "" if self._leadership is None else self._leadership.waits(topics, subscription_of(group))
 
     def forget(self, group: str) -> None:
         """It has no members, or another broker coordinates it."""

@@ -8,8 +8,8 @@ Invariants: a log is shared by all who use its topic, and dropped with it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from global_config.keys import PARTITIONED
@@ -23,16 +23,16 @@ from heliograph.runtime.compute_thread import Offload
 from region_node.faces.kafka.cluster.kafka_cluster import Cluster
 from region_node.faces.kafka.cluster.kafka_configs import Configs
 from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
 from region_node.faces.kafka.groups.group_regions import GroupLeadership
 from region_node.faces.kafka.groups.group_rights import GroupRights
 from region_node.faces.kafka.groups.offset_commits import Commits
-from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of, subscription_of
-from region_node.faces.kafka.kafka_settings import KafkaSettings
-from region_node.faces.kafka.log.large_conversions import WAITING_MAX
+from region_node.faces.kafka.groups.replicated_group_offsets import PREFIX, GroupPositions, group_of
 from region_node.faces.kafka.log.partition_log import KafkaCounts, KafkaLog
 from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
 from region_node.faces.kafka.security.scram import ScramUsers
 from region_node.faces.kafka.session.fetch_sessions import FetchSessions
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.faces.kafka.transactions.producer_ids import ProducerIds
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
@@ -41,14 +41,11 @@ from region_node.security.authentication.principal import Principal
 from region_node.security.authorization import deleted_topic_grants
 from region_node.security.authorization.authorization_service import Action
 from region_node.security.authorization.security_service import Security
-from region_node.topics.serving.topic_service import TopicService
+from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.usage.tenant_usage import Usage
 
 if TYPE_CHECKING:
-    from global_config.admin import ConfigAdmin
     from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
-    from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
-    from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 
 
 class BudgetedSession(Protocol):
@@ -61,83 +58,84 @@ def _over_budget(session: BudgetedSession, over: bool) -> None:
     session.over_budget(over)
 
 
-DeletePart = Callable[[TopicName], Awaitable[None]]
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Who clients are, what they may and what is written down of it."""
+
+    security: Security
+    audit: AuditLog
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """`now`: the broker's own clock. `expiry`: by it messages and offsets expire."""
+
+    now: Clock
+    expiry: Clock
 
 
 class KafkaBroker:
-    """Made once, by the composition. `coordinator` is set before the listener opens."""
-
-    coordinator: GroupCoordinator
-    transactions: KafkaTransactions | None = None
-    """Coordinates transactional ids; None: transactions are off."""
+    """Made once, by the composition, with all of its parts."""
 
     def __init__(
         self,
         *,
-        topics: TopicService,
         cluster: Cluster,
-        config: ConfigAdmin,
         meta: MetadataStore,
-        security: Security,
-        audit: AuditLog,
-        usage: Usage,
-        settings: KafkaSettings,
-        region: str,
-        region_number: Callable[[], int],
-        clock: Clock,
+        accounts: Accounts,
+        clocks: Clocks,
         rng: Rng,
-        expiry: Clock | None = None,
+        converting: Offload,
+        transactions: Transactions | None = None,
+        leadership: SubscriptionLeadership | None = None,
     ) -> None:
-        """expiry: by it messages and offsets expire."""
-        self.topics, self.cluster, self.config, self.meta, self.security, self.usage = (
-            topics,
-            cluster,
-            config,
-            meta,
-            security,
-            usage,
+        """converting: where large entries of Pulsar's clients become batches; the other face has it too: two threads
+        would take two thirds of the loop's time. transactions: the region's coordinators that run here; None:
+        transactions are off. leadership: groups work where it is, as subscriptions do; None: everywhere.
+        """
+        region = cluster.region
+        self.cluster, self.meta, self.rng, self.converting = cluster, meta, rng, converting
+        self.topics, self.config, self.settings, self.ids, self.number = (
+            cluster.topics,
+            cluster.config,
+            cluster.settings,
+            cluster.ids,
+            cluster.number,
         )
-        self.settings, self.clock, self.rng, self.region, self.instance = (
-            settings,
-            clock,
-            rng,
-            region,
-            f"heliograph-{region}",
-        )
-        self.audit, self.expiry = audit, expiry or clock
-        self.number = -1
+        self.security, self.audit, self.usage = accounts.security, accounts.audit, accounts.usage
+        self.clock, self.expiry = clocks.now, clocks.expiry
+        self.region, self.instance = region.name, f"heliograph-{region.name}"
         self.counts = KafkaCounts()
-        self.connections: Callable[[], int] = lambda: 0
-        self.budget: ByteBudget[BudgetedSession] = ByteBudget(settings.inflight_bytes_max, _over_budget)
+        self.budget: ByteBudget[BudgetedSession] = ByteBudget(self.settings.inflight_bytes_max, _over_budget)
         """Bounds the bytes of produce requests whose batches are not durable yet."""
         self.tasks = logged_tasks()
-        self.converting = Offload(WAITING_MAX)
-        """Where large entries of Pulsar's clients become batches."""
         self.commits = Commits(meta, self.tasks.spawn)
-        self.sessions = FetchSessions(settings.fetch_sessions_max, rng)
-        self.configs = Configs(topics, config, settings)
+        self.sessions = FetchSessions(self.settings.fetch_sessions_max, rng)
+        self.configs = Configs(self.topics, self.config, self.settings)
         self.positions = GroupPositions(self)
         self.scram = ScramUsers(meta, rng)
-        self.producer_ids = ProducerIds(meta, region_number, clock)
-        self.ids = cluster.ids
-        self.quotas = ClientQuotas(meta, clock)
-        self.group_leadership = GroupLeadership(self.name)
-        self.group_rights = GroupRights(security.rights, settings.namespace, self.name)
-        self.delete_part: DeletePart = self._delete_here
-        """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
+        self.producer_ids = ProducerIds(meta, lambda: region.info().number, self.clock)
+        self.quotas = ClientQuotas(meta, self.clock)
+        self.group_leadership = GroupLeadership(self.name, leadership)
+        self.group_rights = GroupRights(self.security.rights, self.settings.namespace, self.name)
+        self.coordinator = GroupCoordinator(self)
+        if leadership is not None:
+            leadership.count(self._members)
+        self.transactions = KafkaTransactions(self, transactions) if transactions is not None else None
+        """Coordinates transactional ids; None: transactions are off."""
         self._logs: dict[str, KafkaLog] = {}
         self._read_now: dict[KafkaLog, None] = {}
         self._at_once: dict[tuple[str, int], KafkaLog] = {}
         """What `loaded` has found; those that are closed meanwhile go at the next look."""
-        self._stop = topics.view.on_change(self._partitions_changed)
+        self._stop = self.topics.view.on_change(self._partitions_changed)
         self._names: dict[str, TopicName] = {}
 
-    def follow_leadership(self, leadership: SubscriptionLeadership) -> None:
-        """From now on groups work where their leadership is, as subscriptions do."""
-        self.group_leadership.waits = lambda topics, group: leadership.waits(topics, subscription_of(group))
-        leadership.group_members = lambda name: (
-            self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
-        )
+    def _members(self, subscription: str) -> int:
+        """How many members the group has whose position a subscription is, that this broker coordinates: each holds
+        what it has not committed.
+        """
+        return self.coordinator.members_of(group_of(subscription)) if subscription.startswith(PREFIX) else 0
 
     def opened_transactions(self) -> KafkaTransactions:
         """Returns the coordinator of transactional ids. Raises Refused where transactions are off."""
@@ -239,14 +237,13 @@ class KafkaBroker:
         await self.ids.forget(name)
         for part in [name.with_partition(index) for index in range(count)] or [name]:
             with contextlib.suppress(NotFound):
-                await self.delete_part(part)
+                await self.cluster.delete_part(part)
         await self.topics.policies.forget(str(name))
 
-    async def _delete_here(self, part: TopicName) -> None:
-        await self.topics.delete_topic(str(part), force=True)
-
-    def samples(self) -> Iterable[Sample]:
-        """Yields the face's metrics; those of a topic or a group only where there is something to count."""
+    def samples(self, connections: int) -> Iterable[Sample]:
+        """Yields the face's metrics; those of a topic or a group only where there is something to count. connections:
+        how many are open now.
+        """
         labels = {"cluster": self.region}
         for name, value in asdict(self.counts).items():
             yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
@@ -269,7 +266,7 @@ class KafkaBroker:
             if topic.unreadable_out:
                 yield "heliograph_kafka_topic_unreadable_out_total", "counter", of_topic, float(topic.unreadable_out)
         held = {"fetch_sessions": len(self.sessions), "groups": len(self.coordinator)}
-        gauges = {"connections": self.connections(), "partitions_loaded": len(self.logs()), **held}
+        gauges = {"connections": connections, "partitions_loaded": len(self.logs()), **held}
         for name, count in gauges.items():
             yield f"heliograph_kafka_{name}", "gauge", labels, float(count)
 

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from region_node.faces.kafka.log.partition_log import KafkaLog
     from region_node.faces.kafka.transactions.producer_ids import ProducerIds
     from region_node.security.authorization.security_service import Security
-    from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
     from region_node.transactions.coordinators.transaction_service import Transactions
 
 log = logging.getLogger("region_node.kafka")
@@ -153,21 +152,17 @@ class KafkaTransactions:
     """
 
     def __init__(self, broker: TransactionalBroker, service: Transactions, *, ending_s: float = 10.0) -> None:
-        self._broker, self._service, self._ending_s = broker, service, ending_s
+        assert service.named is not None, "what records name would be forgotten"
+        self._broker, self._service, self._named, self._ending_s = broker, service, service.named, ending_s
         self._meta: MetadataStore = broker.meta
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         """Of ids that somebody holds, or waits for."""
-        self._looked_at: dict[int, StoredCoordinator] = {}
-        """Coordinators that ran here at the last look, by their numbers."""
         self._unfinished: dict[str, None] = {}
         """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time
         was over.
         """
         self._ending: dict[str, None] = {}
         """Those of them that are being ended."""
-        self._opened: dict[TxnId, str] = {}
-        """Transactions of the ids that are coordinated here, as long as a record names them."""
-        service.asked_for = self._asks
         tenant = broker.settings.namespace.partition("/")[0]
         self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant, self._producer_of)
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
@@ -288,7 +283,7 @@ class KafkaTransactions:
                 raise Refused(Code.CONCURRENT_TRANSACTIONS, str(error)) from error
             record = await self._put(transactional_id, replace(record, txn=txn))
         assert record.txn is not None
-        self._opened[record.txn] = transactional_id  # also of a put whose answer was lost
+        self._named.by_txn[record.txn] = transactional_id  # also of a put whose answer was lost
         return record
 
     async def _asked(self, work: object, record: TransactionRecord) -> None:
@@ -320,7 +315,7 @@ class KafkaTransactions:
         ABORT where it should have committed.
         """
         assert record.txn is not None
-        self._opened[record.txn] = transactional_id
+        self._named.by_txn[record.txn] = transactional_id
         happened = intent
         try:
             await self._service.end(record.txn, commit=intent == COMMIT)
@@ -333,7 +328,7 @@ class KafkaTransactions:
         epoch = record.epoch + (happened != intent)  # a commit that did not happen is fenced, also when it comes again
         free = await self._put(transactional_id, replace(record, epoch=epoch, txn=None, intent=OPEN))
         self._unfinished.pop(transactional_id, None)
-        self._opened.pop(record.txn, None)
+        self._named.by_txn.pop(record.txn, None)
         return free if happened == intent else replace(free, intent=ABORT)
 
     async def recover(self) -> None:
@@ -343,7 +338,7 @@ class KafkaTransactions:
         Raises what the metadata raises: then the next call looks again.
         """
         loaded = dict(self._service.loaded)
-        fresh = {number for number, coordinator in loaded.items() if self._looked_at.get(number) is not coordinator}
+        fresh = self._named.fresh(loaded)
         if fresh:
             async for rows in pages_under(self._meta, IDS):
                 for key, blob, version in rows:
@@ -351,11 +346,11 @@ class KafkaTransactions:
                     if self._service.coordinator_of(transactional_id) in fresh:
                         self._found(transactional_id, blob, version)
             await self._idle.forget_left(lambda each: self._service.coordinator_of(each) in fresh, self._between)
-        self._looked_at = loaded
+        self._named.read(loaded)
         ended: dict[str, list[TxnId]] = {}
-        for txn, transactional_id in list(self._opened.items()):
+        for txn, transactional_id in list(self._named.by_txn.items()):
             if (coordinator := loaded.get(txn[0])) is None:
-                del self._opened[txn]  # another broker has it by now
+                del self._named.by_txn[txn]  # another broker has it by now
             elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not TransactionStatus.OPEN:
                 self._unfinished[transactional_id] = None
                 ended.setdefault(transactional_id, []).append(txn)
@@ -385,7 +380,7 @@ class KafkaTransactions:
                 if not await self._end_alone(transactional_id):
                     return  # its coordinator has yet to write down that its time is over: the next call tries again
                 for txn in ended:  # its record names it no more
-                    self._opened.pop(txn, None)
+                    self._named.by_txn.pop(txn, None)
         except HeliographError as error:
             log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
             if not isinstance(error, Refused):
@@ -398,15 +393,9 @@ class KafkaTransactions:
         """A record that another broker, or this one in another life, may have left in the middle of something."""
         record = _readable(transactional_id, blob, version)
         if record is not None and record.txn is not None:
-            self._opened[record.txn] = transactional_id
+            self._named.by_txn[record.txn] = transactional_id
             if record.intent:
                 self._unfinished[transactional_id] = None
-
-    def _asks(self, coordinator: StoredCoordinator, number: int) -> bool:
-        """Whether a record may still name that transaction: its offsets count or go by how it ended."""
-        return (
-            self._looked_at.get(coordinator.number) is not coordinator or (coordinator.number, number) in self._opened
-        )
 
     async def _end_alone(self, transactional_id: str) -> bool:
         """Ends what nobody asks for any more. Returns whether its record is free: False where the transaction is open

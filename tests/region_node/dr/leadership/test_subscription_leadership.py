@@ -136,7 +136,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         assert not await leadership.switching.settle(name, ["us", "eu"]), "everybody has heard of it"
         await store.delete(writer("eu", "b", 1))
         members = [2]
-        leadership.group_members = lambda subscription: members[0] if subscription == group else 0
+        leadership.count(lambda subscription: members[0] if subscription == group else 0)
         gate = leases.subscription_gate(name)
         assert gate is not None and leadership.status("t/n")[0]["consumers"] == 2
         await leadership.switching.change(name, lambda old: closing(old, "eu", DRAINING, 0))

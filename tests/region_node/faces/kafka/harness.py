@@ -19,14 +19,16 @@ from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
+from heliograph.runtime.compute_thread import Offload
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.faces.kafka.administration.topic_cleanup import Cleaning
 from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, Cluster, node_url
 from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 from region_node.faces.kafka.connection.kafka_listener import KafkaListener
-from region_node.faces.kafka.groups.group_coordinator import GroupCoordinator
 from region_node.faces.kafka.kafka_settings import KafkaSettings
-from region_node.faces.kafka.session.kafka_broker import KafkaBroker
+from region_node.faces.kafka.log.large_conversions import WAITING_MAX
+from region_node.faces.kafka.session.kafka_broker import Accounts, Clocks, KafkaBroker
+from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.security.audit_log import AuditLog
 from region_node.security.authentication.authentication_service import Authentication
@@ -67,6 +69,8 @@ class KafkaFactory(FakeFactory):
 
 class OwnerOfAll:
     """One broker, which owns every bundle."""
+
+    region = "us"
 
     def __init__(self) -> None:
         self.record = BrokerRecord("b", {LISTENER: node_url(0, "127.0.0.1", 9092)})
@@ -144,8 +148,10 @@ def request(name: str, version: int, fields: dict[str, Any], correlation: int = 
 class Face:
     """`listener`: of the broker; its ticks are the loop's."""
 
-    def __init__(self, security: SecuritySettings | None = None, **settings: Any) -> None:
-        """security: by it roles may do things or not; None: everybody may do everything."""
+    def __init__(self, security: SecuritySettings | None = None, leadership: Any = None, **settings: Any) -> None:
+        """security: by it roles may do things or not; None: everybody may do everything. leadership: of groups; None:
+        they work in every region.
+        """
         self.clock, self.factory, rng = FakeClock(), KafkaFactory(), random.Random(1)
         self.meta, self.config = EmbeddedStore(), EmbeddedStore()
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
@@ -163,23 +169,25 @@ class Face:
         )
         self.audit, rights = AuditLog(self.clock), security or SecuritySettings()
         self.broker = KafkaBroker(
-            topics=self.topics,
             cluster=Cluster(
-                ownership=self.owner, view=self.view, topics=self.topics, config=self.admin, settings=own, ids=self.ids
-            ),  # type: ignore[arg-type]
-            config=self.admin,
+                ownership=self.owner,  # type: ignore[arg-type]
+                region=FakeRegion(RegionInfo(name="us", number=1)),
+                topics=self.topics,
+                config=self.admin,
+                settings=own,
+                ids=self.ids,
+                number=0,
+                calls=BrokerCalls(),
+            ),
             meta=self.meta,
-            security=Security(Authentication(rights, {}), Authorization(rights, self.view)),
-            audit=self.audit,
-            usage=Usage(),
-            settings=own,
-            region="us",
-            region_number=lambda: 1,
-            clock=self.clock,
+            accounts=Accounts(
+                Security(Authentication(rights, {}), Authorization(rights, self.view)), self.audit, Usage()
+            ),
+            clocks=Clocks(self.clock, self.clock),
             rng=rng,
+            converting=Offload(WAITING_MAX),
+            leadership=leadership,
         )
-        self.broker.number = 0
-        self.broker.coordinator = GroupCoordinator(self.broker)
         self.cleaning = Cleaning(self.broker)
         self.listener = KafkaListener(self.broker)
 

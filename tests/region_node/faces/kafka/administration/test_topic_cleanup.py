@@ -306,7 +306,7 @@ def test_partitions_that_are_other_brokers_by_now_are_not_counted_and_not_kept()
 
         def loaded() -> list[float]:
             return [
-                value for name, _, _, value in face.broker.samples() if name == "heliograph_kafka_partitions_loaded"
+                value for name, _, _, value in face.listener.samples() if name == "heliograph_kafka_partitions_loaded"
             ]
 
         assert loaded() == [1]

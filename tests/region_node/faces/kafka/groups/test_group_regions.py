@@ -5,7 +5,7 @@ again.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from heliograph.wire.kafka.message_codec import BY_NAME, Request
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups import group_rights
 from region_node.faces.kafka.groups.group_regions import topics_of
+from region_node.faces.kafka.groups.replicated_group_offsets import group_of, subscription_of
 from region_node.faces.kafka.requests import group_requests
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
@@ -57,9 +58,26 @@ async def heartbeat(client: Client, member: str, generation: int) -> int:
     return code
 
 
+class Leads:
+    """Says `why` nobody may work here, and notes who asks."""
+
+    def __init__(self) -> None:
+        self.why, self.asked = "", list[tuple[list[TopicName], str]]()
+        self.counts: list[Callable[[str], int]] = []
+
+    def waits(self, topics: Iterable[TopicName], subscription: str) -> str:
+        self.asked.append((list(topics), group_of(subscription)))
+        return self.why
+
+    def count(self, held: Callable[[str], int]) -> None:
+        self.counts.append(held)
+
+
 def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> None:
+    leads = Leads()
+
     async def run(face: Face) -> None:
-        client, coordinator, asked = Client(face.listener), face.broker.coordinator, list[tuple[list[TopicName], str]]()
+        client, coordinator = Client(face.listener), face.broker.coordinator
         await create(client, "orders")
         joined = await join(client)
         member, generation = joined["member_id"], joined["generation_id"]
@@ -70,14 +88,13 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
         coordinator.tick()
         assert await heartbeat(client, member, generation) == Code.NONE and coordinator.members_of("g") == 1
 
-        def elsewhere(topics: Iterable[TopicName], group: str) -> str:
-            asked.append((list(topics), group))
-            return "it is active in eu"
-
-        face.broker.group_leadership.waits = elsewhere
+        (held,) = leads.counts
+        assert held(subscription_of("g")) == 1 and held(subscription_of("h")) == held("g") == 0
+        leads.why = "it is active in eu"
+        leads.asked.clear()
         coordinator.tick()
         await settle(50)
-        assert asked == [([ORDERS], "g")]
+        assert leads.asked == [([ORDERS], "g")]
         assert await heartbeat(client, member, generation) == Code.REBALANCE_IN_PROGRESS
         assert await commit(client, member, generation) == Code.NONE, "what it has done counts"
         assert (await join(client, member))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
@@ -92,27 +109,28 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
             == await commit(client, "", -1)
         )
         assert (await join(client))["error_code"] == Code.COORDINATOR_LOAD_IN_PROGRESS
-        face.broker.group_leadership.waits = lambda topics, group: ""
+        leads.why = ""
         assert (await join(client, member))["error_code"] == Code.UNKNOWN_MEMBER_ID, "an old member begins anew"
         again = await join(client)
         assert again["error_code"] == Code.NONE and again["generation_id"] > generation
 
-    with_face(run)
+    with_face(run, leadership=leads)
 
 
 def test_a_turn_that_comes_back_at_once_throws_nobody_out() -> None:
+    leads = Leads()
+
     async def run(face: Face) -> None:
         client, coordinator = Client(face.listener), face.broker.coordinator
         await create(client, "orders")
         joined = await join(client)
-        for why in ("it is active in eu", "", "it is active in eu"):
-            face.broker.group_leadership.waits = lambda topics, group, why=why: why  # type: ignore[misc]
+        for leads.why in ("it is active in eu", "", "it is active in eu"):
             coordinator.tick()
             await settle(20)
             assert coordinator.members_of("g") == 1
         assert joined["error_code"] == Code.NONE
 
-    with_face(run)
+    with_face(run, leadership=leads)
 
 
 def test_topics_of_a_subscription_however_much_of_it_there_is() -> None:

@@ -17,7 +17,7 @@ from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransac
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face, request
 from tests.region_node.faces.kafka.topic_requests import create
-from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.kafka.transactions.harness import anew, with_transactions
 from tests.region_node.faces.pulsar.harness import settle
 
 
@@ -124,7 +124,7 @@ def test_a_producer_that_did_not_hear_of_its_new_epoch_gets_it_again_and_a_zombi
         producer, first = await begun()
         await transactions.add_offsets("id", producer, first)
         second = await begun(producer, first)
-        transactions = KafkaTransactions(face.broker, service)  # its broker dies before the answer is heard
+        transactions = anew(face, service)  # its broker dies before the answer is heard
         assert await begun(producer, first) == await begun(producer, first) == second == (producer, first + 1)
         await transactions.add_offsets("id", *second)
         with pytest.raises(Refused):  # its first request, which was held up somewhere

@@ -7,9 +7,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.transactions.coordinators.named_transactions import NamedTransactions
 from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Face, with_face
+
+
+def anew(face: Face, service: Transactions, **more: float) -> KafkaTransactions:
+    """What another life of the broker has: of records it knows what is stored."""
+    service.named = NamedTransactions()
+    return KafkaTransactions(face.broker, service, **more)
 
 
 def with_transactions(
@@ -20,11 +27,10 @@ def with_transactions(
             meta=face.meta,
             topics=face.topics,
             ownership=face.owner,  # type: ignore[arg-type]
-            view=face.view,
-            region="us",
             clock=face.clock,
             rng=random.Random(1),
             settings=TransactionSettings(coordinators=2),
+            named=NamedTransactions(),
         )
         try:
             await test(face, service, KafkaTransactions(face.broker, service))

@@ -21,7 +21,7 @@ from region_node.faces.kafka.transactions.kafka_transactions import (
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face
 from tests.region_node.faces.kafka.topic_requests import create
-from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.kafka.transactions.harness import anew, with_transactions
 from tests.region_node.faces.pulsar.harness import settle
 
 TIMEOUT_MS = 60_000
@@ -141,14 +141,14 @@ def test_a_transactions_offsets_count_however_late_the_next_broker_comes(looked_
         await service.end(record.txn, commit=True)  # and the broker died, before it moved the offsets
         face.clock.now += 3600.0
         number = record.txn[0]
-        late = KafkaTransactions(face.broker, service)
+        late = anew(face, service)
         if looked_first:
             await late.recover()
-        await service.loaded[number].tick(service.asked_for)
+        await service.loaded[number].tick(service.named.asked_for)
         await late.recover()
         assert await offset_of(face, "t", 0) == 7
-        await service.loaded[number].tick(service.asked_for)
-        assert service.loaded[number].core.final == {} and not late._opened
+        await service.loaded[number].tick(service.named.asked_for)
+        assert service.loaded[number].core.final == {} and not late._named.by_txn
 
     with_transactions(run)
 
@@ -161,17 +161,17 @@ def test_an_end_that_is_not_written_down_yet_is_looked_at_again() -> None:
         assert record is not None and record.txn is not None
         service.loaded[record.txn[0]].core.end(record.txn[1], commit=False)  # its time is over: the write is on its way
         await transactions.recover()
-        assert transactions._opened and await transactions.unstable("g")
+        assert transactions._named.by_txn and await transactions.unstable("g")
         await service.end(record.txn, commit=False)
         await transactions.recover()
-        assert not transactions._opened and not await transactions.unstable("g")
+        assert not transactions._named.by_txn and not await transactions.unstable("g")
 
     with_transactions(run)
 
 
 def test_one_that_cannot_end_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(face: Face, service: Transactions, _: KafkaTransactions) -> None:
-        transactions, ends = KafkaTransactions(face.broker, service, ending_s=0.0), service.end
+        transactions, ends = anew(face, service, ending_s=0.0), service.end
         records = []
         for name in ("id", "other"):
             producer = await transactions.begin_producer(name, TIMEOUT_MS, -1, -1)
@@ -190,7 +190,7 @@ def test_one_that_cannot_end_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(3):
             await transactions.recover()
             await settle(20)
-        assert list(transactions._opened.values()) == list(transactions._ending) == ["id"]
+        assert list(transactions._named.by_txn.values()) == list(transactions._ending) == ["id"]
         other = await transactions._get("other")
         assert other is not None and other.txn is None
 

@@ -17,7 +17,7 @@ from region_node.faces.kafka.transactions.kafka_transactions import IDS, TXN_OFF
 from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, producer_key
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Face
-from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.kafka.transactions.harness import anew, with_transactions
 
 DAY_S, HOUR_S = 86_400, 3_600
 TIMEOUT_MS = 60_000
@@ -42,7 +42,7 @@ def test_an_id_that_nobody_uses_is_forgotten_and_others_are_not() -> None:
         face.clock.now += HOUR_S
         await before.recover()
         assert sorted(await left(face, IDLE)) == ["idle%2Fone", "open", "used"]
-        after = KafkaTransactions(face.broker, service)  # another broker goes on: what was seen is stored
+        after = anew(face, service)  # another broker goes on: what was seen is stored
         face.clock.now += 7 * DAY_S - HOUR_S
         used = await after.begin_producer("used", TIMEOUT_MS, *used)
         await after.recover()
@@ -113,7 +113,7 @@ def test_what_is_over_time_ends_without_its_producer(other: bool) -> None:
         await transactions.recover()
         assert await transactions.unstable("g") == {("t", 0)}, "it is open"
         if other:
-            transactions = KafkaTransactions(face.broker, service)
+            transactions = anew(face, service)
             await transactions.recover()
         face.clock.now += TIMEOUT_MS / 1000 + 1
         await (await service.coordinator(service.coordinator_of("id"))).tick()
@@ -127,7 +127,7 @@ def test_what_is_over_time_ends_without_its_producer(other: bool) -> None:
         await transactions.end("id", *again, commit=True)
         assert await transactions.unstable("g") == set() and len(await left(face, "/kafka/offsets/")) == 1
         await transactions.recover()
-        assert not transactions._opened and not transactions._unfinished
+        assert not transactions._named.by_txn and not transactions._unfinished
 
     with_transactions(run)
 
@@ -186,7 +186,7 @@ def test_offsets_of_ended_transactions_go_where_they_were_left() -> None:
         blob = (await face.meta.get(f"{TXN_OFFSETS}open/g/t") or (b"", 0))[0]
         for key in ("used/g/u", "gone/g/v"):
             await face.meta.put(TXN_OFFSETS + key, blob)
-        after = KafkaTransactions(face.broker, service)
+        after = anew(face, service)
         for each in ("used", "gone"):
             await service.coordinator(service.coordinator_of(each))
         await after.recover()

@@ -21,7 +21,7 @@ from region_node.security.authentication.principal import Principal
 from region_node.security.settings import SecuritySettings
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face
-from tests.region_node.faces.kafka.transactions.harness import with_transactions
+from tests.region_node.faces.kafka.transactions.harness import anew, with_transactions
 from tests.region_node.faces.pulsar.harness import settle
 
 SECURITY = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
@@ -187,7 +187,7 @@ def test_the_next_coordinator_knows_the_owner_and_a_new_producer_number_keeps_it
     async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
         await prepare(face, transactions)
         producer = await begin(face, "ann")
-        face.broker.transactions = after = KafkaTransactions(face.broker, service)
+        face.broker.transactions = after = anew(face, service)
         assert (await begin(face, "bob"))["error_code"] == REFUSED
         record = await after._get(ID)
         assert record is not None
@@ -206,7 +206,7 @@ def test_an_id_of_before_owners_were_written_down_is_who_initialises_it_next() -
         producer = await begin(face, "ann")
         for key, _, _ in await rows_under(face.meta, OWNERS):
             await face.meta.delete(key)
-        face.broker.transactions = KafkaTransactions(face.broker, service)
+        face.broker.transactions = anew(face, service)
         for name in ("add_partitions_to_txn", "end_txn"):
             version, fields = calls(producer)[name]
             assert set(codes(await client(face, "nil").ask(name, version, fields))) != {0}, name

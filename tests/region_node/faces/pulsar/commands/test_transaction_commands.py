@@ -120,7 +120,7 @@ def test_a_topic_of_a_namespace_that_is_not_served_here_any_more_has_ended_its_t
         txn, other = await begin(client), await begin(client)
         for each in (txn, other):
             await join(client, each)
-        ownership, meta = broker.transactions._ownership(), broker.transactions._meta
+        ownership, meta = broker.transactions._ownership, broker.transactions._meta
         owner = ownership.owner
 
         async def refused(topic: str) -> Any:

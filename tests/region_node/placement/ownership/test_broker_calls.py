@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from region_node.faces.admin.calls.broker_calls import BrokerCalls
+from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
 
 
