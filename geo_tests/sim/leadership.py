@@ -167,10 +167,10 @@ class Broker:
             broker=name,
             clock=self.clock,
             url_of=lambda found: f"pulsar://{found}",
-            on_change=self.changed,
             beside=lambda: world.names_in(region),
             settings=settings,
         )
+        self.leases.on_change(self.changed)
         self.effective = EffectiveLeaderships(self.leases.core, self.far, lambda _: world.regions, self.clock)
 
     def changed(self, namespace: str) -> None:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from region_node.faces.kafka.connection.kafka_listener import KafkaListener
     from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
     from region_node.metrics.metadata_store_metrics import StoreCounts
+    from region_node.placement.balance.balance_book import BalanceBook
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.placement.ownership.broker_calls import BrokerCalls
+    from region_node.placement.ownership.broker_records import LiveBrokers
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from region_node.security.authorization.security_service import Security
     from region_node.security.tls import Certificates
     from region_node.tiering.broker_tier import BrokerTier
+    from region_node.topics.policies.policy_book import PolicyBook
     from region_node.topics.serving.deferred_deletion import Tombstones
     from region_node.topics.serving.topic_service import TopicService
     from region_node.transactions.coordinators.coordinator_topics import RegionView
@@ -71,6 +74,9 @@ class BrokerParts:
         self.balancer: Balancer
         self.isolation: IsolationRules
         self.level: RegionLevel
+        self.policies: PolicyBook
+        self.live: LiveBrokers
+        self.balance: BalanceBook
         self.listener: PulsarListener
         self.kafka: KafkaListener | None = None
         """None where no Kafka port is set."""

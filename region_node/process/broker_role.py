@@ -76,11 +76,16 @@ class BrokerRole(BrokerParts):
     async def _connect(self) -> None:
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
+        from local_meta.node_level import spoken
         from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
         from region_node.dr.leadership.known_leaderships import KnownLeaderships
         from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
         from region_node.metrics.metadata_store_metrics import StoreCounts
+        from region_node.placement.balance.balance_book import BalanceBook
+        from region_node.placement.ownership.broker_records import LiveBrokers
+        from region_node.process.feature_level import RegionLevel
         from region_node.process.region_epoch import RegionEpoch
+        from region_node.topics.policies.policy_book import PolicyBook
         from region_node.transactions.coordinators.coordinator_topics import RegionView
 
         self.certificates = Certificates(self.settings.tls, self.settings.region)
@@ -99,6 +104,9 @@ class BrokerRole(BrokerParts):
         )
         self.view = RegionView(self.config, self.settings.region, coordinators)
         await self.view.ready(fresh_within_s=3.0)
+        self.policies = PolicyBook(self.meta, self.view, self.settings.broker.policies, self.runtime.rng)
+        self.stops.append(closing(self.policies.close))
+        self.live, self.balance = LiveBrokers(), BalanceBook(self.runtime.clock, self.runtime.rng)
         self.deferred = DeferredEdits(
             self.config, self.meta, self.view, region=self.settings.region, clock=self.runtime.clock
         )
@@ -109,13 +117,22 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(self.epoch.stop)
         await self.epoch.start()
+        self.level = RegionLevel(
+            self.settings.region,
+            self.meta,
+            self.view,
+            ConfigAdmin(self.config, rng=self.runtime.rng),
+            self.live.all,
+            partial(spoken, self.meta, self.meta.members),
+        )
+        self.stops.append(closing(self.level.close))
+        self.level.check_own()
         self.leases = WriteLeases(
             self.config,
             region=self.settings.region,
             broker=self.settings.node_id,
             clock=self.runtime.clock,
             url_of=lambda region: info.service_url if (info := self.view.region(region)) is not None else "",
-            on_change=self._on_leadership,
             beside=self._beside,
             settings=self.runtime.of(LeaseSettings),
         )
@@ -130,9 +147,8 @@ class BrokerRole(BrokerParts):
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
-        from heliograph.model.feature_levels import AUTHENTICATED_SEALS, LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
+        from heliograph.model.feature_levels import LEDGER_PAGES, SPLIT_BUNDLES
         from heliograph.runtime.clock import CautiousClock
-        from local_meta.node_level import spoken
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.faces.admin.transactions.transaction_calls import TransactionCalls
         from region_node.placement.balance.balancer import Balancer
@@ -141,8 +157,8 @@ class BrokerRole(BrokerParts):
         from region_node.placement.balance.bundle_quotas import QuotaBook
         from region_node.placement.isolation.isolation_rules import IsolationRules
         from region_node.placement.ownership.bundle_ranges import BundleBook
+        from region_node.placement.ownership.ownership_core import BundleRules
         from region_node.placement.ownership.ownership_service import Ownership
-        from region_node.process.feature_level import RegionLevel
         from region_node.replication.pulsar_clusters import PulsarClusters
         from region_node.replication.replicated_schemas import ReplicatedSchemas
         from region_node.replication.replicated_subscriptions import ReplicatedSubscriptions
@@ -166,7 +182,6 @@ class BrokerRole(BrokerParts):
         from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
         from storage.managed_ledger.resealing.reseal_worker import ResealWorker
         from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
-        from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
         config = ConfigAdmin(self.config, rng=rng, clock=clock)
@@ -183,6 +198,7 @@ class BrokerRole(BrokerParts):
             lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls),
             rng,
             racks_min=own.racks_min,
+            region_level=lambda: self.level.present,
         )
         self.pool = pool
         self.stops.append(closing(pool.close))
@@ -201,6 +217,7 @@ class BrokerRole(BrokerParts):
             ledger_settings=self.runtime.of(LedgerSettings),
             sealing=self.sealing,
             expiry=self.expiry,
+            may_page=lambda: self.level.present >= LEDGER_PAGES,
         )
         self.appends, self.known_ends = factory.appends, factory.known_ends
         self.stops.append(factory.close)
@@ -241,7 +258,7 @@ class BrokerRole(BrokerParts):
                 drain_floor_bytes_per_s=own.link_drain_floor,
                 left_grace_s=own.link_left_grace_s,
             ),
-            brokers=lambda: len(self.ownership.brokers()),
+            brokers=lambda: len(self.live.by_name),
             appends=factory.appends,
             expiry=self.expiry,
             leaderships=self.leaderships,
@@ -257,6 +274,7 @@ class BrokerRole(BrokerParts):
             view=self.view,
             links=self.links,
             meta=self.meta,
+            policies=self.policies,
             owns=lambda topic: self.ownership.owns(topic),
             arrival=lambda topic: self.ownership.arrival(topic),
             context=factory.context,
@@ -267,20 +285,16 @@ class BrokerRole(BrokerParts):
             settings=replace(
                 self.runtime.of(TopicSettings),
                 batch_index_acks=own.batch_index_acks,
-                policies=own.policies,
                 compaction=own.compaction,
                 loads_max=own.topic_loads_max,
             ),
             create_partitioned=config.create_partitioned,
-            yielding=self.links.yielding,
             expiry=self.expiry,
             forget_grants=lambda name: deleted_topic_grants.forget(config, self.view, name),
             gate_of=self.leases.gate,
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
         self._build_tracing()
-        policies = self.topics.policies
-        self.sealing.wanted = lambda topic: policies.of(TopicName.parse(topic)).on("encryptionAtRest")
         self.clusters = self.links.clusters = PulsarClusters(
             self.settings.region,
             self.view,
@@ -296,6 +310,7 @@ class BrokerRole(BrokerParts):
         self.topics.leadership_of = self.subscription_leadership.of
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()
+        self.leases.on_change(self._on_leadership)  # what was heard before holds for topics when they are loaded
         await self._build_tombstones()
         self.stops += self.topics.close, closing(NamespaceCleanup(self.topics).close)
         schemas = self.links.schemas = ReplicatedSchemas(
@@ -318,9 +333,9 @@ class BrokerRole(BrokerParts):
             clock=clock,
             rng=rng,
             settings=own.ownership,
-            place=lambda candidates, bundle: self.balancer.place(candidates, bundle),
-            permit=self.isolation.permitted,
+            rules=BundleRules(place=self.balance.place, permit=self.isolation.permitted),
             book=book,
+            live=self.live,
         )
         self.stops.append(self.ownership.stop)
         self.topics.share_groups(self.settings.node_id, lambda: self.ownership.lease)
@@ -337,23 +352,6 @@ class BrokerRole(BrokerParts):
             )
             self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
-        metadata = partial(spoken, self.meta, self.meta.members)
-        self.level = RegionLevel(
-            self.settings.region,
-            self.meta,
-            self.view,
-            ConfigAdmin(self.config, rng=self.runtime.rng),
-            self.ownership.brokers,
-            metadata,
-        )
-        self.stops.append(closing(self.level.close))
-        self.level.check_own()
-        pool.region_level = lambda: self.level.present
-        self.sealing.permit = lambda: self.level.reach_if_spoken(
-            AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest", lambda: self.balancer.paused
-        )
-        self.sealing.form = lambda: WITH_HEADER if self.level.present >= AUTHENTICATED_SEALS else BYTES_ALONE
-        factory.page_when(lambda: self.level.present >= LEDGER_PAGES)
         self.balancer = Balancer(
             broker=self.settings.node_id,
             mover=self.ownership,
@@ -366,8 +364,7 @@ class BrokerRole(BrokerParts):
                 self._connections_used,
                 self.runtime.usage,
             ),
-            clock=clock,
-            rng=rng,
+            book=self.balance,
             settings=own.balance,
             divider=BundleDivider(
                 self.ownership,
@@ -385,11 +382,21 @@ class BrokerRole(BrokerParts):
         return len(self.listener.opened.all) / self.listener.settings.connections_max
 
     async def _build_sealing(self) -> None:
+        from heliograph.model.feature_levels import AUTHENTICATED_SEALS, SEALED_RUNS
         from region_node.security.encryption_at_rest import MasterSettings
-        from storage.sealing.sealing import Sealing
+        from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER
+        from storage.sealing.sealing import Sealing, SealingRules
 
         masters = MasterSettings(self.settings.broker.encryption)
-        self.sealing = Sealing(self.config, self.settings.region, masters, self.runtime.clock, self.runtime.rng)
+        rules = SealingRules(
+            wanted=lambda topic: self.policies.of(TopicName.parse(topic)).on("encryptionAtRest"),
+            permit=lambda: self.level.reach_if_spoken(
+                AUTHENTICATED_SEALS, SEALED_RUNS, "encryption at rest", lambda: self.balance.paused
+            ),
+            form=lambda: WITH_HEADER if self.level.present >= AUTHENTICATED_SEALS else BYTES_ALONE,
+        )
+        clock, rng = self.runtime.clock, self.runtime.rng
+        self.sealing = Sealing(self.config, self.settings.region, masters, clock, rng, rules)
         self.stops.append(self.sealing.close)
         await self.sealing.start()
 
@@ -491,11 +498,9 @@ class BrokerRole(BrokerParts):
 
     def _beside(self) -> Sequence[str] | None:
         """The brokers of this region, once they are known: then this one is among them."""
-        found = [record.broker for record in self.ownership.brokers()] if hasattr(self, "ownership") else []
+        found = [record.broker for record in self.live.all()]
         return found if self.settings.node_id in found else None
 
     def _on_leadership(self, namespace: str) -> None:
-        # what is heard before there are topics holds for them when they are loaded
-        if hasattr(self, "subscription_leadership"):
-            gates, of_subscription = self.topics.gates, is_subscription(namespace)
-            (self.subscription_leadership.changed if of_subscription else gates.leadership_changed)(namespace)
+        gates, of_subscription = self.topics.gates, is_subscription(namespace)
+        (self.subscription_leadership.changed if of_subscription else gates.leadership_changed)(namespace)

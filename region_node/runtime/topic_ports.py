@@ -23,6 +23,7 @@ from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort
+from region_node.runtime.ready_queue import YieldingPort
 
 LeadershipOf = Callable[[TopicName, str, bool], LeadershipPort | None]
 """(topic, subscription, whether a policy wants it) -> its leadership; None: it may be active in every region."""
@@ -281,6 +282,11 @@ class FactoryPort(Protocol):
 
 class LinksPort(Protocol):
     """`replicator.manager.link_manager.LinkManager`, as the service uses it."""
+
+    @property
+    def yielding(self) -> YieldingPort | None:
+        """To whom subscriptions give way that catch up; None: to nobody."""
+        ...
 
     def attach(self, log: Any, targets: Sequence[str]) -> None: ...
 

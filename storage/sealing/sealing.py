@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from global_config import keys
@@ -45,15 +45,33 @@ class MasterSource(Protocol):
         ...
 
 
-class Sealing:
-    """One a broker. wanted: whether a topic (its full name) is sealed. permit: raises where not every process of the
-    region would understand it. form: the newest one that every process of the region understands.
+async def _permitted() -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealingRules:
+    """`wanted`: whether a topic (its full name) is sealed. `permit`: raises where not every process of the region would
+    understand it. `form`: the newest one that every process of the region understands.
     """
 
-    def __init__(self, config: MetadataStore, region: str, masters: MasterSource, clock: Clock, rng: Rng) -> None:
-        self.wanted: Callable[[str], bool] = lambda topic: False
-        self.permit: Callable[[], Awaitable[None]] | None = None
-        self.form: Callable[[], int] = lambda: WITH_HEADER
+    wanted: Callable[[str], bool] = lambda topic: False
+    permit: Callable[[], Awaitable[None]] = _permitted
+    form: Callable[[], int] = lambda: WITH_HEADER
+
+
+class Sealing:
+    """Seals and opens runs of one broker, and keeps the data keys of its region."""
+
+    def __init__(
+        self,
+        config: MetadataStore,
+        region: str,
+        masters: MasterSource,
+        clock: Clock,
+        rng: Rng,
+        rules: SealingRules = SealingRules(),
+    ) -> None:
+        self.wanted, self.form, self._permit = rules.wanted, rules.form, rules.permit
         self._config, self._region, self._source, self._clock, self._rng = config, region, masters, clock, rng
         self._ring = Keyring(region, masters.read())
         self._ciphers = Ciphers(self._secret)
@@ -217,8 +235,7 @@ class Sealing:
     async def _add(self, tenant: str, *, first: bool) -> DataKey:
         """first: only where there is none; another broker may be about it too."""
         masters = self._masters()
-        if self.permit is not None:
-            await self.permit()
+        await self._permit()
         async for _ in Tries(self._rng):
             stored, version = await self._read(tenant)
             if stored.keys and self._ring.current(tenant) is None:

@@ -40,7 +40,7 @@ class LeaseSettings:
 
 
 class WriteLeases:
-    """`gate(namespace)` for topics; `on_change(namespace)` is called after its leadership changed."""
+    """Keeps the leases of one broker, and the gates that stand and fall with them."""
 
     def __init__(
         self,
@@ -50,7 +50,6 @@ class WriteLeases:
         broker: str,
         clock: Clock,
         url_of: Callable[[str], str],
-        on_change: Callable[[str], None],
         beside: Callable[[], Sequence[str] | None] = lambda: None,
         settings: LeaseSettings | None = None,
     ) -> None:
@@ -60,7 +59,8 @@ class WriteLeases:
             region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of
         )
         self.store = store
-        self._store, self._region, self._broker, self._clock, self._on_change = store, region, broker, clock, on_change
+        self._store, self._region, self._broker, self._clock = store, region, broker, clock
+        self._listeners: list[Callable[[str], None]] = []
         self._beside = beside
         self._lease = 0
         self._told: Writer | None = None
@@ -73,6 +73,14 @@ class WriteLeases:
 
     def subscription_gate(self, name: str) -> SubscriptionGate | None:
         return self.core.subscription_gate(name)
+
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        """Calls back with each name, of a namespace or a subscription, whose leadership has changed since."""
+        self._listeners.append(callback)
+
+    def _changed(self, name: str) -> None:
+        for callback in self._listeners:
+            callback(name)
 
     def tell(self) -> None:
         """Something that others may wait for was done: they hear of it soon."""
@@ -114,7 +122,7 @@ class WriteLeases:
             gate = self.core.gate(namespace)
             if gate is not None:
                 gate.on_drained = self._wake.set
-            self._on_change(namespace)
+            self._changed(namespace)
             self._wake.set()
 
     # -- the lease -----------------------------------------------------------------------------------------------------
@@ -190,7 +198,7 @@ class WriteLeases:
 
     def _subscriptions_changed(self) -> None:
         for gate in self.core.subscription_gates():
-            self._on_change(gate.namespace)
+            self._changed(gate.namespace)
 
 
 def _read(name: str, value: bytes) -> Leadership:

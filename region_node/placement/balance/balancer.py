@@ -20,12 +20,11 @@ from typing import Any, Protocol
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
-from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
+from region_node.placement.balance.balance_book import BalanceBook
 from region_node.placement.balance.bundle_divider import BundleDivider
-from region_node.placement.balance.bundle_placement import choose
 from region_node.placement.balance.bundle_quotas import QuotaBook
 from region_node.placement.balance.bundle_splitting import Splitter
 from region_node.placement.balance.load_report import CONNECTIONS, HELD_MAX, MEMORY, LoadReport, Pause
@@ -82,15 +81,14 @@ class Balancer:
         mover: Mover,
         meta: MetadataStore,
         gauge: Gauge,
-        clock: Clock,
-        rng: Rng,
+        book: BalanceBook,
         settings: BalanceSettings | None = None,
         divider: BundleDivider | None = None,
         quotas: QuotaBook | None = None,
         upkeep: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """divider: by which bundles above their limits are split; None: none are. quotas: what is set aside for
-        bundles; it is started and stopped here.
+        """book: kept from here, and asked by who needs it before this is made. divider: by which bundles above their
+        limits are split; None: none are. quotas: what is set aside for bundles; it is started and stopped here.
 
         upkeep: of the region, by whoever leads, each cycle that is not paused.
         """
@@ -98,25 +96,22 @@ class Balancer:
         self.settings = settings or BalanceSettings()
         self.divider, self.quotas = divider, quotas
         self.broker = broker
-        self.reports: dict[str, LoadReport] = {}
+        self.book, self.reports = book, book.reports
         self.leader = ""
-        self.pause: Pause | None = None
         self.moves = 0
         """That this broker had made while it led."""
         self.failures = 0
         """Moves that it wanted and did not get."""
         self.recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
         """Both, the newest last: at_ms, namespace, bundle, from, to, load, moved."""
-        self.placed = 0
-        """Bundles that nobody had, and that it found a broker for."""
-        self._mover, self._meta, self._gauge, self._clock, self._rng = mover, meta, gauge, clock, rng
-        self._book = LoadBook()
+        self._mover, self._meta, self._gauge, self._clock, self._rng = mover, meta, gauge, book.clock, book.rng
+        self._carried = LoadBook()
         self._heard: dict[str, float] = {}
         self._since: dict[str, float] = {}
         """Since when this broker, leading, has known each of them."""
         self._seen_in: dict[Bundle, float] = {}
         """The load that whoever had a bundle last saw in it; those worth naming."""
-        self._shedder = Shedder(self.settings.shedding, rng)
+        self._shedder = Shedder(self.settings.shedding, book.rng)
         self._splitter = Splitter(self.settings.split)
         self._written: LoadReport | None = None
         self._unwritten = 0
@@ -146,15 +141,6 @@ class Balancer:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def place(self, candidates: Sequence[str], bundle: Bundle) -> str:
-        """A broker for a bundle that nobody has; candidates: live ones, at least one."""
-        self.placed += 1
-        return choose(candidates, {name: report.load for name, report in self.reports.items()}, self._rng)
-
-    @property
-    def paused(self) -> bool:
-        return self.pause is not None and self._clock.wall_ms() < self.pause.until_ms
-
     async def set_pause(self, by: str, seconds: float) -> None:
         """Nothing is shed in this region for so long; 0 ends an earlier pause. Raises MetadataUnavailable."""
         if seconds <= 0:
@@ -179,8 +165,8 @@ class Balancer:
         most = self.settings.network_mb_s * 1e6
         used |= {"network_in": bytes_in_s / most, "network_out": bytes_out_s / most}
         for bundle in traffic:
-            if bundle not in self._book:
-                self._book.comes(bundle, self._seen_in.get(bundle))
+            if bundle not in self._carried:
+                self._carried.comes(bundle, self._seen_in.get(bundle))
         reserved = (
             {bundle: share for bundle in self._mover.owned() if (share := self.quotas.share(bundle))}
             if self.quotas is not None
@@ -188,7 +174,7 @@ class Balancer:
         )
         work = {name: share for name, share in used.items() if name != MEMORY}
         most_used = max(work, key=lambda name: work[name])
-        carried = self._book.sample(
+        carried = self._carried.sample(
             self._clock.monotonic(), work[most_used], traffic, reserved, by_sessions=most_used == CONNECTIONS
         )
         report = LoadReport(
@@ -204,14 +190,14 @@ class Balancer:
 
     async def _split_on(self, traffic: Mapping[Bundle, BundleTraffic], carried: BrokerLoad) -> None:
         """Bundles of this broker that are above their limits; a pause holds this, too."""
-        if self.divider is None or self.paused:
+        if self.divider is None or self.book.paused:
             return
         due = self._splitter.due(traffic, dict(carried.bundles), self._count, self._clock.monotonic())
         for bundle, way, reason in due:
             self._splitter.done(bundle, self._clock.monotonic())
             where = {"namespace": bundle[0], "bundle": bundle[1], "way": way, "reason": reason}
             try:
-                self._book.divided(bundle, await self.divider.split(bundle, way))
+                self._carried.divided(bundle, await self.divider.split(bundle, way))
             except HeliographError as error:
                 log.info("balance.split_refused", extra={**where, "error": str(error)})
             else:
@@ -242,12 +228,12 @@ class Balancer:
             self.leader = value.decode() if value is not None else ""
         elif key == keys.BALANCE_PAUSED:
             try:
-                self.pause = Pause.decode(value) if value is not None else None
+                self.book.pause = Pause.decode(value) if value is not None else None
             except CorruptData as error:
                 log.warning("balance.pause_unknown", extra={"error": str(error)})
 
     async def _lead(self) -> None:
-        if self.settings.enabled and await self._leads() and not self.paused:
+        if self.settings.enabled and await self._leads() and not self.book.paused:
             await self._cycle()
             if self._upkeep is not None:
                 await self._upkeep()
@@ -257,7 +243,9 @@ class Balancer:
         self._rng.shuffle(misplaced)  # one that cannot move holds nobody up
         for bundle, source in misplaced[: self.settings.misplaced_per_cycle]:
             if permitted := self._mover.permitted(bundle):
-                await self._move(Move(bundle, source, self.place(permitted, bundle), self._seen_in.get(bundle, 0.0)))
+                await self._move(
+                    Move(bundle, source, self.book.place(permitted, bundle), self._seen_in.get(bundle, 0.0))
+                )
         known = self._known()
         pinned = {bundle: self._mover.permitted(bundle) for carried in known.values() for bundle, _ in carried.bundles}
         full = {name for name in known if self.reports[name].held > HELD_MAX}
@@ -295,7 +283,7 @@ class Balancer:
 
     async def _move(self, move: Move) -> None:
         (namespace, index), moved = move.bundle, False
-        if self.paused:
+        if self.book.paused:
             self._shedder.undone(move)
             return
         try:

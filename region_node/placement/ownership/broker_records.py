@@ -71,6 +71,17 @@ class BrokerRecord:
         return cls(broker, *address, fields.get("lease", 0), fields.get("level", 1))
 
 
+class LiveBrokers:
+    """The live brokers of the region as one of them has heard of them; its `OwnershipCore` keeps it."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, BrokerRecord] = {}
+
+    def all(self) -> list[BrokerRecord]:
+        """The brokers in order of their ids; none before this one's ownership has started."""
+        return [record for _, record in sorted(self.by_name.items())]
+
+
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
     """The owner of a bundle. `lease` tells this life of the broker from its earlier ones."""

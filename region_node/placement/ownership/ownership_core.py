@@ -22,7 +22,7 @@ from enum import Enum
 
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Rng
-from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord, LiveBrokers, OwnerRecord
 
 Bundle = tuple[str, int]
 """(namespace, index of the hash range)."""
@@ -30,6 +30,18 @@ Place = Callable[[Sequence[str], Bundle], str]
 """(live brokers that may serve it, at least one; the bundle) -> the one that shall."""
 Permit = Callable[[str, Mapping[str, BrokerRecord]], Sequence[str]]
 """(a namespace; live brokers) -> those of them that may serve it; none only where none lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRules:
+    """`place`: where a bundle that nobody has shall go; None: by chance. `permit`: who may serve it; None:
+    everybody may.
+    """
+
+    place: Place | None = None
+    permit: Permit | None = None
+
+
 _ASK_AGAIN_S = 1.0
 """A broker that may not take a vacant bundle looks so much later whether it may by then."""
 
@@ -144,18 +156,17 @@ class OwnershipCore:
         broker: str,
         rng: Rng,
         settings: OwnershipSettings,
-        place: Place | None = None,
-        permit: Permit | None = None,
+        rules: BundleRules | None = None,
+        live: LiveBrokers | None = None,
     ) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it;
-        everybody where it is not given.
-        """
+        """rules: None: by chance, and everybody may serve everything. live: where others know the live brokers from."""
+        place, permit = (rules.place, rules.permit) if rules is not None else (None, None)
         self.broker, self.settings = broker, settings
         self._permit: Permit = permit if permit is not None else lambda namespace, live: sorted(live)
         self._place: Place = place if place is not None else lambda candidates, bundle: rng.choice(candidates)
         self.lease = 0
         self.draining = False
-        self.brokers: dict[str, BrokerRecord] = {}
+        self.brokers = (live or LiveBrokers()).by_name
         self.held: dict[Bundle, _Held] = {}
         self._rng = rng
         self._owners: dict[Bundle, OwnerRecord] = {}

@@ -22,18 +22,17 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from region_node.placement.ownership.broker_lease import BrokerLease
-from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
+from region_node.placement.ownership.broker_records import BrokerRecord, LiveBrokers, OwnerRecord
 from region_node.placement.ownership.bundle_actions import BundleActions, BundleHost
 from region_node.placement.ownership.bundle_ranges import BundleBook
 from region_node.placement.ownership.lookup_answers import LookupAnswer, answer_of
 from region_node.placement.ownership.ownership_core import (
     Bundle,
+    BundleRules,
     Here,
     Moving,
     OwnershipCore,
     OwnershipSettings,
-    Permit,
-    Place,
     There,
 )
 
@@ -56,21 +55,21 @@ class Ownership:
         clock: Clock,
         rng: Rng,
         settings: OwnershipSettings,
-        place: Place | None = None,
-        permit: Permit | None = None,
+        rules: BundleRules | None = None,
         book: BundleBook | None = None,
+        live: LiveBrokers | None = None,
     ) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it;
-        everybody where it is not given.
-
-        book: the hash ranges of bundles, where others need it before this is made; it is started and stopped here.
+        """rules: None: bundles that nobody has go to anybody. book, live: the hash ranges of bundles, and the live
+        brokers, where others need them before this is made; both are kept from here.
         """
+        live = live or LiveBrokers()
         self.region, self.settings = region, settings
         self._book = book if book is not None else BundleBook(meta, view)
         self.record = BrokerRecord(broker)
         """What this broker says of itself; complete once it has started."""
         self._meta, self._view, self._host, self._clock, self._rng = meta, view, host, clock, rng
-        self._core = OwnershipCore(broker, rng, settings, place, permit)
+        self._live = live
+        self._core = OwnershipCore(broker, rng, settings, rules, live)
         self._actions = BundleActions(self._core, meta, host, clock, rng, ending=lambda: self._stopping)
         self.assignments = self._actions.assignments
         """Milliseconds until a bundle was this broker's, of those that it took."""
@@ -159,7 +158,7 @@ class Ownership:
 
     def brokers(self) -> list[BrokerRecord]:
         """The live brokers of this region, in order of their ids."""
-        return [record for _, record in sorted(self._core.brokers.items())]
+        return self._live.all()
 
     def misplaced(self) -> list[tuple[Bundle, str]]:
         """The bundles of the region whose owner may not serve them (any more), with that owner."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import HASHES, BundleTable
-from heliograph.model.configuration.policy_table import Applied, Level
+from heliograph.model.configuration.policy_table import Applied
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -39,7 +39,7 @@ from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
-from region_node.runtime.ready_queue import BoundedReads, ReadyQueue, YieldingPort
+from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
 from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, OwnRegion, ViewPort
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
@@ -86,8 +86,6 @@ class TopicSettings:
     close_timeout_s: float = 10.0
     """How long unloading waits for appends under way."""
     compaction: CompactorSettings = field(default_factory=CompactorSettings)
-    policies: Level = field(default_factory=dict)
-    """What this broker's settings say: it holds where nothing else is set."""
 
     def __post_init__(self) -> None:
         assert self.reads_max > 0 and self.tick_s > 0 and self.loads_max > 0
@@ -104,6 +102,7 @@ class TopicService(NamedTopics):
         view: ViewPort,
         links: LinksPort,
         meta: MetadataStore,
+        policies: PolicyBook,
         owns: Callable[[str], bool],
         clock: Clock,
         rng: Rng,
@@ -113,7 +112,6 @@ class TopicService(NamedTopics):
         context: LedgerContext | None = None,
         filters: FilterBook | None = None,
         bundles: Callable[[str], BundleTable | None] | None = None,
-        yielding: YieldingPort | None = None,
         expiry: Clock | None = None,
         forget_grants: Callable[[TopicName], Awaitable[object]] | None = None,
         gate_of: GateOf | None = None,
@@ -121,7 +119,7 @@ class TopicService(NamedTopics):
         """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made,
         where nobody splits any.
 
-        yielding: to whom subscriptions give way that catch up; None: to nobody. expiry: by it messages expire.
+        expiry: by it messages expire.
 
         forget_grants: called with each topic, partitions one by one, that is about to be deleted: while it has grants
         its name is not free. gate_of: of a namespace, where it is active-passive.
@@ -172,7 +170,7 @@ class TopicService(NamedTopics):
         )
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
-        self._reads = BoundedReads(self.tasks, self.settings.reads_max, yielding)
+        self._reads = BoundedReads(self.tasks, self.settings.reads_max, links.yielding)
         self.take_left_to_read = self._reads.take_left
         self._maintenance = PolicyMaintenance(
             self._reads, expiry or clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
@@ -182,7 +180,7 @@ class TopicService(NamedTopics):
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self._on_fatal = self._fatal  # one for all topics
-        self.policies = PolicyBook(meta, view, self.settings.policies, rng)
+        self.policies = policies
         self.filters = filters or FilterBook()
         self._applier = PolicyApplier(
             self.policies, view, links, self._maintenance, self.loaded, region.name, self.tasks, clock, self.filters
@@ -460,7 +458,6 @@ class TopicService(NamedTopics):
         self._timer.cancel()
         self._wheel.close()
         self.lists.close()
-        self.policies.close()
         self.gates.close()
         if self._group_use is not None:
             self._group_use.close()

@@ -35,15 +35,22 @@ ClientFactory = Callable[[str, str, int], BookiePort]
 class BookiePool:
     """Hands out clients and places ensembles."""
 
-    def __init__(self, meta: MetadataStore, client_factory: ClientFactory, rng: Rng, *, racks_min: int = 1) -> None:
-        """racks_min: on so many racks the copies of an entry lie, or nothing is put anywhere."""
+    def __init__(
+        self,
+        meta: MetadataStore,
+        client_factory: ClientFactory,
+        rng: Rng,
+        *,
+        racks_min: int = 1,
+        region_level: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """racks_min: on so many racks the copies of an entry lie, or nothing is put anywhere. region_level: the
+        region's feature level: a bookie of an earlier version gets nothing new, since it refuses what it does not know.
+        """
         self.racks_min = racks_min
         self._meta, self._factory, self._rng = meta, client_factory, rng
         self._loop = asyncio.get_running_loop()
-        self.region_level: Callable[[], int] = lambda: 1
-        """A bookie of an earlier version than the region's feature level gets nothing new: it refuses what it does not
-        know.
-        """
+        self._region_level = region_level
         self._levels: dict[str, int] = {}
         self._addresses: dict[str, tuple[str, int]] = {}
         self._http: dict[str, str] = {}
@@ -146,7 +153,7 @@ class BookiePool:
         return sorted(self._draining)
 
     def writable(self) -> list[str]:
-        least = self.region_level()
+        least = self._region_level()
         return sorted(
             b
             for b, writable in self._writable.items()
@@ -274,7 +281,7 @@ class BookiePool:
             )
             group = str(fields.get("group", ""))
             self._levels[bookie] = level = int(fields.get("level", 1))
-            if level < (present := self.region_level()):
+            if level < (present := self._region_level()):
                 log.warning("bookie.older", extra={"bookie": bookie, "level": level, "region_level": present})
             directories, lost = fields.get("lost_dirs", (1, ()))
             floor = int(fields.get("floor", 0))

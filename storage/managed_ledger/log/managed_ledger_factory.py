@@ -99,8 +99,11 @@ class ManagedLedgerFactory:
         page_ledgers: int = PAGE_LEDGERS,
         cursor_settings: CursorSettings = CURSOR_SETTINGS,
         expiry: Clock | None = None,
+        may_page: Callable[[], bool] = lambda: True,
     ) -> None:
-        """page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata. expiry: by it
+        """may_page: pages of ledgers are made only where it says so; those that are there are kept up.
+
+        page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata. expiry: by it
         retention ends.
         """
         assert clock is not None and rng is not None
@@ -132,6 +135,7 @@ class ManagedLedgerFactory:
             touch=self._restless.touch,
             mending=Throttle(self.settings.mend_bytes_per_s),
             page_ledgers=page_ledgers,
+            may_page=may_page,
             cursor_settings=cursor_settings,
         )
         self._open: dict[str, ManagedLedger] = {}
@@ -155,10 +159,6 @@ class ManagedLedgerFactory:
     @cold.setter
     def cold(self, cold: ColdReads | None) -> None:
         self._parts.cold = cold
-
-    def page_when(self, allowed: Callable[[], bool]) -> None:
-        """Pages of ledgers are made only where it says so; those that are there are kept up."""
-        self._parts.may_page = allowed
 
     @property
     def opened(self) -> list[ManagedLedger]:

@@ -438,6 +438,8 @@ class FakeRegion:
 class NotedLinks:
     """Who was attached to links, and what they were told. There are no links."""
 
+    yielding = None
+
     def __init__(self) -> None:
         self.attached: dict[str, list[str]] = {}
         self.obeyed: dict[str, Mapping[str, Any]] = {}

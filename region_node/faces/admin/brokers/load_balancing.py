@@ -31,10 +31,11 @@ async def show(admin: Admin, *, here: bool = False) -> dict[str, Any]:
     `here=true`: of this one.
     """
     balancer, now_ms = balancer_of(admin), admin.clock.wall_ms()
+    book = balancer.book
     return {
         "leader": balancer.leader,
-        "paused_s": max(0.0, (balancer.pause.until_ms - now_ms) / 1000) if balancer.pause is not None else 0.0,
-        "paused_by": balancer.pause.by if balancer.paused and balancer.pause is not None else "",
+        "paused_s": max(0.0, (book.pause.until_ms - now_ms) / 1000) if book.pause is not None else 0.0,
+        "paused_by": book.pause.by if book.paused and book.pause is not None else "",
         "moves": list(balancer.recent) if here else await _moves(admin, balancer),
         "brokers": [
             {
@@ -136,7 +137,7 @@ def samples(admin: Admin) -> Iterable[prometheus_text.Sample]:
             count,
         )
     assigning = labels | {"metric": "assign", "result": "Success", "reason": "Empty"}
-    yield "pulsar_lb_assign_broker_breakdown_total", "counter", assigning, balancer.placed
+    yield "pulsar_lb_assign_broker_breakdown_total", "counter", assigning, balancer.book.placed
     yield (
         "pulsar_sunit_state_chn_owned_su_total",
         "gauge",
@@ -146,7 +147,7 @@ def samples(admin: Admin) -> Iterable[prometheus_text.Sample]:
     if balancer.divider is not None:
         yield "pulsar_lb_bundles_split_total", "counter", labels | {"metric": "bundlesSplit"}, balancer.divider.splits
     yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker
-    yield "heliograph_balance_paused", "gauge", labels, balancer.paused
+    yield "heliograph_balance_paused", "gauge", labels, balancer.book.paused
 
 
 def used(admin: Admin) -> dict[str, float]:

@@ -29,7 +29,6 @@ class Broker:
             broker=name,
             clock=clock,
             url_of=lambda _: "",
-            on_change=lambda _: None,
             beside=lambda: beside,
         )
         self.effective = EffectiveLeaderships(

@@ -39,9 +39,7 @@ async def store_leaderships(store: EmbeddedStore, names: Iterable[str], active: 
 
 async def started(store: EmbeddedStore, region: str) -> WriteLeases:
     """A broker of that region, which has heard of every leadership and is not registered yet."""
-    leases = WriteLeases(
-        store, region=region, broker="b", clock=DriftingClock(1.0), url_of=lambda _: "", on_change=lambda _: None
-    )
+    leases = WriteLeases(store, region=region, broker="b", clock=DriftingClock(1.0), url_of=lambda _: "")
     await leases.start()
     return leases
 

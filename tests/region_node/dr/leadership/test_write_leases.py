@@ -64,15 +64,17 @@ class Slow(EmbeddedStore):
 def made(
     store: EmbeddedStore, changed: list[str] | None = None, beside: Callable[[], Sequence[str] | None] = lambda: None
 ) -> WriteLeases:
-    return WriteLeases(
+    leases = WriteLeases(
         store,
         region="us",
         broker="b",
         clock=DriftingClock(1.0),
         url_of=lambda region: f"pulsar://{region}",
-        on_change=(changed if changed is not None else []).append,
         beside=beside,
     )
+    if changed is not None:
+        leases.on_change(changed.append)
+    return leases
 
 
 async def lead(store: EmbeddedStore, name: str = NAME, active: str = "us", epoch: int = 1, state: str = "open") -> None:

@@ -44,7 +44,6 @@ async def failed_over_unheard(force: bool = False) -> Outcome:
             broker=region,
             clock=DriftingClock(1.0),
             url_of=lambda _: "",
-            on_change=lambda _: None,
             beside=lambda region=region: [region],  # type: ignore[misc]
         )
         await leases.start()

@@ -35,6 +35,7 @@ from region_node.security.authentication.authentication_service import Authentic
 from region_node.security.authorization.authorization_service import Authorization
 from region_node.security.authorization.security_service import Security
 from region_node.security.settings import SecuritySettings
+from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.topic_ids import TopicIds
 from region_node.topics.serving.topic_service import TopicService
 from region_node.usage.tenant_usage import Usage
@@ -163,6 +164,7 @@ class Face:
             view=self.view,
             links=NotedLinks(),
             meta=self.meta,
+            policies=PolicyBook(self.meta, self.view, {}),
             owns=lambda topic: True,
             clock=self.clock,
             rng=rng,

@@ -17,6 +17,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
 from region_node.faces.pulsar.session.pulsar_broker import ListenerSettings, PulsarBroker, TopicAddress
+from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.topic_service import TopicService, TopicSettings
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, FakeView, NotedLinks
@@ -184,6 +185,7 @@ class Broker:
             view=self.view,
             links=self.links,
             meta=self.meta,
+            policies=PolicyBook(self.meta, self.view, {}),
             owns=lambda topic: self.owned(topic),
             clock=self.clock,
             rng=rng,

@@ -14,6 +14,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotOwner
 from local_meta import keys
+from region_node.placement.balance.balance_book import BalanceBook
 from region_node.placement.balance.balancer import Balancer
 from region_node.placement.balance.load_report import LoadReport, Pause
 from region_node.placement.balance.load_score import BundleTraffic
@@ -50,8 +51,7 @@ class Region:
                 mover=broker,
                 meta=store,
                 gauge=broker,
-                clock=machine.clock,
-                rng=machine.rng,
+                book=BalanceBook(machine.clock, machine.rng),
                 settings=self.settings,
             )
             self.balancers[name] = made
@@ -142,7 +142,7 @@ def test_memory_that_stays_where_it_is_moves_no_bundle_and_is_given_none() -> No
         assert region.moved == [], "a move would free none of it"
         leader = region.balancers["b"]
         assert leader.reports["a"].load == 0.75 and leader.reports["a"].carried.load == pytest.approx(0.05, abs=0.01)
-        assert {leader.place("abcd", ("t/new", index)) for index in range(50)} == {"b", "c", "d"}
+        assert {leader.book.place("abcd", ("t/new", index)) for index in range(50)} == {"b", "c", "d"}
         region.memory["a"] = 0.9
         for index in range(8):
             region.loads["t/b", index] = 0.08
@@ -198,9 +198,9 @@ def test_nothing_moves_during_a_pause_and_the_pause_ends_by_itself() -> None:
         await region.sim.machine("x").ask(region.balancers["x"].set_pause, "an operator", 300.0)
         await loaded(region)
         await asyncio.sleep(200)
-        assert region.moved == [] and all(balancer.paused for balancer in region.balancers.values())
+        assert region.moved == [] and all(balancer.book.paused for balancer in region.balancers.values())
         await asyncio.sleep(200)
-        assert region.moved and not any(balancer.paused for balancer in region.balancers.values())
+        assert region.moved and not any(balancer.book.paused for balancer in region.balancers.values())
 
     run(1, scenario)
 
@@ -211,10 +211,10 @@ def test_a_pause_is_ended_by_hand() -> None:
         ask = region.sim.machine("x").ask
         await ask(region.balancers["x"].set_pause, "an operator", 300.0)
         await asyncio.sleep(1)
-        assert region.balancers["x"].paused
+        assert region.balancers["x"].book.paused
         await ask(region.balancers["x"].set_pause, "", 0.0)
         await asyncio.sleep(1)
-        assert not region.balancers["x"].paused
+        assert not region.balancers["x"].book.paused
 
     run(1, scenario)
 

@@ -16,7 +16,7 @@ from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from local_meta import keys
 from region_node.placement.ownership.broker_records import BrokerRecord, OwnerRecord
-from region_node.placement.ownership.ownership_core import OwnershipSettings, Permit
+from region_node.placement.ownership.ownership_core import BundleRules, OwnershipSettings, Permit
 from region_node.placement.ownership.ownership_service import Ownership
 
 NAMESPACE = "public/default"
@@ -83,7 +83,7 @@ class World:
                 clock=machine.clock,
                 rng=machine.rng,
                 settings=self.settings,
-                permit=self.permit,
+                rules=BundleRules(permit=self.permit),
             )
             self.brokers[name], self.hosts[name], self.stores[name] = made, host, store
             listeners = {

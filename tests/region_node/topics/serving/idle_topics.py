@@ -16,6 +16,7 @@ from typing import Any
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
+from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.bulk_creation import create_topics
 from region_node.topics.serving.topic_service import TopicService
 from storage.ledger.writing.ledger_handle import LedgerHandle
@@ -64,6 +65,7 @@ def measure() -> None:
             view=view,
             links=NotedLinks(),
             meta=meta,
+            policies=PolicyBook(meta, view, {}),
             owns=lambda topic: True,
             clock=sim.clock(),
             rng=random.Random(1),

@@ -119,7 +119,7 @@ def test_a_bookie_of_an_earlier_version_than_the_region_is_read_from_and_gets_no
 ) -> None:
     async def work(region: Region, writer: Writer) -> None:
         pool, meta, level = writer.context.pool, writer.context.meta, 5
-        pool.region_level = lambda: level
+        pool._region_level = lambda: level
         for name, spoken in (("b0", 6), ("b1", 6), ("b2", 5)):
             await region.bookies[name].register(meta, level=spoken)
         await meta.get("/x")

@@ -430,13 +430,13 @@ def test_the_one_value_of_an_older_version_becomes_pages_with_the_first_write(of
         broker = Broker(region, meta)
         log = await broker.open()
         assert log.ledgers() == list(infos) and not meta.pages_written
-        broker.factory.page_when(lambda: False)
+        broker.factory._parts.may_page = lambda: False
         await log.store_state()
         head = await meta.get(keys.managed_ledger(TOPIC))
         assert head is not None and head[0][0] == blob[0] and not meta.pages_written, (
             "an older broker of the region could not read it"
         )
-        broker.factory.page_when(lambda: True)
+        broker.factory._parts.may_page = lambda: True
         await log.store_state()
         head = await meta.get(keys.managed_ledger(TOPIC))
         assert head is not None and head[0][0] == PAGED and len(head[0]) < 100_000
