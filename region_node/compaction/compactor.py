@@ -56,6 +56,10 @@ _SLICE = 256
 """Messages that are looked at before others have their turn, and the rest of a batch."""
 
 
+DeleteObject = Callable[[str, int, OffloadRecord], Awaitable[None]]
+"""Of a ledger that was replaced: (topic, ledger, record)."""
+
+
 class Compactor:
     """One a broker. Make it on the event loop."""
 
@@ -70,13 +74,16 @@ class Compactor:
     ) -> None:
         """cold: reads what was offloaded."""
         self.settings = settings or CompactorSettings()
-        self.delete_object: Callable[[str, int, OffloadRecord], Awaitable[None]] | None = None
-        """Of a ledger that was replaced: (topic, ledger, record). What it cannot delete is found by the collection of
-        objects.
-        """
+        self._deleters: list[DeleteObject] = []
         self._cold = cold
         self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
         self._compacting = asyncio.Lock()
+
+    def delete_objects_by(self, delete: DeleteObject) -> None:
+        """Adds who deletes objects of ledgers that were replaced. What it cannot delete is found by the collection of
+        objects.
+        """
+        self._deleters.append(delete)
 
     def of(self, topic: CompactedTopic) -> TopicCompaction:
         """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not
@@ -234,10 +241,11 @@ class Compactor:
 
     async def forget_object(self, topic: str, gone: Compacted | None) -> None:
         """Deletes the object of a compacted ledger that nobody names any more."""
-        if gone is None or gone.offload is None or self.delete_object is None:
+        if gone is None or gone.offload is None:
             return
         try:
-            await self.delete_object(topic, gone.ledger, gone.offload)
+            for delete in self._deleters:
+                await delete(topic, gone.ledger, gone.offload)
         except HeliographError as error:
             log.warning("compaction.object_left", extra={"topic": topic, "ledger": gone.ledger, "error": str(error)})
 

@@ -24,6 +24,7 @@ from region_node.security.tls import Certificates, client_context
 
 if TYPE_CHECKING:
     from region_node.usage.usage_days import UsageDays
+    from replicator.health.tracing import Tracing
 
 
 class BrokerRole(BrokerParts):
@@ -159,6 +160,7 @@ class BrokerRole(BrokerParts):
         from region_node.placement.ownership.bundle_ranges import BundleBook
         from region_node.placement.ownership.ownership_core import BundleRules
         from region_node.placement.ownership.ownership_service import Ownership
+        from region_node.process.broker_safety import tombstones_of
         from region_node.replication.pulsar_clusters import PulsarClusters
         from region_node.replication.replicated_schemas import ReplicatedSchemas
         from region_node.replication.replicated_subscriptions import ReplicatedSubscriptions
@@ -166,8 +168,15 @@ class BrokerRole(BrokerParts):
         from region_node.security.authorization import deleted_topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering.broker_tier import BrokerTier
+        from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
         from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
-        from region_node.topics.serving.topic_service import TopicService, TopicSettings
+        from region_node.topics.serving.topic_service import (
+            Deletions,
+            OwnBundles,
+            TopicDuties,
+            TopicService,
+            TopicSettings,
+        )
         from region_node.transactions.coordinators.named_transactions import NamedTransactions
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
@@ -226,22 +235,6 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.recovery.stop)
         self.reseals = ResealWorker(factory.context, clock, lambda: self.recovery.auditor, lambda: factory.opened)
         self.stops.append(self.reseals.stop)
-        self.tier = BrokerTier(
-            region=self.epoch.info,
-            name=self.settings.region,
-            factory=factory,
-            view=self.view,
-            config=config,
-            topics=lambda: self.topics,
-            collects=lambda: self.recovery.auditor,
-            disk=self.runtime.disk,
-            clock=clock,
-            rng=rng,
-            settings=own.tiered,
-            ownership=lambda: self.ownership,
-            level=lambda: self.level.present,
-        )
-        self.stops.append(self.tier.tiering.stop)
         listed = self.settings.security.allowed_urls
         self.links = LinkManager(
             region=self.settings.region,
@@ -268,18 +261,23 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.links.close)
         self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
         book = BundleBook(self.meta, self.view)
+        here = TopicsHere(Loaded(), self.policies, self.view)
+        self.subscription_leadership = SubscriptionLeadership(
+            self.leases, self.config, here, meta=self.meta, region=self.settings.region, clock=clock
+        )
+        self.tombstones = tombstones_of(self)
         self.topics = TopicService(
             region=self.epoch,
             factory=factory,
-            view=self.view,
             links=self.links,
             meta=self.meta,
-            policies=self.policies,
-            owns=lambda topic: self.ownership.owns(topic),
-            arrival=lambda topic: self.ownership.arrival(topic),
+            here=here,
+            bundles=OwnBundles(
+                owns=lambda topic: self.ownership.owns(topic),
+                arrival=lambda topic: self.ownership.arrival(topic),
+                table=book.of,
+            ),
             context=factory.context,
-            filters=load_filters(own.entry_filters),
-            bundles=book.of,
             clock=clock,
             rng=rng,
             settings=replace(
@@ -289,12 +287,20 @@ class BrokerRole(BrokerParts):
                 loads_max=own.topic_loads_max,
             ),
             create_partitioned=config.create_partitioned,
-            expiry=self.expiry,
-            forget_grants=lambda name: deleted_topic_grants.forget(config, self.view, name),
-            gate_of=self.leases.gate,
+            deletions=Deletions(
+                forget_grants=lambda name: deleted_topic_grants.forget(config, self.view, name),
+                tombstones=self.tombstones,
+            ),
+            duties=TopicDuties(
+                expiry=self.expiry,
+                filters=load_filters(own.entry_filters),
+                gate_of=self.leases.gate,
+                leadership_of=self.subscription_leadership.of,
+                tracing=self._tracing(),
+                holds=own.transaction_coordinator_enabled,
+            ),
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
-        self._build_tracing()
         self.clusters = self.links.clusters = PulsarClusters(
             self.settings.region,
             self.view,
@@ -302,16 +308,11 @@ class BrokerRole(BrokerParts):
             lambda: self.topics.schemas,
             ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names),
         )
-        if self.topics.compactor is not None:
-            self.topics.compactor.delete_object = self.tier.compacted.delete
-        self.subscription_leadership = SubscriptionLeadership(
-            self.leases, self.config, lambda: self.topics, meta=self.meta, region=self.settings.region, clock=clock
-        )
-        self.topics.leadership_of = self.subscription_leadership.of
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()
         self.leases.on_change(self._on_leadership)  # what was heard before holds for topics when they are loaded
-        await self._build_tombstones()
+        self.stops.append(self.tombstones.stop)
+        await self.tombstones.start()
         self.stops += self.topics.close, closing(NamespaceCleanup(self.topics).close)
         schemas = self.links.schemas = ReplicatedSchemas(
             self.meta,
@@ -338,6 +339,21 @@ class BrokerRole(BrokerParts):
             live=self.live,
         )
         self.stops.append(self.ownership.stop)
+        self.tier = BrokerTier(
+            region=self.epoch,
+            factory=factory,
+            view=self.view,
+            config=config,
+            topics=self.topics,
+            collects=lambda: self.recovery.auditor,
+            disk=self.runtime.disk,
+            clock=clock,
+            rng=rng,
+            settings=own.tiered,
+            ownership=self.ownership,
+            level=lambda: self.level.present,
+        )
+        self.stops.append(self.tier.tiering.stop)
         self.topics.share_groups(self.settings.node_id, lambda: self.ownership.lease)
         if own.transaction_coordinator_enabled:
             self.transactions = Transactions(
@@ -350,7 +366,6 @@ class BrokerRole(BrokerParts):
                 others=TransactionCalls(self.calls),
                 named=NamedTransactions() if max(own.kafka.port, own.kafka.tls_port) >= 0 else None,
             )
-            self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
         self.balancer = Balancer(
             broker=self.settings.node_id,
@@ -400,20 +415,22 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.sealing.close)
         await self.sealing.start()
 
-    def _build_tracing(self) -> None:
+    def _tracing(self) -> Tracing | None:
+        """What traces messages; None where nothing is traced."""
         own = self.settings.broker.tracing
-        if own.endpoint:
-            from heliograph.runtime.span_export import SpanExport, now_ns
-            from replicator.health.tracing import Tracing
+        if not own.endpoint:
+            return None
+        from heliograph.runtime.span_export import SpanExport, now_ns
+        from replicator.health.tracing import Tracing
 
-            resource = {
-                "service.name": "heliograph",
-                "service.namespace": self.settings.region,
-                "service.instance.id": self.settings.node_id,
-            }
-            export = SpanExport(own.endpoint, own.headers(), resource, delay_ms=int(own.delay_s * 1000))
-            self.stops.append(closing(export.close, blocks=True))
-            self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
+        resource = {
+            "service.name": "heliograph",
+            "service.namespace": self.settings.region,
+            "service.instance.id": self.settings.node_id,
+        }
+        export = SpanExport(own.endpoint, own.headers(), resource, delay_ms=int(own.delay_s * 1000))
+        self.stops.append(closing(export.close, blocks=True))
+        return Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:
         from region_node.usage.stored_bytes import StoredBytes
@@ -474,15 +491,6 @@ class BrokerRole(BrokerParts):
         self.certificates.revoke(revocations.certificates())
         self.calls = BrokerCalls(self.security.authentication.own_header, self.certificates.dialer("broker", "broker"))
         self.stops.append(self.calls.close)
-
-    async def _build_tombstones(self) -> None:
-        from region_node.process.broker_safety import tombstones_of
-
-        self.tombstones = tombstones_of(self)
-        self.topics.tombstones = self.tombstones.known
-        self.topics.tombstone_of = lambda name: found.reason if (found := self.tombstones.of(name)) is not None else ""
-        self.stops.append(self.tombstones.stop)
-        await self.tombstones.start()
 
     def _build_canary(self) -> None:
         from region_node.process.broker_safety import canary_of, promises_of

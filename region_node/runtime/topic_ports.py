@@ -5,7 +5,7 @@ provide it; tests give small fakes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heliograph.model.configuration.configuration_records import (
     ClusterMigration,
@@ -24,6 +24,10 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerPort
 from region_node.runtime.ready_queue import YieldingPort
+
+if TYPE_CHECKING:
+    from storage.ledger.known_losses import KnownLosses
+    from storage.managed_ledger.log.log_reader import ColdReads
 
 LeadershipOf = Callable[[TopicName, str, bool], LeadershipPort | None]
 """(topic, subscription, whether a policy wants it) -> its leadership; None: it may be active in every region."""
@@ -260,6 +264,16 @@ class PassagePort(Protocol):
 
 class FactoryPort(Protocol):
     """`storage.managed_ledger.ManagedLedgerFactory`, as the service uses it."""
+
+    @property
+    def losses(self) -> KnownLosses | None:
+        """What readers of this broker have found to be lost; None: nobody notes that."""
+        ...
+
+    @property
+    def cold(self) -> ColdReads | None:
+        """What reads ledgers that only an object store has; None: nothing does."""
+        ...
 
     async def delete(
         self,

@@ -56,8 +56,15 @@ class SchemaRegistry:
     ) -> None:
         self._meta, self._region, self._clock, self._bytes_max = meta, region, clock, bytes_max
         self.counts, self.checks = SchemaCounts(clock), SchemaChecks()
-        self.on_new: Callable[[TopicName], None] | None = None
-        """Called with each version that is stored by way of this object."""
+        self._listeners: list[Callable[[TopicName], None]] = []
+
+    def on_new(self, callback: Callable[[TopicName], None]) -> None:
+        """Calls back with the topic of each version that is stored by way of this object."""
+        self._listeners.append(callback)
+
+    def _new(self, topic: TopicName) -> None:
+        for callback in self._listeners:
+            callback(topic)
 
     async def versions(self, topic: TopicName) -> list[tuple[Version, Schema]]:
         """What is there, oldest first."""
@@ -104,8 +111,7 @@ class SchemaRegistry:
                 await self._meta.put(_key(topic, number), _encode(schema, self._later(every)), expected=ABSENT)
             except VersionConflict:
                 continue
-            if self.on_new is not None:
-                self.on_new(topic)
+            self._new(topic)
             return number
         raise VersionConflict(_prefix(topic), -1, -1)
 
@@ -191,8 +197,8 @@ class SchemaRegistry:
                 new += 1
             except VersionConflict:
                 continue
-        if new and self.on_new is not None:
-            self.on_new(topic)
+        if new:
+            self._new(topic)
         return new
 
     async def replace(self, topic: TopicName, rows: Iterable[tuple[int, bytes]]) -> None:
@@ -225,8 +231,7 @@ class SchemaRegistry:
                 await self._meta.txn(ops)
             except VersionConflict:
                 continue
-            if self.on_new is not None:
-                self.on_new(topic)
+            self._new(topic)
             return
         raise VersionConflict(prefix, -1, -1)
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
     from region_node.placement.ownership.ownership_service import Ownership
+    from region_node.runtime.topic_ports import OwnRegion
     from region_node.topics.serving.topic_service import TopicService
     from storage.managed_ledger.log.managed_ledger import ManagedLedger
     from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
@@ -129,18 +130,17 @@ class BrokerTier:
     def __init__(
         self,
         *,
-        region: Callable[[], RegionInfo],
-        name: str,
+        region: OwnRegion,
         factory: ManagedLedgerFactory,
         view: ConfigView,
         config: ConfigAdmin,
-        topics: Callable[[], TopicService],
+        topics: TopicService,
         collects: Callable[[], bool],
         disk: Callable[[str], Disk],
         clock: Clock,
         rng: Rng,
         settings: TieredSettings,
-        ownership: Callable[[], Ownership] | None = None,
+        ownership: Ownership,
         level: Callable[[], int] = lambda: LEVEL,
     ) -> None:
         """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no
@@ -159,8 +159,8 @@ class BrokerTier:
         self.reader = ColdReader(self.stores, settings, factory.context.tasks, partial(opened, factory.context))
         factory.cold = self.reader
         self.compacted = CompactionOffload(
-            lambda: topics().compactor,
-            lambda topic: topics().loaded.get(topic),
+            lambda: topics.compactor,
+            topics.loaded.get,
             self._meta,
             self.stores,
             lambda: self.tiering.holder,
@@ -168,7 +168,7 @@ class BrokerTier:
             lambda topic: self.tiering.collector.count(topic) if self.tiering.collector is not None else None,
         )
         self.tiering = Tiering(
-            region=name,
+            region=region.name,
             context=factory.context,
             stores=self.stores,
             opened=self._opened,
@@ -177,19 +177,21 @@ class BrokerTier:
             collects=collects,
             clock=clock,
             settings=settings,
-            lender=None if ownership is None else self,
+            lender=self,
             schemas=self.schemas,
             beside=self.compacted,
         )
         self._topic_metrics = TierMetrics(self.tiering, self.reader, clock)
+        topics.schemas.on_new(self._on_schema)
+        if topics.compactor is not None:
+            topics.compactor.delete_objects_by(self.compacted.delete)
 
     # -- topics that nobody has loaded (a TopicLoader) -----------------------------------------------------------------
 
     def lends(self, topic: str) -> bool:
-        assert self._ownership is not None
-        ownership, name = self._ownership(), TopicName.parse(topic)
+        ownership, name = self._ownership, TopicName.parse(topic)
         table = ownership.bundles(name.namespace)
-        if table is None or topic in self._topics().loaded:
+        if table is None or topic in self._topics.loaded:
             return False
         if ownership.owns(topic):
             return True
@@ -197,28 +199,27 @@ class BrokerTier:
 
     async def load(self, topic: str) -> bool:
         """Where no broker owns its bundle, one is found first, as for a client; that one loads it then."""
-        assert self._ownership is not None
-        ownership = self._ownership()
+        ownership = self._ownership
         if not ownership.owns(topic):
             await ownership.owner(topic)
         if not ownership.owns(topic):
             return False
-        await self._topics().get(topic, create=False)
+        await self._topics.get(topic, create=False)
         return True
 
     async def give_back(self, topic: str) -> None:
-        found = self._topics().loaded.get(topic)
+        found = self._topics.loaded.get(topic)
         if (
             found is not None
             and not found.producers.producers
             and not any(one.consumers for one in found.subscriptions.values())
         ):
-            await self._topics().unload(topic)
+            await self._topics.unload(topic)
 
     # -- a topic's policies -------------------------------------------------------------------------------------------
 
     def policy(self, topic: str) -> OffloadPolicy:
-        values = self._topics().policies.of(TopicName.parse(topic)).values.get("offloadPolicies")
+        values = self._topics.policies.of(TopicName.parse(topic)).values.get("offloadPolicies")
         return policy_of(values) if isinstance(values, dict) else OffloadPolicy()
 
     def describe(self, topic: str) -> Described:
@@ -227,7 +228,7 @@ class BrokerTier:
         found = {
             _TENANT: self._view.tenant(name.tenant),
             _NAMESPACE: self._view.namespace(name.namespace),
-            _TOPIC: self._topics().policies.topic(base),
+            _TOPIC: self._topics.policies.topic(base),
             _TOPIC_EVERYWHERE: self._view.topic_policies(base),
         }
         policies = {
@@ -240,12 +241,8 @@ class BrokerTier:
 
     async def schemas(self, topic: str) -> dict[str, str]:
         """[[number, base64 of the stored value], ...]: messages name the numbers."""
-        self._follow_schemas()
-        rows = await self._topics().schemas.dump(TopicName.parse(topic), _SCHEMA_BYTES_MAX)
+        rows = await self._topics.schemas.dump(TopicName.parse(topic), _SCHEMA_BYTES_MAX)
         return {_SCHEMAS: json.dumps([[number, b64encode(value).decode()] for number, value in rows])} if rows else {}
-
-    def _follow_schemas(self) -> None:
-        self._topics().schemas.on_new = self._on_schema
 
     def _on_schema(self, topic: TopicName) -> None:
         base = str(topic.partitioned)
@@ -264,7 +261,7 @@ class BrokerTier:
         wanted = await self._names(topic, url, holder)
         restored: list[Restored] = []
         for name in wanted:
-            state = RestoredTopic(self._region(), self._rng)
+            state = RestoredTopic(self._region.info(), self._rng)
             try:
                 restored.append(
                     await restore_topic(
@@ -306,7 +303,7 @@ class BrokerTier:
         """Tenant, namespace, policies, and the number of partitions, where they are missing; notes of what was left as
         it is.
         """
-        name, own, notes = TopicName.parse(one.topic), self._region().name, []
+        name, own, notes = TopicName.parse(one.topic), self._region.info().name, []
         if self._view.tenant(name.tenant) is None:
             text = one.policies.get(_TENANT)
             tenant = TenantInfo.decode(text.encode()) if text else TenantInfo()
@@ -329,7 +326,7 @@ class BrokerTier:
         elif _NAMESPACE in one.policies:
             notes.append(f"namespace {name.namespace} was there, and keeps its policies")
         base = str(name.partitioned)
-        book = self._topics().policies
+        book = self._topics.policies
         for level in (_TOPIC_EVERYWHERE, _TOPIC):
             if level in one.policies and book.topic(base) == TopicPolicies():
                 found = TopicPolicies.decode(one.policies[level].encode())
@@ -342,7 +339,7 @@ class BrokerTier:
         if _SCHEMAS in one.policies:
             try:
                 rows = [(int(number), b64decode(value)) for number, value in json.loads(one.policies[_SCHEMAS])]
-                await self._topics().schemas.restore(name, rows)
+                await self._topics.schemas.restore(name, rows)
             except (ValueError, TypeError, CorruptData) as error:
                 notes.append(f"the schemas in the manifest cannot be read ({error}): producers must bring them again")
         if one.partitions and name.partition >= 0 and not self._view.partitions(base):

@@ -34,7 +34,7 @@ from region_node.replication.replicated_subscriptions import replicate
 from region_node.runtime.cursor_ports import LeadershipPort
 from region_node.runtime.prometheus_text import Sample
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.serving.topic_service import TopicService
+from region_node.topics.serving.loaded_topics import TopicsHere
 from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.dr")
@@ -84,7 +84,7 @@ class SubscriptionLeadership:
         self,
         leases: WriteLeases,
         store: MetadataStore,
-        topics: Callable[[], TopicService],
+        topics: TopicsHere,
         *,
         meta: MetadataStore,
         region: str,
@@ -137,7 +137,7 @@ class SubscriptionLeadership:
         """
         told = ""
         for topic in topics:
-            gate = self.of(topic, subscription, self._topics().policies.of(topic).on("oneRegionSubscriptions"))
+            gate = self.of(topic, subscription, self._topics.policies.of(topic).on("oneRegionSubscriptions"))
             if gate is None:
                 continue
             name = subscription_name(str(topic.partitioned), subscription)
@@ -180,7 +180,7 @@ class SubscriptionLeadership:
             wanted = TopicName.parse(topic)
         except NotAllowed:
             return  # somebody else's key
-        topics = self._topics()
+        topics = self._topics
         for name in (wanted, *(wanted.with_partition(index) for index in range(topics.view.partitions(topic)))):
             loaded = topics.loaded.get(str(name))
             if loaded is not None and (found := loaded.subscriptions.get(subscription)) is not None and found.durable:
@@ -249,7 +249,7 @@ class SubscriptionLeadership:
         """Whether the subscription is stored in this region, of any partition. Raises MetadataUnavailable."""
         topic, subscription = _parts(name)
         wanted = TopicName.parse(topic)
-        partitions = range(self._topics().view.partitions(topic))
+        partitions = range(self._topics.view.partitions(topic))
         for one in (wanted, *(wanted.with_partition(index) for index in partitions)):
             if await self._meta.get(cursor(str(one), subscription)) is not None:
                 return True
@@ -304,7 +304,7 @@ class SubscriptionLeadership:
     def regions_of(self, name: str) -> Sequence[str]:
         """Whose brokers have to hear of the leadership. Raises NotFound: its namespace does not exist."""
         namespace = namespace_of(name)
-        policies = self._topics().view.namespace(namespace)
+        policies = self._topics.view.namespace(namespace)
         if policies is None:
             raise NotFound(f"namespace {namespace} does not exist")
         return policies.regions

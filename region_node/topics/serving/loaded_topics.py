@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.topic_names import topic_hash
 
 if TYPE_CHECKING:
+    from region_node.runtime.topic_ports import ViewPort
+    from region_node.topics.policies.policy_book import PolicyBook
     from region_node.topics.topic import Topic
 
 
@@ -57,3 +60,12 @@ class Loaded(dict[str, "Topic"]):
             return []
         hashes, topics = self._spaces[namespace]
         return topics[bisect_left(hashes, low) : bisect_left(hashes, high)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsHere:
+    """What is known of a broker's topics without loading any: those that are, and what holds for each."""
+
+    loaded: Loaded
+    policies: PolicyBook
+    view: ViewPort

@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.bundles import HASHES, BundleTable
 from heliograph.model.configuration.policy_table import Applied
+from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -40,24 +41,24 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
-from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, OwnRegion, ViewPort
+from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, OwnRegion
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
 from region_node.subscriptions.filter_plugins import FilterBook
 from region_node.topics.limits.resource_group_usage import GroupUse
 from region_node.topics.nonpersistent_log import MemoryLog
 from region_node.topics.policies.auto_creation import Creation, MakePartitions
-from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.policies.policy_maintenance import PolicyMaintenance
 from region_node.topics.policies.policy_updates import PolicyApplier
 from region_node.topics.producer_epochs import topic_epoch_key
-from region_node.topics.serving.loaded_topics import Loaded
+from region_node.topics.serving.loaded_topics import TopicsHere
 from region_node.topics.serving.named_topics import NamedTopics
 from region_node.topics.serving.publish_gates import GateOf, Gates
 from region_node.topics.serving.topic_activity import Activity
 from region_node.topics.serving.topic_ids import topic_id_key
 from region_node.topics.serving.topic_listing import TopicLists
 from region_node.topics.topic import Topic
+from region_node.transactions.participants.holding_topics import HoldingTopics
 from replicator.log.deletion import recall, remember
 from replicator.log.replicated_log import ReplicatedLog
 from storage.managed_ledger.log.shadow_ledger import SHADOW_SOURCE
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from replicator.health.tracing import Tracing
     from storage.ledger.known_losses import KnownLosses
     from storage.ledger.ledger_context import LedgerContext
-    from storage.managed_ledger.log.log_reader import ColdReads
     from storage.managed_ledger.log.managed_ledger_factory import ManagedLedgerFactory
 
 log = logging.getLogger("region_node.topics")
@@ -91,6 +91,58 @@ class TopicSettings:
         assert self.reads_max > 0 and self.tick_s > 0 and self.loads_max > 0
 
 
+class TombstonesPort(Protocol):
+    """`region_node.topics.serving.deferred_deletion.Tombstones`, as topics are refused by it."""
+
+    @property
+    def known(self) -> Mapping[str, object]: ...
+
+    def of(self, topic: TopicName) -> Tombstone | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnBundles:
+    """Which topics are this broker's. `owns`: whether one is. `arrival`: waits while a topic's bundle is on its way to
+    this broker; None: none ever is. `table`: of a namespace; None: as it was made, where nobody splits any.
+    """
+
+    owns: Callable[[str], bool]
+    arrival: Callable[[str], Awaitable[None]] | None = None
+    table: Callable[[str], BundleTable | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletions:
+    """What goes with a topic, and what stays of it. `forget_grants`: called with each topic, partitions one by one,
+    that is about to be deleted: while it has grants its name is not free. `tombstones`: of topics that were deleted and
+    still have their data; mostly there are none, and then nobody asks further.
+    """
+
+    forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
+    tombstones: TombstonesPort | None = None
+
+    def why(self, name: TopicName) -> str:
+        """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
+        found = self.tombstones.of(name) if self.tombstones is not None else None
+        return "" if found is None else found.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDuties:
+    """What every topic of a broker obeys beside its policies. `expiry`: by it messages expire; None: by the broker's
+    clock. `gate_of`: of a namespace, where it is active-passive. `leadership_of`: of subscriptions that are active in
+    one region at a time. `tracing`: None: nothing is traced. `holds`: committed transactions of other regions are held
+    until their other topics have them.
+    """
+
+    expiry: Clock | None = None
+    filters: FilterBook = field(default_factory=FilterBook)
+    gate_of: GateOf | None = None
+    leadership_of: LeadershipOf | None = None
+    tracing: Tracing | None = None
+    holds: bool = False
+
+
 class TopicService(NamedTopics):
     """`loaded`: full name -> topic."""
 
@@ -99,72 +151,50 @@ class TopicService(NamedTopics):
         *,
         region: OwnRegion,
         factory: FactoryPort | ManagedLedgerFactory,
-        view: ViewPort,
         links: LinksPort,
         meta: MetadataStore,
-        policies: PolicyBook,
-        owns: Callable[[str], bool],
+        here: TopicsHere,
+        bundles: OwnBundles,
         clock: Clock,
         rng: Rng,
         settings: TopicSettings | None = None,
         create_partitioned: MakePartitions | None = None,
-        arrival: Callable[[str], Awaitable[None]] | None = None,
         context: LedgerContext | None = None,
-        filters: FilterBook | None = None,
-        bundles: Callable[[str], BundleTable | None] | None = None,
-        expiry: Clock | None = None,
-        forget_grants: Callable[[TopicName], Awaitable[object]] | None = None,
-        gate_of: GateOf | None = None,
+        deletions: Deletions | None = None,
+        duties: TopicDuties | None = None,
     ) -> None:
-        """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made,
-        where nobody splits any.
-
-        expiry: by it messages expire.
-
-        forget_grants: called with each topic, partitions one by one, that is about to be deleted: while it has grants
-        its name is not free. gate_of: of a namespace, where it is active-passive.
-        """
+        """here: where others know the topics from; `loaded` is filled here. context: None: nothing is compacted."""
+        deletions, duties = deletions or Deletions(), duties or TopicDuties()
         self.settings = settings or TopicSettings()
-        self.loaded = Loaded()
+        self.loaded, self.policies, self.view = here.loaded, here.policies, here.view
         self.activity = Activity(clock.monotonic())
-        self.tombstones: Mapping[str, object] = {}
-        """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks
-        further.
-        """
-        self.tombstone_of: Callable[[TopicName], str] = lambda _: ""
-        """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
-        self.on_held: Callable[[Topic], None] | None = None
-        """Asks for the other topics of a transaction that a topic holds; set before anything is loaded."""
-        self.leadership_of: LeadershipOf | None = None
-        """Of subscriptions that are active in one region at a time; set before anything is loaded."""
-        self.tracing: Tracing | None = None
-        """Set before anything is loaded; None: nothing is traced."""
-        self.on_deleting: Callable[[TopicName], Awaitable[None]] | None = None
-        """Called with each topic, partitions one by one, right before its data goes: what another face keeps of it goes
-        too.
-        """
+        self.tombstones = deletions.tombstones.known if deletions.tombstones is not None else {}
+        self.tombstone_of = deletions.why
+        self.held = HoldingTopics[Topic]() if duties.holds else None
+        """Where it is told that a topic holds a transaction; None: none is held."""
+        self._before_deletion: list[Callable[[TopicName], Awaitable[None]]] = []
         self.visitors: list[Callable[[Sequence[Topic]], None]] = []
         """Each is called on the tick, with the topics that something has happened on."""
         self.load_times = Recent()
         """Milliseconds until a topic was there, of those that were loaded."""
         self.schemas = SchemaRegistry(meta, lambda: region.info().number, clock)
-        self.view = view
-        self._region, self._factory, self._links, self._owns = region, factory, links, owns
-        self._arrival, self._forget_grants = arrival, forget_grants
+        view = here.view
+        self._region, self._factory, self._links, self._owns = region, factory, links, bundles.owns
+        self._arrival, self._forget_grants, self._duties = bundles.arrival, deletions.forget_grants, duties
         self._bundles = (
-            bundles
-            if bundles is not None
+            bundles.table
+            if bundles.table is not None
             else lambda namespace: BundleTable.equal(p.bundles) if (p := view.namespace(namespace)) else None
         )
         self._clock, self._rng = clock, rng
         self._loop = asyncio.get_running_loop()
         self.tasks = logged_tasks()
-        self.gates = Gates(self.loaded, view, links, region.name, self.tasks, gate_of)
+        self.gates = Gates(self.loaded, view, links, region.name, self.tasks, duties.gate_of)
         self.ready = ReadyQueue(self._loop.call_soon)
         self._unsent: Counter[str] = Counter()
         self._meta = meta
         self.compactor = (
-            Compactor(context, meta, clock, self.tasks, self.settings.compaction, self._cold)
+            Compactor(context, meta, clock, self.tasks, self.settings.compaction, lambda: factory.cold)
             if context is not None
             else None
         )
@@ -173,15 +203,14 @@ class TopicService(NamedTopics):
         self._reads = BoundedReads(self.tasks, self.settings.reads_max, links.yielding)
         self.take_left_to_read = self._reads.take_left
         self._maintenance = PolicyMaintenance(
-            self._reads, expiry or clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
+            self._reads, duties.expiry or clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
         )
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._load_slots = asyncio.Semaphore(self.settings.loads_max)
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self._on_fatal = self._fatal  # one for all topics
-        self.policies = policies
-        self.filters = filters or FilterBook()
+        self.filters = duties.filters
         self._applier = PolicyApplier(
             self.policies, view, links, self._maintenance, self.loaded, region.name, self.tasks, clock, self.filters
         )
@@ -190,6 +219,13 @@ class TopicService(NamedTopics):
         )
         self._group_use: GroupUse | None = None
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
+
+    def before_deletion(self, callback: Callable[[TopicName], Awaitable[None]]) -> Callable[[], None]:
+        """Calls back with each topic, partitions one by one, right before its data goes: what another face keeps of it
+        goes too. Returns "stop".
+        """
+        self._before_deletion.append(callback)
+        return lambda: self._before_deletion.remove(callback)
 
     def share_groups(self, broker: str, lease: Callable[[], int]) -> None:
         """From now on the rates of resource groups hold over all brokers of the region. lease: what this broker's keys
@@ -212,14 +248,10 @@ class TopicService(NamedTopics):
                 messages,
             )
 
-    def _cold(self) -> ColdReads | None:
-        return getattr(self._factory, "cold", None)
-
     @property
     def losses(self) -> KnownLosses | None:
         """What readers of this broker have found to be lost."""
-        context = getattr(self._factory, "context", None)
-        return None if context is None else context.losses
+        return self._factory.losses
 
     def check_not_lost(self, position: Position) -> None:
         """Raises EntriesLost where what lies there was found lately to be lost."""
@@ -320,12 +352,12 @@ class TopicService(NamedTopics):
                 compactor=self.compactor if not self.shadow_source(text) else None,
                 busy=self.activity.busy,
             )
-            topic.on_fatal, topic.on_held = self._on_fatal, self.on_held
+            topic.on_fatal, topic.on_held = self._on_fatal, None if self.held is None else self.held.add
             if topic.transactional:
                 topic.transactions.watch_held()
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
-            topic.leadership_of = self.leadership_of
+            topic.leadership_of = self._duties.leadership_of
             self._applier.apply(topic)
             self.gates.give(topic)
             self.loaded[text] = topic
@@ -354,7 +386,7 @@ class TopicService(NamedTopics):
             create=create,
         )
         await recall(opened, self._meta)
-        opened.tracing = self.tracing
+        opened.tracing = self._duties.tracing
         return opened
 
     def shadow_source(self, topic: str) -> str:
@@ -563,8 +595,8 @@ class TopicService(NamedTopics):
         that speaks of other data later.
         """
         await self._drop_id(name)
-        if self.on_deleting is not None:
-            await self.on_deleting(name)
+        for callback in self._before_deletion:
+            await callback(name)
 
     async def _forget(self, name: TopicName) -> None:
         """What is kept beside its data."""

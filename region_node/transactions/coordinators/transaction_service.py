@@ -75,6 +75,8 @@ class Transactions:
             wait_s=self.settings.topics_wait_s,
             others=others,
         )
+        if topics.held is not None:
+            topics.held.follow(self.arrivals.on_held)
         self.loaded: dict[int, StoredCoordinator] = {}
         self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = (
             meta,

@@ -33,6 +33,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.throttle import Throttle, pause
 from local_meta import keys
 from storage.ledger.bookies.bookie_pool import BookiePool
+from storage.ledger.known_losses import KnownLosses
 from storage.ledger.ledger_context import LedgerContext, LedgerSettings
 from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.ledger.reading.ledger_reader import ledger_metadata
@@ -145,6 +146,11 @@ class ManagedLedgerFactory:
         self._staying = False
         """Whether an open ledger would leave a bookie, and cannot until others come."""
         self._stop_watching = pool.on_change(self._on_bookies)
+
+    @property
+    def losses(self) -> KnownLosses:
+        """What readers of this broker have found to be lost."""
+        return self.context.losses
 
     @property
     def appends(self) -> Appends:

@@ -83,7 +83,8 @@ class TieredOwner(Owner):
         opened = await super().open()
         self.opened = True
         assert opened._compactor is not None
-        opened._compactor._cold, opened._compactor.delete_object = lambda: self.broker.cold, self.offload.delete
+        opened._compactor._cold = lambda: self.broker.cold
+        opened._compactor.delete_objects_by(self.offload.delete)
         if opened.compacted is not None:
             opened.compacted.view._cold = self.broker.cold
         return opened

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from heliograph.model.configuration.configuration_records import (
@@ -309,7 +308,7 @@ class FakeFactory:
         self.beside: list[int] = []
         """Ledgers that went with topics, though those did not name them."""
         self.opened = 0
-        self.context = SimpleNamespace(losses=KnownLosses())
+        self.losses, self.cold = KnownLosses(), None
         self.open_error: HeliographError | None = None
 
     def made(self, topic: str) -> FakeLedger:

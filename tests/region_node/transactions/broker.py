@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.topics.serving.topic_service import TopicDuties
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.pulsar.codec import frame
 from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages
@@ -16,7 +17,7 @@ from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages
 
 class TransactionalBroker(Broker):
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(duties=TopicDuties(holds=True), **settings)
         record = SimpleNamespace(broker="here")
 
         async def owner(topic: str) -> Any:
@@ -36,7 +37,6 @@ class TransactionalBroker(Broker):
             clock=self.clock,
             rng=random.Random(2),  # type: ignore[arg-type, return-value]
         )
-        self.topics.on_held = self.transactions.arrivals.on_held
         self.listener.broker.transactions = self.transactions
 
     async def close(self) -> None:

@@ -37,11 +37,11 @@ class Cleaning:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._stop: Callable[[], None] = broker.topics.view.on_change(self._changed)
-        broker.topics.on_deleting = self.part_deleted
+        self._stop_deletions = broker.topics.before_deletion(self.part_deleted)
 
     def close(self) -> None:
         self._stop()
-        self._broker.topics.on_deleting = None
+        self._stop_deletions()
 
     async def part_deleted(self, part: TopicName) -> None:
         """One partition, or a topic without any, is about to lose its data. Raises what the metadata raises: then it is

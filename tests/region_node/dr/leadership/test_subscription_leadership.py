@@ -120,7 +120,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         topics = served(["us", "eu"], policies)
         leases: Any = Leases("us", store)
         leadership = leases.leadership = SubscriptionLeadership(
-            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
+            leases, store, topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
         )
         await leadership.start()
         leases.hold()
@@ -182,7 +182,7 @@ def test_nobody_takes_over_from_a_region_that_may_not_have_heard_and_somebody_do
         topics = served(regions, SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: True)))
         leases: Any = Leases("us", store)
         taking = leases.leadership = SubscriptionLeadership(
-            leases, store, lambda: topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
+            leases, store, topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
         )
         switching = taking.switching
         await switching.begin(NAME, "eu", {})
@@ -227,7 +227,7 @@ def test_a_leadership_ends_once_every_region_has_deleted_its_subscription() -> N
             for key in partitions:
                 await metas[region].put(key, b"")
             taking = leases[region].leadership = SubscriptionLeadership(
-                leases[region], store, lambda: topics, meta=metas[region], region=region, clock=DriftingClock(1.0)
+                leases[region], store, topics, meta=metas[region], region=region, clock=DriftingClock(1.0)
             )
             await taking.start()
             await store.put(writer(region, "b", 1), Writer(since=1000, beside=("b",)).encode())

@@ -36,8 +36,9 @@ from region_node.security.authorization.authorization_service import Authorizati
 from region_node.security.authorization.security_service import Security
 from region_node.security.settings import SecuritySettings
 from region_node.topics.policies.policy_book import PolicyBook
+from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
 from region_node.topics.serving.topic_ids import TopicIds
-from region_node.topics.serving.topic_service import TopicService
+from region_node.topics.serving.topic_service import OwnBundles, TopicService
 from region_node.usage.tenant_usage import Usage
 from tests.region_node.faces.pulsar.harness import FakeTransport, settle
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, NotedLinks
@@ -161,11 +162,10 @@ class Face:
         self.topics = TopicService(
             region=FakeRegion(RegionInfo(name="us", number=1)),
             factory=self.factory,
-            view=self.view,
             links=NotedLinks(),
             meta=self.meta,
-            policies=PolicyBook(self.meta, self.view, {}),
-            owns=lambda topic: True,
+            here=TopicsHere(Loaded(), PolicyBook(self.meta, self.view, {}), self.view),
+            bundles=OwnBundles(owns=lambda topic: True),
             clock=self.clock,
             rng=rng,
         )

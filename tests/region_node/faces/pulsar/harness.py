@@ -18,7 +18,8 @@ from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnecti
 from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
 from region_node.faces.pulsar.session.pulsar_broker import ListenerSettings, PulsarBroker, TopicAddress
 from region_node.topics.policies.policy_book import PolicyBook
-from region_node.topics.serving.topic_service import TopicService, TopicSettings
+from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
+from region_node.topics.serving.topic_service import OwnBundles, TopicDuties, TopicService, TopicSettings
 from tests.region_node.faces.pulsar.codec import Reader, entry, frame, send
 from tests.region_node.topics.fake_storage import FakeClock, FakeFactory, FakeLedger, FakeRegion, FakeView, NotedLinks
 
@@ -173,7 +174,9 @@ def ids(came: Sequence[tuple[pb.CommandMessage, bytes]]) -> list[tuple[int, int]
 class Broker:
     """settings: of its listener."""
 
-    def __init__(self, topic_settings: TopicSettings | None = None, **settings: Any) -> None:
+    def __init__(
+        self, topic_settings: TopicSettings | None = None, duties: TopicDuties | None = None, **settings: Any
+    ) -> None:
         self.clock, self.factory, self.view, self.links = FakeClock(), FakeFactory(), FakeView(), NotedLinks()
         self.owned: Callable[[str], bool] = lambda topic: True
         rng = random.Random(1)
@@ -182,14 +185,14 @@ class Broker:
         self.topics = TopicService(
             region=self.region,
             factory=self.factory,
-            view=self.view,
             links=self.links,
             meta=self.meta,
-            policies=PolicyBook(self.meta, self.view, {}),
-            owns=lambda topic: self.owned(topic),
+            here=TopicsHere(Loaded(), PolicyBook(self.meta, self.view, {}), self.view),
+            bundles=OwnBundles(owns=lambda topic: self.owned(topic)),
             clock=self.clock,
             rng=rng,
             settings=topic_settings,
+            duties=duties,
         )
         self.lookup = OneAddress(self.view)
         shared = PulsarBroker(

@@ -18,7 +18,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.bulk_creation import create_topics
-from region_node.topics.serving.topic_service import TopicService
+from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
+from region_node.topics.serving.topic_service import OwnBundles, TopicService
 from storage.ledger.writing.ledger_handle import LedgerHandle
 from tests.region_node.topics.fake_storage import FakeRegion, FakeView, NotedLinks
 from tests.storage.managed_ledger.world import Broker, Region
@@ -62,11 +63,10 @@ def measure() -> None:
         service = TopicService(
             region=FakeRegion(INFO),
             factory=broker.factory,
-            view=view,
             links=NotedLinks(),
             meta=meta,
-            policies=PolicyBook(meta, view, {}),
-            owns=lambda topic: True,
+            here=TopicsHere(Loaded(), PolicyBook(meta, view, {}), view),
+            bundles=OwnBundles(owns=lambda topic: True),
             clock=sim.clock(),
             rng=random.Random(1),
         )

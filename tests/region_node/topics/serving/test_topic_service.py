@@ -33,7 +33,8 @@ from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of
 from region_node.compaction.compactor import Compactor
 from region_node.dr.leadership.write_gates import Writing
-from region_node.topics.serving.topic_service import TopicSettings
+from region_node.runtime.cursor_ports import LeadershipPort
+from region_node.topics.serving.topic_service import TopicDuties, TopicSettings
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.retention.trim_rule import Retention
@@ -110,8 +111,9 @@ def test_who_asks_while_it_is_deleted_waits_and_gets_a_new_one() -> None:
             await settle()
             assert broker.topics.loaded == {} and broker.factory.opened == 1
 
-        broker.topics.on_deleting = slow
+        stop = broker.topics.before_deletion(slow)
         await broker.topics.delete_topic(TOPIC)
+        stop()
         assert old.closed and not await broker.factory.exists(TOPIC)
         new = await asked[0]
         assert broker.topics.loaded == {TOPIC: new} and broker.factory.opened == 2
@@ -119,7 +121,7 @@ def test_who_asks_while_it_is_deleted_waits_and_gets_a_new_one() -> None:
         async def fails(_: TopicName) -> None:
             raise NotEnoughBookies("no")
 
-        broker.topics.on_deleting = fails
+        broker.topics.before_deletion(fails)
         with pytest.raises(NotEnoughBookies):
             await broker.topics.delete_topic(TOPIC)
         assert not (await broker.topics.get(TOPIC, create=False)).closed, "it is not kept out for ever"
@@ -165,7 +167,7 @@ def test_a_topic_that_another_broker_has_opened_since_is_not_deleted() -> None:
         async def leave(name: TopicName) -> None:
             left.append(name)
 
-        broker.topics.on_deleting = leave
+        broker.topics.before_deletion(leave)
         with pytest.raises(LedgerFenced):
             await broker.topics.delete_topic(TOPIC, force=True)
         assert await broker.factory.exists(TOPIC) and not left
@@ -183,7 +185,7 @@ def test_what_is_compacted_goes_with_its_topic(purged: bool) -> None:
         async def forget(topic: str, ledger: int, record: OffloadRecord) -> None:
             forgotten.append((topic, ledger))
 
-        compactor.delete_object = forget
+        compactor.delete_objects_by(forget)
         await broker.topics.get(TOPIC, create=True)
         broker.topics.compactor = compactor
         catalog: Any = None
@@ -219,7 +221,7 @@ def test_a_bundle_is_handed_over_once_what_is_deleted_of_it_is_gone() -> None:
         async def slow(_: TopicName) -> None:
             await go_on.wait()
 
-        broker.topics.on_deleting = slow
+        broker.topics.before_deletion(slow)
         deleting = asyncio.ensure_future(broker.topics.delete_topic(TOPIC))
         await settle()
         others = [asyncio.ensure_future(broker.topics.unload_bundle(NAMESPACE, bundle)) for bundle in range(4)]
@@ -305,14 +307,15 @@ def test_replicated_topics_load_without_clients_and_follow_their_policies() -> N
 def test_the_leadership_of_a_subscription_hears_of_its_deletion_and_of_its_topics() -> None:
     """Behind the data; what is only unloaded is not deleted."""
 
+    writing = Writing("us", ttl_s=6.0, drift=0.0, now=lambda: 0.0)
+
+    def leadership_of(topic: TopicName, name: str, _: bool) -> LeadershipPort | None:
+        return writing.subscription_gate(subscription_name(str(topic), name))
+
     async def test(broker: Broker) -> None:
-        writing = Writing("us", ttl_s=6.0, drift=0.0, now=lambda: 0.0)
         names = [subscription_name(TOPIC, name) for name in ("s", "t", "kept")]
         for name in names:
             writing.on_record(name, Leadership(active="us"), 1)
-        broker.topics.leadership_of = lambda topic, name, _: writing.subscription_gate(
-            subscription_name(str(topic), name)
-        )
         await broker.topics.create_topic(TOPIC)
         for name in ("s", "t", "free"):
             await broker.topics.create_subscription(TOPIC, name)
@@ -324,7 +327,7 @@ def test_the_leadership_of_a_subscription_hears_of_its_deletion_and_of_its_topic
         await broker.topics.delete_topic(TOPIC)
         assert list(writing.deleted) == names[:2]
 
-    with_broker(test)
+    with_broker(test, duties=TopicDuties(leadership_of=leadership_of))
 
 
 def test_administration() -> None:

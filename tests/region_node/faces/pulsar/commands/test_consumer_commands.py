@@ -454,7 +454,7 @@ def test_who_subscribes_before_what_is_lost_hears_so_and_is_not_asked_to_try_aga
         await client.do(*(send(1, n, entry(b"x", sequence=n)) for n in range(5)))
         factory: Any = broker.topics._factory
         now = asyncio.get_running_loop().time()
-        factory.context.losses.told(TOPIC, EntriesLost(10, 0, 2), now)
+        factory.losses.told(TOPIC, EntriesLost(10, 0, 2), now)
 
         def asks(name: str, entry: int | None = None) -> bytes:
             fields: dict[str, object] = {"initialPosition": 1}
