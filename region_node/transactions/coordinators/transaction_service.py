@@ -223,7 +223,7 @@ class Transactions:
         """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be
         tried again.
         """
-        topic, owner = await self._owner(topic, commit)
+        topic, owner = await self._owner(topic)
         others = _possible(others)
         if owner is not self._ownership.record:
             return await self._at(owner, topic, None, txn, commit, low, others, again)
@@ -231,16 +231,16 @@ class Transactions:
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
         """The same of a subscription."""
-        topic, owner = await self._owner(topic, commit)
+        topic, owner = await self._owner(topic)
         if owner is not self._ownership.record:
             await self._at(owner, topic, subscription, txn, commit, low)
         else:
             await self.end_here(topic, subscription, txn, commit=commit, low=low)
 
-    async def _owner(self, topic: str, commit: bool) -> tuple[str, BrokerRecord]:
+    async def _owner(self, topic: str) -> tuple[str, BrokerRecord]:
         """Returns its full name, and who owns it. Raises NotFound where it cannot be there: versions before took names
-        that no topic has, and a region may cease to serve a namespace. NotOwner where what is committed is kept all the
-        same: the region may come back to the namespace, and this broker's view may be an old one.
+        that no topic has, and a region may cease to serve a namespace. NotOwner where the topic is kept all the same: the
+        region may come back to the namespace, and this broker's view may be an old one.
         """
         try:
             topic = _full(topic)
@@ -250,7 +250,7 @@ class Transactions:
             return topic, await self._ownership.owner(topic)
         except (NotAllowed, NotFound) as error:
             deleted = self._topics.tombstone_of(TopicName.parse(topic))
-            if commit and not deleted and await self._meta.get(keys.managed_ledger(topic)) is not None:
+            if not deleted and await self._meta.get(keys.managed_ledger(topic)) is not None:
                 raise NotOwner(f"{topic} is kept here and has no owner now: {error}") from error
             raise NotFound(str(error)) from error
 
