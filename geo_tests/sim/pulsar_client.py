@@ -54,11 +54,16 @@ class Delivered(NamedTuple):
     payload: bytes
 
 
-def encode_entry(producer: str, sequence: int, payload: bytes, publish_ms: int) -> bytes:
-    """What follows a SEND command: magic, checksum, metadata, payload."""
-    metadata = MessageMetadata(
-        producer_name=producer, sequence_id=sequence, publish_time=publish_ms
-    ).SerializeToString()
+def encode_entry(
+    producer: str, sequence: int, payload: bytes, publish_ms: int, txn: tuple[int, int] | None = None, key: str = ""
+) -> bytes:
+    """What follows a SEND command: magic, checksum, metadata, payload. key "": it has none."""
+    made = MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=publish_ms)
+    if txn is not None:
+        made.txnid_most_bits, made.txnid_least_bits = txn
+    if key:
+        made.partition_key = key
+    metadata = made.SerializeToString()
     body = len(metadata).to_bytes(4, "big") + metadata + payload
     return b"\x0e\x01" + int(crc32c.crc32c(body)).to_bytes(4, "big") + body
 
@@ -292,11 +297,14 @@ class Producer(_Staying):
         """False where the window is full."""
         if len(self.pending) >= self.window:
             return False
-        self.pending.append(Pending(sequence, payload, encode_entry(self.shown, sequence, payload, 1)))
+        self._put(Pending(sequence, payload, encode_entry(self.shown, sequence, payload, 1)))
+        return True
+
+    def _put(self, item: Pending) -> None:
+        self.pending.append(item)
         self._unsent += 1
         if self._connection is not None:
             self._flush()
-        return True
 
     async def _session(self) -> None:
         connection = await self.client.open(self.topic)
@@ -331,10 +339,13 @@ class Producer(_Staying):
         count = len(self.pending)
         for index in range(count - self._unsent, count):
             item = self.pending[index]
-            command = BaseCommand(type=BaseCommand.SEND)
-            command.send.producer_id, command.send.sequence_id, command.send.num_messages = 1, item.sequence, 1
-            self._connection.send(command, item.entry)
+            self._connection.send(self._as_sent(item), item.entry)
         self._unsent = 0
+
+    def _as_sent(self, item: Pending) -> BaseCommand:
+        command = BaseCommand(type=BaseCommand.SEND)
+        command.send.producer_id, command.send.sequence_id, command.send.num_messages = 1, item.sequence, 1
+        return command
 
     def _on_command(self, command: BaseCommand) -> None:
         if command.type != BaseCommand.SEND_RECEIPT:
@@ -442,8 +453,9 @@ class Consumer(_Staying):
 class Reader:
     """Reads a topic from the earliest message to what was last when it began."""
 
-    def __init__(self, client: Client, topic: str) -> None:
-        self.client, self.topic = client, topic
+    def __init__(self, client: Client, topic: str, *, compacted: bool = False) -> None:
+        """compacted: without what is not the latest of its key, as far as the topic is compacted."""
+        self.client, self.topic, self._compacted = client, topic, compacted
         self.found: list[Delivered] = []
         self._changed = asyncio.Event()
         self._moved = False
@@ -476,6 +488,8 @@ class Reader:
             part.subType, part.durable = CommandSubscribe.Exclusive, False
             part.start_message_id.ledgerId, part.start_message_id.entryId = (1 << 64) - 1, (1 << 64) - 1
             part.initialPosition = CommandSubscribe.Earliest
+            if self._compacted:
+                part.read_compacted = True
             await connection.ask(command, part)
             query = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
             query.getLastMessageId.consumer_id = 1

@@ -20,6 +20,7 @@ from global_config.node import ConfigNodeSettings
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.errors import HeliographError
+from heliograph.model.feature_levels import LEVEL
 from local_meta.node import LocalMetaSettings
 from region_node.dr.leadership.write_leases import LeaseSettings
 from region_node.process.composition import Role, Runtime, build
@@ -81,6 +82,10 @@ class Node:
         self.ready = False
         self.on_started: Callable[[Node], None] = lambda node: None
         """Called whenever all roles of a life have started."""
+        self.speaks = LEVEL
+        """The feature level of its version."""
+        self.tuned: dict[type, object] = {}
+        """What its version sets otherwise."""
         self.lasts = ""
         """What it must live through, once it is ready; "" while it may end."""
 
@@ -114,7 +119,8 @@ class Node:
             disk=machine.disk,
             usage=machine.usage,
             config_transport=self._config_transport,
-            tuned=TUNED | SMALL_LOGS if self.region.world.faults.weather else TUNED,
+            tuned=(TUNED | SMALL_LOGS if self.region.world.faults.weather else TUNED) | self.tuned,
+            feature_level=self.speaks,
         )
         try:
             for name in self.role_names:
@@ -237,6 +243,7 @@ class Region:
                 link_port=LINK_PORT,
                 advertised_host=name,
                 auto_recovery=self.world.settings.auto_recovery,
+                balance=self.world.stories.balance,
                 link_left_grace_s=LEFT_GRACE_S if self.world.settings.trims else 86_400.0,
                 listeners={
                     f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name

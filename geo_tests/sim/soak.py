@@ -25,6 +25,7 @@ from pathlib import Path
 
 from geo_tests.sim.passive_world import run_passive
 from geo_tests.sim.soak_record import RARE, Ran, SoakRecord, rare_kinds, record_of
+from geo_tests.sim.stories import KINDS
 from geo_tests.sim.world import WEATHER, World, WorldSettings, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,9 +111,9 @@ def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) 
 
 
 def known_kinds() -> list[str]:
-    """The kinds of faults that worlds draw from, those of the weather among them."""
+    """The kinds of faults that worlds draw from, those of the weather among them, and what goes on beside."""
     names = [kind.__name__ for _, kind in World(0, WEATHER).faults.kinds]
-    return [name.strip("_").replace("_", " ") for name in names]
+    return [*(name.strip("_").replace("_", " ") for name in names), *KINDS]
 
 
 def summary(ran: Sequence[Ran], rare: dict[str, float], known: Sequence[str] = ()) -> list[str]:

@@ -35,6 +35,8 @@ from geo_tests.sim.pulsar_client import SHARED, Client, Consumer, Delivered, Pro
 from geo_tests.sim.reconfiguration import Reconfiguration
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
+from geo_tests.sim.stories import Stories
+from geo_tests.sim.stories import drawn as stories_drawn
 from geo_tests.sim.trimming import TrimmedHistory
 from replicator.log.coordinate_lookup import coordinate_of, position_of
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
@@ -87,6 +89,8 @@ class WorldSettings:
     """
     trims: bool | None = None
     """Retention is 0, and nothing is kept for a region that leaves. None: by the seed, where the regions are, too."""
+    stories: tuple[str, ...] | None = None
+    """Names of what goes on beside all else (`stories`). None: by the seed, where the regions are, too."""
     weather: bool = False
     """Disks fill, fail, and rot, and machines and regions fall silent, beside all else."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
@@ -110,6 +114,8 @@ class Verdict:
     audited: int = 0
     """Topics and regions in which an audit looked at everything, and found nothing that nobody did."""
     callbacks: int = 0
+    transactions: int = 0
+    """Those of which the clients know the end."""
     reports: int = 0
     """How often something that the product says of itself was compared with the truth."""
 
@@ -124,6 +130,7 @@ class World:
         self, seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None
     ) -> None:
         self.sim = Simulation(seed)
+        self._draws = settings is None or not settings.regions
         self.seed, self.settings = seed, drawn(settings or WorldSettings(), self.sim.rng("regions"))
         self.rng = self.sim.rng("world")
         self._trace = trace
@@ -137,9 +144,16 @@ class World:
         self.faults = Faults(self)
         self.probes = Probes(self)
         self.audits = Audits(self)
+        self.stories = Stories(self, self._stories())
         self.reconfiguration = Reconfiguration(self, self.settings.regions)
         self.verdict = Verdict(seed, len(self.settings.regions))
         self.publishing = True
+
+    def _stories(self) -> tuple[str, ...]:
+        settings = self.settings
+        if settings.stories is not None or not self.everywhere or settings.trims or settings.replicated:
+            return settings.stories or ()
+        return stories_drawn(self.sim.rng("stories")) if self._draws else ()
 
     def trace(self, text: str) -> None:
         if self._trace is not None:
@@ -170,6 +184,7 @@ class World:
         self.trace("heal")
         await self.faults.heal()
         await self._converge()
+        await self.stories.finish()
         await self.faults.lives.finish()
         found = await self._read_everything()
         for topic, history in self.histories.items():
@@ -209,6 +224,7 @@ class World:
             )
             if self.settings.voters > 1:
                 self.groups.watch(self.regions[name])
+        self.stories.prepare()
         for region in self.regions.values():
             region.start_metadata()
         await self.regions[names[0]].provision(self.regions)
@@ -244,6 +260,7 @@ class World:
                 self.consumers.append((region.name, consumer))
                 if not self.settings.replicated:
                     tasks.append(machine.run(_task, consumer.run))
+        self.stories.begin()
         if self.settings.replicated:
             tasks += [asyncio.ensure_future(self._relay(topic)) for topic in self.topics]
         for task in tasks:

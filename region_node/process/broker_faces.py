@@ -339,4 +339,6 @@ class BrokerFaces:
         if "admin_inside" in ports:
             listeners[INSIDE] = f"https://{host}:{ports['admin_inside']}"
         admin_url = f"http://{host}:{ports['admin']}" if "admin" in ports else ""
-        return BrokerRecord(broker.settings.node_id, listeners, admin_url, broker.runtime.pid)
+        return BrokerRecord(
+            broker.settings.node_id, listeners, admin_url, broker.runtime.pid, level=broker.runtime.feature_level
+        )

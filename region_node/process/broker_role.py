@@ -125,6 +125,7 @@ class BrokerRole(BrokerParts):
             ConfigAdmin(self.config, rng=self.runtime.rng),
             self.live.all,
             partial(spoken, self.meta, self.meta.members),
+            self.runtime.feature_level,
         )
         self.stops.append(closing(self.level.close))
         self.level.check_own()

@@ -121,7 +121,7 @@ class MetaRole:
         port = await self.node.start()
         address = f"{_here(self.settings.bind)}:{port}"
         said = meta_client([address], self._runtime, tls)
-        self._level = NodeLevel(said, self.node.node_id, self._runtime.rng)
+        self._level = NodeLevel(said, self.node.node_id, self._runtime.rng, level=self._runtime.feature_level)
         self._level.start()
         if self.settings.tls is not None:
             from region_node.security.authentication.revocations import Revocations
@@ -323,6 +323,7 @@ class BookieRole:
             dropped=lambda: self.bookie.dropped,
             lost_dirs=lambda: self.bookie.lost_dirs,
             gives_entries=own.http_port >= 0 and own.direct_reads > 0,
+            level=self._runtime.feature_level,
         )
         self._stops.append(registration.stop)
         self.bookie.on_state = lambda: self._on_state(registration)

@@ -32,7 +32,7 @@ log = logging.getLogger("region_node.region_level")
 
 class RegionLevel:
     """Watches from the start. brokers: the live ones. metadata: asks what each member of the metadata speaks, there or
-    away (`local_meta.node_level`).
+    away (`local_meta.node_level`). level: what this broker speaks.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class RegionLevel:
         config: ConfigAdmin,
         brokers: Callable[[], Sequence[BrokerRecord]],
         metadata: Callable[[], Awaitable[dict[str, int]]],
+        level: int = LEVEL,
     ) -> None:
         self._region, self._view, self._config, self._brokers, self._metadata = region, view, config, brokers, metadata
+        self._level = level
         self._bookies: dict[str, int] = {}
         self._stop = meta.watch(keys.BOOKIES, self._on_bookie)
 
@@ -63,10 +65,10 @@ class RegionLevel:
 
     def check_own(self) -> None:
         """Raises ConfigError where this version is too old for its region."""
-        if self.present > LEVEL:
+        if self.present > self._level:
             raise ConfigError(
-                f"region {self._region} is at feature level {self.present}, and this version speaks {LEVEL}: start "
-                "the newer version here; a level never falls"
+                f"region {self._region} is at feature level {self.present}, and this version speaks "
+                f"{self._level}: start the newer version here; a level never falls"
             )
 
     async def upkeep(self) -> None:

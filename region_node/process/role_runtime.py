@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from heliograph.model.errors import ConfigError
+from heliograph.model.feature_levels import LEVEL
 from heliograph.runtime import process_usage
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -52,6 +53,8 @@ class Runtime:
     tuned: Mapping[type, object] = field(default_factory=dict)
     """Settings of parts that are not in the file, by their class; absent: the part's defaults."""
     usage: ProcessUsage = process_usage
+    feature_level: int = LEVEL
+    """What the process speaks, and says so; less in a simulator, whose processes may be older ones."""
 
     def of(self, kind: type[T]) -> T:
         found = self.tuned.get(kind)

@@ -239,8 +239,8 @@ class Transactions:
 
     async def _owner(self, topic: str) -> tuple[str, BrokerRecord]:
         """Returns its full name, and who owns it. Raises NotFound where it cannot be there: versions before took names
-        that no topic has, and a region may cease to serve a namespace. NotOwner where the topic is kept all the same: the
-        region may come back to the namespace, and this broker's view may be an old one.
+        that no topic has, and a region may cease to serve a namespace. NotOwner where the topic is kept all the same:
+        the region may come back to the namespace, and this broker's view may be an old one.
         """
         try:
             topic = _full(topic)

@@ -38,7 +38,7 @@ class Registration:
     there.
     limbo: why it cannot say what it does not hold, "" where it can; and whether a new life would end that.
     floor: ledgers below it are older than its life; 0: of none.
-    gives_entries: over HTTP, to who has a permit.
+    gives_entries: over HTTP, to who has a permit. level: the feature level that it speaks.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class Registration:
         limbo: Callable[[], tuple[str, bool]] = lambda: ("", False),
         floor: Callable[[], int] = lambda: 0,
         gives_entries: bool = False,
+        level: int = LEVEL,
     ) -> None:
         self._meta, self._key = meta, bookie(bookie_id)
         self._host, self._port, self._http_port, self._writable = host, port, http_port, writable
         self._rng, self._rack, self._group, self._free_bytes = rng, rack, group, free_bytes
         self._dropped, self._lost_dirs, self._gives_entries = dropped, lost_dirs, gives_entries
-        self._limbo, self._floor = limbo, floor
+        self._limbo, self._floor, self._level = limbo, floor, level
         self._said_free = 0
         self._lease = 0
         self._refused = ""
@@ -115,7 +116,7 @@ class Registration:
                     "http_port": self._http_port,
                     "writable": said[0],
                     "rack": self._rack,
-                    "level": LEVEL,
+                    "level": self._level,
                 }
                 fields |= {"group": self._group} if self._group else {}
                 fields |= {"gives_entries": True} if self._gives_entries else {}

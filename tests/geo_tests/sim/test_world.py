@@ -49,6 +49,16 @@ from tests.geo_tests.sim.mutants import (
     what_is_gone_is_not_named,
     what_was_sent_is_not_at_risk,
 )
+from tests.geo_tests.sim.story_mutants import (
+    a_compaction_stands_for_what_came_meanwhile,
+    a_level_never_rises,
+    a_level_rises_above_older_processes,
+    each_topic_shows_its_part_alone,
+    readers_pass_an_open_transaction,
+    the_first_value_of_a_key_stays,
+    the_time_of_a_transaction_is_never_over,
+    what_was_aborted_is_shown,
+)
 from tests.seeds import LARGE_WORLDS, LOST_DISK_WORLDS, VOTER_WORLDS, WORLDS
 
 BLOCKS = 17
@@ -100,6 +110,9 @@ VOTERS = replace(
 )
 """Each region has three metadata voters; what befalls one of them, and its disk."""
 RESTORED = replace(CALM, trims=False, faults=2, kinds=("restore_configuration",))
+TRANSACTED = replace(WILD, topics=1, stories=("transactions",))
+COMPACTED = replace(WILD, topics=1, kinds=("slow_disk",), stories=("compaction",))
+UPGRADED = replace(CALM, topics=1, stories=("upgrade",))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
@@ -512,6 +525,14 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_a_restored_tombstone_names_goes: replace(
         RESTORED, chaos_s=10.0, faults=12, kinds=(*RESTORED.kinds, "delete_and_make_again")
     ),
+    readers_pass_an_open_transaction: TRANSACTED,
+    what_was_aborted_is_shown: TRANSACTED,
+    the_time_of_a_transaction_is_never_over: TRANSACTED,
+    each_topic_shows_its_part_alone: TRANSACTED,
+    the_first_value_of_a_key_stays: COMPACTED,
+    a_compaction_stands_for_what_came_meanwhile: COMPACTED,
+    a_level_rises_above_older_processes: UPGRADED,
+    a_level_never_rises: UPGRADED,
 }
 FOUND_BY: dict[Mutant, int] = {
     producers_are_not_deduplicated: 4,
@@ -535,6 +556,8 @@ FOUND_BY: dict[Mutant, int] = {
     a_connection_that_stands_is_heard: 24,
     a_voter_holds_for_ever_what_it_has_said: 1,
     what_is_in_memory_is_synced_and_not_written: 18,
+    each_topic_shows_its_part_alone: 1,
+    a_compaction_stands_for_what_came_meanwhile: 1,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
