@@ -34,8 +34,8 @@ CYCLE_S = 2.0
 ENDS_S = 60.0
 KNOWN_S = 4.0
 """Who leads the balancing knows by then what was registered, or leads no more."""
-LINK_LEVELS = (4, 5, 6)
-"""Earlier ones that still keep all that the worlds promise, once they are raised."""
+LINK_LEVELS = (5, 6)
+"""Earlier ones that keep what worlds promise: a topology is chosen at 5 and up (docs/protocols/links.md)."""
 _EVERY_S = 0.2
 _GROUPS = (("meta",), ("bookie",), ("broker",), ("meta", "bookie", "broker"))
 """Which roles are older: of one region, by the seed."""

@@ -11,10 +11,10 @@ import pytest
 
 from geo_tests.sim.soak_record import RARE
 from geo_tests.sim.stories import STORIES
-from geo_tests.sim.world import World, run_seed
-from tests.geo_tests.sim.test_world import SMALL
+from geo_tests.sim.world import World, WorldSettings, run_seed
 from tests.seeds import LARGE_WORLDS, STORY_WORLDS
 
+SMALL = WorldSettings(regions=("us", "eu", "ap"), messages=16, chaos_s=5.0, faults=4, topics=1)
 SETTINGS = replace(SMALL, stories=tuple(STORIES))
 
 
