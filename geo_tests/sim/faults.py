@@ -18,6 +18,7 @@ from geo_tests.sim.life_faults import LifeFaults
 from geo_tests.sim.region import NAMESPACE
 from geo_tests.sim.silence import silent_kinds
 from geo_tests.sim.voter_faults import VoterFaults
+from geo_tests.sim.wrong_clocks import WrongClocks
 from heliograph.model.errors import HeliographError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Faults:
         self._count = 0
         self._disturbed_until: dict[str, float] = {}
         self._served: dict[str, float] = {}
-        self.lives = LifeFaults(self)
+        self.lives, self.clocks = LifeFaults(self), WrongClocks(self)
         self.kinds: list[tuple[int, Callable[[], tuple[str, Undo] | None]]] = [
             (5, self._cut_wan),
             (2, self._cut_wan_one_way),
@@ -65,6 +66,7 @@ class Faults:
             (3, self._change_topology),
             (1, self._leave),
             *self.lives.kinds(),
+            *self.clocks.kinds(),
         ]
         self.disks, self.voters = DiskFaults(world, self), VoterFaults(world, self)
         weather = [*DiskWeather(world, self).kinds(), *silent_kinds(self)]
@@ -204,16 +206,16 @@ class Faults:
 
     # -- machines -------------------------------------------------------------------------------------------------
 
-    def _region(self) -> Region:
+    def region(self) -> Region:
         return self.world.regions[self.rng.choice(sorted(self.world.regions))]
 
     def _broker(self) -> Node | None:
-        running = [n for n in self._region().brokers if n.machine.running]
+        running = [n for n in self.region().brokers if n.machine.running]
         return self.rng.choice(running) if running else None
 
     def _bookie(self) -> Node | None:
         """One, where no other of its region is away."""
-        bookies = self._region().bookies
+        bookies = self.region().bookies
         return self.rng.choice(bookies) if all(n.machine.running for n in bookies) else None
 
     def _away(self, node: Node, what: str) -> tuple[str, Undo]:
@@ -260,7 +262,7 @@ class Faults:
 
     def _kill_two_bookies(self) -> tuple[str, Undo] | None:
         """Too few are left for the write quorum: appends wait, and fail after a while, on links that stay open."""
-        region = self._region()
+        region = self.region()
         if not all(n.machine.running for n in region.bookies):
             return None
         chosen = self.rng.sample(region.bookies, 2)
@@ -340,22 +342,14 @@ class Faults:
         return None if (node := self._bookie()) is None else self._stop(node)
 
     def _stop_metadata(self) -> tuple[str, Undo] | None:
-        node = self._region().metadata
+        node = self.region().metadata
         return self._stop(node) if node.machine.running else None
 
     def _wrong_clock(self) -> tuple[str, Undo]:
-        """The wall clock of one machine jumps, and back again: nothing but a time that is shown may depend on it."""
-        node = self.rng.choice(self._region().nodes)
-        clock, by_s = node.machine.clock, self.rng.choice((-7 * 86_400, -3600, -5, 5, 3600, 30 * 86_400))
-        clock.offset_ms += by_s * 1000
-
-        def undo() -> None:
-            clock.offset_ms -= by_s * 1000
-
-        return f"the wall clock of {node.name} jumps by {by_s} s", undo
+        return self.clocks.wrong_clock()
 
     def _restart_metadata(self) -> tuple[str, Undo] | None:
-        node = self._region().metadata
+        node = self.region().metadata
         if not node.machine.running:
             return None
         if self.rng.random() < 0.5:
@@ -367,7 +361,7 @@ class Faults:
 
     def _power_cut_region(self) -> tuple[str, Undo] | None:
         """All of a region at once: what was synced is there."""
-        region = self._region()
+        region = self.region()
         for node in region.nodes:
             if node.machine.running:
                 node.power_cut()
@@ -432,7 +426,7 @@ class Faults:
 
     def _reset_clients(self) -> tuple[str, Undo]:
         """Producers come back while the broker still waits for what they sent, and send it again."""
-        region = self._region()
+        region = self.region()
         for node in region.brokers:
             self.world.sim.network.reset(f"{region.name}-client", node.name)
         return f"reset of {region.name}'s clients", lambda: None

@@ -15,6 +15,7 @@ from geo_tests.sim.config_transport import SimConfigTransport
 from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
 from geo_tests.sim.pulsar_client import Address
 from geo_tests.sim.simulation import Machine
+from geo_tests.sim.wrong_clocks import AGING_POLICIES
 from global_config.admin import ConfigAdmin
 from global_config.node import ConfigNodeSettings
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
@@ -213,8 +214,10 @@ class Region:
         names = tuple(info.name for info in infos)
         steps: list[Any] = [lambda info=info: admin.ensure_region(info) for info in infos]
         steps.append(lambda: admin.create_tenant(NAMESPACE.split("/")[0], TenantInfo(allowed_regions=names)))
-        kept = dict.fromkeys(("retentionTimeInMinutes", "retentionSizeInMB"), 0 if self.world.settings.trims else -1)
-        policies = NamespacePolicies(regions=names, bundles=2, policies={"deduplication": True, "retention": kept})
+        trims, ages = self.world.settings.trims, self.world.settings.ages
+        kept = dict.fromkeys(("retentionTimeInMinutes", "retentionSizeInMB"), 0 if trims else -1)
+        given = {"deduplication": True, "retention": kept, **(AGING_POLICIES if ages else {})}
+        policies = NamespacePolicies(regions=names, bundles=2, policies=given)
         steps.append(lambda: admin.create_namespace(NAMESPACE, policies))
         while steps:
             try:

@@ -60,6 +60,8 @@ LATENCIES_S = {
 }
 TRIMS = 0.2
 """The part of worlds that keep nothing, where their settings do not say which do."""
+AGES = 0.3
+"""The part of the others whose topics delete by time, where their settings do not say which regions there are."""
 COUNTS = (3, 3, 3, 3, 4, 4, 4, 5, 5, 5)
 """How many regions a world has whose settings do not say which: one of these, by its seed."""
 
@@ -91,6 +93,10 @@ class WorldSettings:
     """Retention is 0, and nothing is kept for a region that leaves. None: by the seed, where the regions are, too."""
     stories: tuple[str, ...] | None = None
     """Names of what goes on beside all else (`stories`). None: by the seed, where the regions are, too."""
+    ages: bool | None = None
+    """Topics have times to live and a retention that are longer than the world, so that nothing may go by them
+    (`wrong_clocks`). None: by the seed, where the regions are, too.
+    """
     weather: bool = False
     """Disks fill, fail, and rot, and machines and regions fall silent, beside all else."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
@@ -428,7 +434,9 @@ def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
     if settings.trims is not None or settings.replicated:  # what was consumed in another region is trimmed in each
         trims = bool(settings.trims)
     messages = max(1, settings.messages * 9 // count**2)
-    return replace(settings, regions=CITIES[:count], messages=messages, trims=trims)
+    if (ages := settings.ages) is None:
+        ages = not trims and rng.random() < AGES
+    return replace(settings, regions=CITIES[:count], messages=messages, trims=trims, ages=ages)
 
 
 def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:

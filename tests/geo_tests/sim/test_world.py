@@ -18,6 +18,7 @@ from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.raft.member.raft_node import RaftNode
 from heliograph.runtime import process_usage
+from heliograph.runtime.clock import CautiousClock
 from heliograph.wire.run import Run
 from region_node.topics.topic import Topic
 from replicator.audit import audit_pass, audit_repair
@@ -72,6 +73,7 @@ LONG = WorldSettings(regions=("us", "eu"), chaos_s=25.0, faults=3, messages=12, 
 """A world in which brokers report their load more than once."""
 CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
 """For those whose fault is named, or that are seen without any."""
+AGING = replace(SMALL, ages=True)
 TRIMMED = replace(WILD, trims=True, kinds=("truncate", "leave", "cut_wan"))
 LOST_DISKS = replace(
     WILD,
@@ -113,11 +115,12 @@ RESTORED = replace(CALM, trims=False, faults=2, kinds=("restore_configuration",)
 TRANSACTED = replace(WILD, topics=1, stories=("transactions",))
 COMPACTED = replace(WILD, topics=1, kinds=("slow_disk",), stories=("compaction",))
 UPGRADED = replace(CALM, topics=1, stories=("upgrade",))
+RUN_AHEAD = replace(AGING, kinds=("broker_runs_ahead", "cut_wan"))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
 def _settings(seed: int) -> WorldSettings:
-    return WorldSettings() if seed < LARGE_WORLDS else SMALL
+    return WorldSettings() if seed < LARGE_WORLDS else AGING if seed % EVERY == 1 else SMALL
 
 
 @pytest.mark.slow
@@ -184,6 +187,11 @@ def test_worlds_with_every_kind_of_fault_hold(seed: int, voters: int) -> None:
 def test_worlds_have_three_to_five_regions() -> None:
     sizes = Counter(len(World(seed).settings.regions) for seed in range(LARGE_WORLDS))
     assert set(sizes) == {3, 4, 5} and min(sizes.values()) > LARGE_WORLDS // 8, sizes
+
+
+def test_a_part_of_all_worlds_deletes_by_time() -> None:
+    some = [seed for seed in range(100) if World(seed).settings.ages]
+    assert 10 < len(some) < 40 and not any(World(seed).settings.trims for seed in some)
 
 
 def test_in_some_worlds_the_configuration_goes_back_or_a_region_comes_again() -> None:
@@ -477,6 +485,17 @@ def a_full_metadata_disk_is_not_tried_again(patch: BrokenRules) -> None:
     patch.setattr(RaftNode, "_retry_storage", lambda _: None)
 
 
+def the_own_wall_clock_is_believed(patch: BrokenRules) -> None:
+    """What deletes by time goes by it, wherever it has jumped."""
+    patch.setattr(CautiousClock, "wall_ms", lambda self: self._clock.wall_ms())
+
+
+def who_begins_beside_a_wrong_clock_believes_it(patch: BrokenRules) -> None:
+    """Nobody waits until another clock is heard."""
+    real = CautiousClock.wall_ms
+    patch.setattr(CautiousClock, "wall_ms", lambda self: real(self) or self._clock.wall_ms())
+
+
 Mutant = Callable[[BrokenRules], None]
 MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
@@ -519,6 +538,8 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_scrub_finds_nothing: replace(WILD, kinds=("rot",)),
     what_cannot_be_read_may_pass: replace(WILD, kinds=("lost_sector",)),
     a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
+    the_own_wall_clock_is_believed: RUN_AHEAD,
+    who_begins_beside_a_wrong_clock_believes_it: RUN_AHEAD,
     a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
     what_an_ended_region_left_is_nobodys: replace(RESTORED, kinds=("come_again",)),
     a_region_does_not_fetch_its_own_past: replace(RESTORED, kinds=("go_back",)),
@@ -558,6 +579,8 @@ FOUND_BY: dict[Mutant, int] = {
     what_is_in_memory_is_synced_and_not_written: 18,
     each_topic_shows_its_part_alone: 1,
     a_compaction_stands_for_what_came_meanwhile: 1,
+    the_own_wall_clock_is_believed: 2,
+    who_begins_beside_a_wrong_clock_believes_it: 2,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
