@@ -25,7 +25,7 @@ from global_config import keys
 from global_config.policy_edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
 from global_config.view import ConfigView
 from global_config.write_retries import Tries, busy
-from heliograph.kv.metadata_store import ABSENT, Delete, MetadataStore, Op, Put
+from heliograph.kv.metadata_store import ABSENT, Check, Delete, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TopicPolicies
 from heliograph.model.configuration.policy_table import checked
 from heliograph.model.errors import (
@@ -227,7 +227,9 @@ class DeferredEdits:
                     [path, was, mine, [before[path[0]]] if path[0] in before else []]
                     for path, was, mine in edit.changes
                 ]
-            if value is not None and after != before:
+            if value is None or after == before:
+                ops.append(Check(edit.key, version))
+            else:
                 ops.append(Put(edit.key, value, version))
                 if edit.key.startswith(keys.NAMESPACES):
                     ops.append(Put(keys.GUARD, b""))
