@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from geo_tests.sim.auditing import EVERY
+from geo_tests.sim.cut_off_edits import CutOffEdits
 from geo_tests.sim.reborn import Reborn
 from geo_tests.sim.remade import Remade
 from geo_tests.sim.restored import Restored
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 Kind = Callable[[], tuple[str, Undo] | None]
-SOME = 0.18
+SOME = 0.28
 """The part of worlds that have a kind of `rare`, beside the faults that all of them draw from."""
 
 
@@ -33,6 +34,7 @@ class LifeFaults:
         self._restored = Restored(self._world, self._remade)
         self._reborn = Reborn(self._world)
         self._went_back = WentBack(self._world)
+        self._edits = CutOffEdits(self._world)
 
     @property
     def restored(self) -> int:
@@ -56,7 +58,12 @@ class LifeFaults:
         """As `kinds`; of those that take a world long, and are drawn once, in some of the worlds."""
         if self._world.settings.trims or not self._world.everywhere or self._world.settings.replicated:
             return []
-        return [(4, self._restore_configuration), (2, self._come_again), (3, self._go_back)]
+        return [
+            (4, self._restore_configuration),
+            (2, self._come_again),
+            (3, self._go_back),
+            (4, self._edit_while_cut_off),
+        ]
 
     def drawn(self) -> list[Kind]:
         """Those that this world has beside its other faults."""
@@ -67,6 +74,7 @@ class LifeFaults:
 
     async def finish(self) -> None:
         """What was begun comes to its end, now that everything is well. Raises Violation."""
+        await self._edits.finish()
         await self._remade.finish()
         await self._restored.finish()
         await self._reborn.finish()
@@ -78,21 +86,32 @@ class LifeFaults:
 
     def _restore_configuration(self) -> tuple[str, Undo] | None:
         """It is backed up, and some time later lost, and restored."""
-        if self._reborn.begun or self._went_back.begun or not self._restored.begin():
+        if self._took_long or not self._restored.begin():
             return None
         return "back the configuration up, and restore it", self._restored.end
 
     def _come_again(self) -> tuple[str, Undo] | None:
         """In the end a region is taken out for good, and comes again with empty disks."""
-        if self._restored.begun or self._went_back.begun or self._world.seed % EVERY == 0 or not self._reborn.begin():
+        if self._took_long or self._world.seed % EVERY == 0 or not self._reborn.begin():
             return None  # where an entry is spoilt, its own region tells what it was
         return "a region will be taken out for good, and come again", lambda: None
 
     def _go_back(self) -> tuple[str, Undo] | None:
         """The metadata of a region is backed up, and in the end lost, and restored."""
-        if self._restored.begun or self._reborn.begun or not self._went_back.begin():
+        if self._took_long or not self._went_back.begin():
             return None
         return "back a region's metadata up, to restore it in the end", lambda: None
+
+    def _edit_while_cut_off(self) -> tuple[str, Undo] | None:
+        """Policies, in two regions, with values that come again."""
+        if self._took_long or not self._edits.begin():
+            return None
+        return "policies are edited in two regions that are cut off", lambda: None
+
+    @property
+    def _took_long(self) -> bool:
+        """Whether one of those of which a world has one has begun."""
+        return any(one.begun for one in (self._restored, self._reborn, self._went_back, self._edits))
 
     def _truncate(self) -> tuple[str, Undo] | None:
         """An admin empties a topic of one region, whatever consumers and links still lack of it."""

@@ -9,7 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from global_config import backup, view
+from global_config.deferred_edits import DeferredEdits
+from global_config.policy_edits import Edit
+from global_config.write_retries import Tries
+from heliograph.kv.metadata_store import ABSENT, Put
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
+from heliograph.model.errors import VersionConflict
 from heliograph.raft.core import RaftCore
 from heliograph.raft.disk import life_file
 from heliograph.raft.leader import Leading
@@ -111,6 +116,23 @@ def a_region_does_not_fetch_its_own_past(patch: BrokenRules) -> None:
 
     fetched = ended_origins.EndedOrigins._fetched
     patch.setattr(ended_origins.EndedOrigins, "_fetched", fetches)
+
+
+def what_was_merged_is_merged_again(patch: BrokenRules) -> None:
+    """Of two brokers that merge a region's edits, each merges all of them."""
+
+    async def merge(self: DeferredEdits, key: str, edit: Edit) -> None:
+        async for _ in Tries():
+            found = await self._config.get(self._mark)
+            mark = Put(self._mark, b"%d" % edit.id, ABSENT if found is None else found[1])
+            try:
+                await self._config.txn([*await self._operations(edit), mark])
+            except VersionConflict:
+                continue
+            await self._meta.delete(key)
+            return
+
+    patch.setattr(DeferredEdits, "_merge", merge)
 
 
 def a_switchover_waits_for_no_delivery(patch: BrokenRules) -> None:

@@ -48,6 +48,7 @@ from tests.geo_tests.sim.mutants import (
     what_a_restored_tombstone_names_goes,
     what_an_ended_region_left_is_nobodys,
     what_is_gone_is_not_named,
+    what_was_merged_is_merged_again,
     what_was_sent_is_not_at_risk,
 )
 from tests.geo_tests.sim.story_mutants import (
@@ -115,6 +116,7 @@ RESTORED = replace(CALM, trims=False, faults=2, kinds=("restore_configuration",)
 TRANSACTED = replace(WILD, topics=1, stories=("transactions",))
 COMPACTED = replace(WILD, topics=1, kinds=("slow_disk",), stories=("compaction",))
 UPGRADED = replace(CALM, topics=1, stories=("upgrade",))
+EDITED = replace(SMALL, faults=1, kinds=("edit_while_cut_off",))
 RUN_AHEAD = replace(AGING, kinds=("broker_runs_ahead", "cut_wan"))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
@@ -141,6 +143,12 @@ def test_worlds_hold(block: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_worlds_whose_region_goes_back_to_a_backup_hold(seed: int) -> None:
     assert "a region lost its tail" in run_seed(seed, replace(RESTORED, kinds=("go_back",))).kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", (1, 3))
+def test_worlds_whose_regions_edit_policies_while_they_are_cut_off_hold(seed: int) -> None:
+    assert {"edits merged", "edits in conflict"} <= set(run_seed(seed, EDITED).kinds)
 
 
 @pytest.mark.slow
@@ -194,9 +202,9 @@ def test_a_part_of_all_worlds_deletes_by_time() -> None:
     assert 10 < len(some) < 40 and not any(World(seed).settings.trims for seed in some)
 
 
-def test_in_some_worlds_the_configuration_goes_back_or_a_region_comes_again() -> None:
+def test_in_some_worlds_the_configuration_goes_back_or_a_region_comes_again_or_is_edited() -> None:
     some = sum(bool(World(seed).faults.lives.drawn()) for seed in range(WORLDS))
-    assert WORLDS // 20 < some < WORLDS // 6
+    assert WORLDS // 10 < some < WORLDS // 4
 
 
 @pytest.mark.slow
@@ -538,6 +546,7 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     a_scrub_finds_nothing: replace(WILD, kinds=("rot",)),
     what_cannot_be_read_may_pass: replace(WILD, kinds=("lost_sector",)),
     a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
+    what_was_merged_is_merged_again: EDITED,
     the_own_wall_clock_is_believed: RUN_AHEAD,
     who_begins_beside_a_wrong_clock_believes_it: RUN_AHEAD,
     a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
