@@ -126,7 +126,7 @@ class ConductedWorld(DrillWorld):
 
     def _judge_delivery(self, op: Operation, confirmed: dict[str, list[Position]]) -> None:
         """The source has answered everything that it took, and the target has it."""
-        self.verdict.reports += 1
+        self.verdict.reports["a switchover has delivered"] += 1
         if lacks := self._lacks(op, confirmed):
             raise Violation(f"a switchover goes on although {lacks} messages of {op.source} are not in {op.target}")
 
@@ -137,7 +137,7 @@ class ConductedWorld(DrillWorld):
     def _judge_boundary(self, op: Operation, told: dict[str, list[Position]]) -> None:
         """told: before the step. What is missing still was missing then."""
         said = op.report["after"]
-        self.verdict.reports += 1
+        self.verdict.reports["a failover's boundary"] += 1
         lacks = self._lacks(op, told)
         if not said["silent_s"] and not said["unheard"]["count"] and said["messages"] < lacks:
             raise Violation(f"a failover tells that {op.target} lacks {said}: {lacks} messages are missing")

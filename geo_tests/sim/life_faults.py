@@ -56,7 +56,8 @@ class LifeFaults:
 
     def rare(self) -> list[tuple[int, Kind]]:
         """As `kinds`; of those that take a world long, and are drawn once, in some of the worlds."""
-        if self._world.settings.trims or not self._world.everywhere or self._world.settings.replicated:
+        settings = self._world.settings
+        if settings.trims or settings.replicated or settings.durable or not self._world.everywhere:
             return []
         return [
             (4, self._restore_configuration),

@@ -82,7 +82,7 @@ class PassiveWorld(World):
     everywhere = False
 
     def __init__(self, seed: int, settings: WorldSettings | None = None, trace: Any = None) -> None:
-        super().__init__(seed, replace(settings or WorldSettings(), trims=False), trace)
+        super().__init__(seed, replace(settings or WorldSettings(), trims=False, durable=False), trace)
         self.histories = {topic: PassiveHistory(topic) for topic in self.topics}
         self.faults = PassiveFaults(self)
         self.counts: Counter[str] = Counter()

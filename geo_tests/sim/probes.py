@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import History, Violation
+from geo_tests.sim.durability_reports import DurabilityReports, owned_since
 from geo_tests.sim.reports import Reports
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.model.topic_names import TopicName
 
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
@@ -39,7 +39,7 @@ class Probes:
         self._durable: dict[tuple[str, str, tuple[int, int, int]], Position] = {}
         """(topic, region, origin) -> the furthest durable prefix that an owner there has shown."""
         self._suspicions: dict[tuple[str, str, str], int] = {}
-        self.reports = Reports(world)
+        self.reports, self.durability = Reports(world), DurabilityReports(world)
 
     async def run(self) -> None:
         while True:
@@ -64,6 +64,7 @@ class Probes:
             self._look_at_subscription(region, topic, log)
             self._look_at_links(region, topic, log)
         self.reports.look()
+        self.durability.look()
         self._look_at_bounds()
 
     def _topics(self) -> Iterator[tuple[str, str, Any]]:
@@ -82,7 +83,7 @@ class Probes:
         """
         found: dict[tuple[str, str], tuple[int, Any, Any]] = {}
         for region, topic, node, log in self.claims():
-            since = _owned_since(node, topic)
+            since = owned_since(node, topic)
             if (region, topic) not in found or found[region, topic][0] < since:
                 found[region, topic] = since, node, log
         return [(region, topic, node, log) for (region, topic), (_, node, log) in found.items()]
@@ -180,9 +181,4 @@ class Probes:
     async def final(self) -> None:
         self.look()
         await self.world._until("every region says that nothing is missing", self.reports.nothing_missing)
-
-
-def _owned_since(node: Any, topic: str) -> int:
-    """The version of the owner key by which a broker owns the topic's bundle."""
-    ownership, namespace = node.roles[0].ownership, TopicName.parse(topic).namespace
-    return int(ownership._core.held[namespace, ownership._book.of(namespace).of(topic)].version)
+        await self.world._until("every receipt means what it should", self.durability.final)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.config_transport import SimConfigTransport
+from geo_tests.sim.durability_reports import DURABILITY
 from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
 from geo_tests.sim.pulsar_client import Address
 from geo_tests.sim.simulation import Machine
@@ -217,6 +218,7 @@ class Region:
         trims, ages = self.world.settings.trims, self.world.settings.ages
         kept = dict.fromkeys(("retentionTimeInMinutes", "retentionSizeInMB"), 0 if trims else -1)
         given = {"deduplication": True, "retention": kept, **(AGING_POLICIES if ages else {})}
+        given |= DURABILITY if self.world.settings.durable else {}
         policies = NamespacePolicies(regions=names, bundles=2, policies=given)
         steps.append(lambda: admin.create_namespace(NAMESPACE, policies))
         while steps:

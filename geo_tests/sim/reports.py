@@ -120,14 +120,14 @@ class Reports:
             host = link.connection.key[1].host
             silent_s = max(network.cut_s(host, node.name), network.cut_s(other, node.name)) - SLACK_S
             if min(longest, silent_s) >= LOST_S:
-                self._world.verdict.reports += 1
+                self._world.verdict.reports["silence"] += 1
                 if link.stats().connected:
                     text = f"{node.name} says that its link to {other} is connected: nothing comes of {host}"
                     raise Violation(f"{topic}: {text}")
         for other in self._world.regions:
             if other == region or min(longest, network.cut_s(other, node.name) - SLACK_S) < LOST_S:
                 continue
-            self._world.verdict.reports += 1
+            self._world.verdict.reports["silence"] += 1
             told = lack_facts(log, node.machine.clock.wall_ms()).get(other)
             if told is not None and told["connected"]:
                 raise Violation(f"{topic}: {node.name} says that {other} is connected: nothing comes: {told}")
@@ -148,7 +148,7 @@ class Reports:
             if topic not in self._world.histories:
                 continue
             facts = topic_facts(node.roles[0].topics.loaded[topic], node.roles[0].links, node.machine.clock.wall_ms())
-            self._world.verdict.reports += 1
+            self._world.verdict.reports["nothing is missing"] += 1
             for kind in ("links", "lacks"):
                 for other, told in facts[kind].items():
                     if told["messages"]:
@@ -194,7 +194,7 @@ class Reports:
         return len(positions) - bisect_right(positions, position)
 
     def _compare(self, topic: str, region: str, whom: str, other: str, told: int, lacks: int) -> None:
-        self._world.verdict.reports += 1
+        self._world.verdict.reports["risk" if whom == "its target" else "lacking"] += 1
         key = (topic, region, whom, other)
         if told >= lacks:
             self._low.pop(key, None)

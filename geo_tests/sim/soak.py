@@ -48,7 +48,7 @@ def _run(task: tuple[int, bool]) -> Ran:
         seed=seed,
         messages=verdict.messages,
         kinds=dict(Counter(verdict.kinds)),
-        reports=verdict.reports,
+        reports=dict(verdict.reports),
         cpu_s=round(verdict.cpu_s, 3),
     )
 
@@ -121,13 +121,16 @@ def summary(ran: Sequence[Ran], rare: dict[str, float], known: Sequence[str] = (
     also where they never happened.
     """
     happened, within = Counter[str](dict.fromkeys(known, 0)), Counter[str]()
+    compared = Counter[str]()
     for one in ran:
+        compared.update(one.reports)
         happened.update(one.kinds)
         within.update(one.kinds.keys())
     lines = [
         f"{len(ran)} worlds passed, {sum(one.messages for one in ran)} messages, {happened.total()} faults, "
-        f"{sum(one.reports for one in ran)} reports compared with the truth"
+        f"{compared.total()} reports compared with the truth"
     ]
+    lines += [f"  {count:8} reports of {kind}" for kind, count in sorted(compared.items())]
     lines += [
         f"  {happened[kind]:6} {kind}, in {within[kind] / max(1, len(ran)):.0%} of the worlds"
         for kind in sorted(happened)

@@ -29,8 +29,8 @@ class Ran:
     error: str = ""
     messages: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
-    reports: int = 0
-    """How often something that the product says of itself was compared with the truth."""
+    reports: dict[str, int] = field(default_factory=dict)
+    """How often something that the product says of itself was compared with the truth, by its kind."""
     cpu_s: float = 0.0
 
 

@@ -147,7 +147,7 @@ class TrimmedHistory(History):
     def _check_named(self, logs: Mapping[str, Any], region: str, got: set[Message]) -> None:
         log = logs[region]
         ranges = [(origin, low, high) for origin in log.vector for low, high in log.vector.missing(origin)]
-        self._world.verdict.reports += len(log.vector)
+        self._world.verdict.reports["missing, by name"] += len(log.vector)
         if ranges and not self._emptied and "leave" not in self._world.verdict.kinds:
             raise Violation(f"{self.topic}: {region} says that it lacks {ranges}, and nobody took anything away")
         for origin, low, high in ranges:

@@ -21,6 +21,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,6 +63,8 @@ TRIMS = 0.2
 """The part of worlds that keep nothing, where their settings do not say which do."""
 AGES = 0.3
 """The part of the others whose topics delete by time, where their settings do not say which regions there are."""
+DURABLE = 0.25
+"""The part of those which neither keep nothing nor age, whose receipts mean two regions."""
 COUNTS = (3, 3, 3, 3, 4, 4, 4, 5, 5, 5)
 """How many regions a world has whose settings do not say which: one of these, by its seed."""
 
@@ -97,6 +100,8 @@ class WorldSettings:
     """Topics have times to live and a retention that are longer than the world, so that nothing may go by them
     (`wrong_clocks`). None: by the seed, where the regions are, too.
     """
+    durable: bool | None = None
+    """Receipts mean two regions, or are on a list (`durability_reports`). None: by the seed, where the regions are."""
     weather: bool = False
     """Disks fill, fail, and rot, and machines and regions fall silent, beside all else."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
@@ -124,6 +129,8 @@ class Verdict:
     """Those of which the clients know the end."""
     reports: int = 0
     """How often something that the product says of itself was compared with the truth."""
+    reports: Counter[str] = field(default_factory=Counter)
+    """How often something that the product says of itself was compared with the truth, by its kind."""
 
 
 class World:
@@ -288,6 +295,7 @@ class World:
     def _producer(self, client: Client, topic: str, name: str, history: History) -> Producer:
         def on_receipt(sequence: int, ledger: int, entry: int) -> None:
             history.acknowledge(name, sequence, ledger, entry)
+            self.probes.durability.receipt(topic, name.split("-")[0], (ledger, entry))
             self.faults.served(name.split("-")[0])
             self.trace(f"receipt {name} {sequence} at {ledger}:{entry}")
 
@@ -436,7 +444,9 @@ def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
     messages = max(1, settings.messages * 9 // count**2)
     if (ages := settings.ages) is None:
         ages = not trims and rng.random() < AGES
-    return replace(settings, regions=CITIES[:count], messages=messages, trims=trims, ages=ages)
+    if (durable := settings.durable) is None:
+        durable = not (trims or ages) and rng.random() < DURABLE
+    return replace(settings, regions=CITIES[:count], messages=messages, trims=trims, ages=ages, durable=durable)
 
 
 def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:

@@ -12,13 +12,13 @@ from geo_tests.sim.soak_record import ENOUGH, Ran, SoakRecord, rare_kinds, recor
 def test_what_passed_is_remembered_and_what_failed_is_run_again(tmp_path: Path) -> None:
     path = tmp_path / ".soak" / "commit.world.jsonl"
     record = SoakRecord(path)
-    record.add(Ran(seed=1, messages=5, kinds={"cut wan": 2}, reports=3))
+    record.add(Ran(seed=1, messages=5, kinds={"cut wan": 2}, reports={"risk": 3}))
     record.add(Ran(seed=2, error="Violation: lost"))
     record.add(Ran(seed=3))
     with path.open("a") as file:
         file.write('\n{"seed": 4, "mess')  # the machine lost power here
     again = SoakRecord(path)
-    assert again.passed == {1: Ran(seed=1, messages=5, kinds={"cut wan": 2}, reports=3), 3: Ran(seed=3)}
+    assert again.passed == {1: Ran(seed=1, messages=5, kinds={"cut wan": 2}, reports={"risk": 3}), 3: Ran(seed=3)}
     again.add(Ran(seed=3, error="Violation: twice"))
     assert set(SoakRecord(path).passed) == {1}
 

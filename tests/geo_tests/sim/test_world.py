@@ -27,6 +27,8 @@ from replicator.dedup import producer_dedup, version_vector
 from replicator.health.incoming_stats import IncomingLink
 from replicator.health.link_stats import LinkStats
 from replicator.links import link, start_position
+from replicator.log.affected_ranges import AffectedList
+from replicator.log.region_durability import RegionWaits
 from replicator.manager.topic_owners import Owners
 from replicator.receiving import link_receiver
 from replicator.sending import link_sender
@@ -74,6 +76,7 @@ LONG = WorldSettings(regions=("us", "eu"), chaos_s=25.0, faults=3, messages=12, 
 """A world in which brokers report their load more than once."""
 CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
 """For those whose fault is named, or that are seen without any."""
+DURABLE = replace(SMALL, durable=True)
 AGING = replace(SMALL, ages=True)
 TRIMMED = replace(WILD, trims=True, kinds=("truncate", "leave", "cut_wan"))
 LOST_DISKS = replace(
@@ -117,12 +120,17 @@ TRANSACTED = replace(WILD, topics=1, stories=("transactions",))
 COMPACTED = replace(WILD, topics=1, kinds=("slow_disk",), stories=("compaction",))
 UPGRADED = replace(CALM, topics=1, stories=("upgrade",))
 EDITED = replace(SMALL, faults=1, kinds=("edit_while_cut_off",))
+EARLY = replace(
+    DURABLE, faults=10, chaos_s=8.0, messages=100, kinds=("cut_region_off", "kill_broker", "power_cut_broker")
+)
 RUN_AHEAD = replace(AGING, kinds=("broker_runs_ahead", "cut_wan"))
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
 def _settings(seed: int) -> WorldSettings:
-    return WorldSettings() if seed < LARGE_WORLDS else AGING if seed % EVERY == 1 else SMALL
+    if seed < LARGE_WORLDS:
+        return WorldSettings()
+    return {1: AGING, 3: DURABLE}.get(seed % EVERY, SMALL)
 
 
 @pytest.mark.slow
@@ -197,9 +205,10 @@ def test_worlds_have_three_to_five_regions() -> None:
     assert set(sizes) == {3, 4, 5} and min(sizes.values()) > LARGE_WORLDS // 8, sizes
 
 
-def test_a_part_of_all_worlds_deletes_by_time() -> None:
-    some = [seed for seed in range(100) if World(seed).settings.ages]
-    assert 10 < len(some) < 40 and not any(World(seed).settings.trims for seed in some)
+def test_a_part_of_all_worlds_deletes_by_time_and_another_one_confirms_two_regions() -> None:
+    drawn = [World(seed).settings for seed in range(100)]
+    assert min(sum(map(bool, part)) for part in zip(*((s.trims, s.ages, s.durable) for s in drawn), strict=True)) > 8
+    assert all(bool(one.trims) + bool(one.ages) + bool(one.durable) < 2 for one in drawn)
 
 
 def test_in_some_worlds_the_configuration_goes_back_or_a_region_comes_again_or_is_edited() -> None:
@@ -504,6 +513,30 @@ def who_begins_beside_a_wrong_clock_believes_it(patch: BrokenRules) -> None:
     patch.setattr(CautiousClock, "wall_ms", lambda self: real(self) or self._clock.wall_ms())
 
 
+def what_is_confirmed_early_is_not_listed(patch: BrokenRules) -> None:
+    patch.setattr(RegionWaits, "_note", lambda self, receipt: None)
+
+
+def what_a_dead_broker_confirmed_is_not_listed(patch: BrokenRules) -> None:
+    """Nobody knows which of its receipts had gone out, so that none is said to."""
+
+    def loaded(self: AffectedList, through: Position, messages: int) -> None:
+        self.since = None
+
+    patch.setattr(AffectedList, "loaded", loaded)
+
+
+def a_region_has_what_was_sent_to_it(patch: BrokenRules) -> None:
+    """Receipts go out once enough regions were sent the entry."""
+    real = RegionWaits.heard
+
+    def heard(self: RegionWaits, region: str, through: Position) -> None:
+        newest = max((receipt.through for receipt in self._held if receipt.through is not None), default=through)
+        real(self, region, max(through, newest))
+
+    patch.setattr(RegionWaits, "heard", heard)
+
+
 Mutant = Callable[[BrokenRules], None]
 MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
@@ -547,6 +580,9 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     what_cannot_be_read_may_pass: replace(WILD, kinds=("lost_sector",)),
     a_full_metadata_disk_is_not_tried_again: replace(WILD, kinds=("full_metadata_disk",)),
     what_was_merged_is_merged_again: EDITED,
+    what_is_confirmed_early_is_not_listed: EARLY,
+    what_a_dead_broker_confirmed_is_not_listed: EARLY,
+    a_region_has_what_was_sent_to_it: EARLY,
     the_own_wall_clock_is_believed: RUN_AHEAD,
     who_begins_beside_a_wrong_clock_believes_it: RUN_AHEAD,
     a_region_that_a_backup_lacks_has_left_for_good: RESTORED,
@@ -588,6 +624,8 @@ FOUND_BY: dict[Mutant, int] = {
     what_is_in_memory_is_synced_and_not_written: 18,
     each_topic_shows_its_part_alone: 1,
     a_compaction_stands_for_what_came_meanwhile: 1,
+    what_is_confirmed_early_is_not_listed: 2,
+    what_a_dead_broker_confirmed_is_not_listed: 8,
     the_own_wall_clock_is_believed: 2,
     who_begins_beside_a_wrong_clock_believes_it: 2,
 }
