@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 Kind = Callable[[], tuple[str, Undo] | None]
-SOME = 0.28
+SOME = 0.3
 """The part of worlds that have a kind of `rare`, beside the faults that all of them draw from."""
 
 
@@ -59,12 +59,8 @@ class LifeFaults:
         settings = self._world.settings
         if settings.trims or settings.replicated or settings.durable or not self._world.everywhere:
             return []
-        return [
-            (4, self._restore_configuration),
-            (2, self._come_again),
-            (3, self._go_back),
-            (4, self._edit_while_cut_off),
-        ]
+        found = [(3, self._restore_configuration), (3, self._go_back), (4, self._edit_while_cut_off)]
+        return found if self._spoilt and not settings.kinds else [*found, (4, self._come_again)]
 
     def drawn(self) -> list[Kind]:
         """Those that this world has beside its other faults."""
@@ -93,8 +89,8 @@ class LifeFaults:
 
     def _come_again(self) -> tuple[str, Undo] | None:
         """In the end a region is taken out for good, and comes again with empty disks."""
-        if self._took_long or self._world.seed % EVERY == 0 or not self._reborn.begin():
-            return None  # where an entry is spoilt, its own region tells what it was
+        if self._took_long or self._spoilt or not self._reborn.begin():
+            return None
         return "a region will be taken out for good, and come again", lambda: None
 
     def _go_back(self) -> tuple[str, Undo] | None:
@@ -108,6 +104,11 @@ class LifeFaults:
         if self._took_long or not self._edits.begin():
             return None
         return "policies are edited in two regions that are cut off", lambda: None
+
+    @property
+    def _spoilt(self) -> bool:
+        """Whether an entry is, in the end: its own region tells what it was, and has to remember that."""
+        return self._world.seed % EVERY == 0
 
     @property
     def _took_long(self) -> bool:

@@ -4,11 +4,12 @@
 
 --passive: the namespace is active-passive, and is moved and failed over all the time. --again: seeds that passed on
 this commit run again, too. Of the other worlds every second one has weather: disks that fill, fail, and rot, machines
-and regions that fall silent, beside as many other faults as there are in one without.
+and regions that fall silent, beside as many other faults as there are in one without; in one of sixteen bookies lose
+their disks, in another one each region has three metadata voters, which lose theirs.
 
 Each failing seed is printed with the command that replays it. In the end: how often each kind of fault happened, how
-often a report of the product was compared with the truth, the slowest seeds. Ends with 1 where a seed failed, or where
-of 500 worlds or more a kind of fault happened in less than 5 %.
+often each kind of report of the product was compared with the truth, the slowest seeds. Ends with 1 where a seed
+failed, or where of 500 worlds or more that draw a kind of fault it happened in less than 5 %.
 """
 
 from __future__ import annotations
@@ -20,21 +21,32 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from geo_tests.sim.passive_world import run_passive
+from geo_tests.sim.passive_world import PassiveWorld, run_passive
 from geo_tests.sim.soak_record import RARE, Ran, SoakRecord, rare_kinds, record_of
 from geo_tests.sim.stories import KINDS
 from geo_tests.sim.world import WEATHER, World, WorldSettings, run_seed
+from geo_tests.sim.world import LOST_DISKS, THREE_VOTERS, WEATHER, World, WorldSettings, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 _ERROR_CHARS_MAX = 2000
+_NAMED_EVERY = 16
+_NAMED = {2: (" --lost-disks", LOST_DISKS), 10: (" --voters", THREE_VOTERS)}
+"""Rest of the seed -> the option that replays it, and its settings, of worlds whose kinds of faults are named."""
 
 
 def settings_of(seed: int) -> WorldSettings:
     """Of a world that is not active-passive."""
-    return WEATHER if seed % 2 else WorldSettings()
+    return WEATHER if seed % 2 else _NAMED.get(seed % _NAMED_EVERY, ("", WorldSettings()))[1]
+
+
+def _option(seed: int, *, passive: bool) -> str:
+    """With which `geo_tests.sim.world` replays it."""
+    if passive:
+        return " --passive"
+    return " --weather" if seed % 2 else _NAMED.get(seed % _NAMED_EVERY, ("", None))[0]
 
 
 def _run(task: tuple[int, bool]) -> Ran:
@@ -47,6 +59,7 @@ def _run(task: tuple[int, bool]) -> Ran:
     return Ran(
         seed=seed,
         messages=verdict.messages,
+        sort=verdict.sort,
         kinds=dict(Counter(verdict.kinds)),
         reports=dict(verdict.reports),
         cpu_s=round(verdict.cpu_s, 3),
@@ -78,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nended; the same command goes on")
         return 130
     ran = [record.passed[seed] for seed in seeds if seed in record.passed]
-    known = [] if chosen.passive else known_kinds()
+    known = known_kinds(ran, passive=chosen.passive)
     rare = rare_kinds(ran, known)
     for line in summary(ran, rare, known):
         print(line)
@@ -95,8 +108,7 @@ def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) 
             record.add(ran)
             if ran.error:
                 failed.append(ran.seed)
-                option = " --passive" if passive else " --weather" if settings_of(ran.seed).weather else ""
-                replay = f"python -m geo_tests.sim.world{option} --seed {ran.seed} --trace"
+                replay = f"python -m geo_tests.sim.world{_option(ran.seed, passive=passive)} --seed {ran.seed} --trace"
                 print(f"\rseed {ran.seed} failed: {ran.error}\n    {replay}", flush=True)
             messages, faults = messages + ran.messages, faults + sum(ran.kinds.values())
             spent = time.monotonic() - began
@@ -114,30 +126,44 @@ def known_kinds() -> list[str]:
     """The kinds of faults that worlds draw from, those of the weather among them, and what goes on beside."""
     names = [kind.__name__ for _, kind in World(0, WEATHER).faults.kinds]
     return [*(name.strip("_").replace("_", " ") for name in names), *KINDS]
+def known_kinds(ran: Iterable[Ran], *, passive: bool = False) -> dict[str, set[str]]:
+    """Sort of world -> the kinds of faults that those of it draw from."""
+    seeds = {one.sort: one.seed for one in ran}
+    return {
+        sort: (PassiveWorld(seed) if passive else World(seed, settings_of(seed))).kinds()
+        for sort, seed in seeds.items()
+    }
 
 
-def summary(ran: Sequence[Ran], rare: dict[str, float], known: Sequence[str] = ()) -> list[str]:
-    """What a soak says in the end, in lines: of all worlds that passed, of whichever run. known: kinds that are named
-    also where they never happened.
+def summary(
+    ran: Sequence[Ran], rare: dict[str, float], known: Mapping[str, Collection[str]] | None = None
+) -> list[str]:
+    """What a soak says in the end, in lines: of all worlds that passed, of whichever run. known: sort of world -> kinds
+    that are named also where they never happened.
     """
-    happened, within = Counter[str](dict.fromkeys(known, 0)), Counter[str]()
+    named, worlds = {kind for kinds in (known or {}).values() for kind in kinds}, Counter[str]()
+    happened, within = Counter[str](dict.fromkeys(named, 0)), Counter[str]()
     compared = Counter[str]()
     for one in ran:
         compared.update(one.reports)
         happened.update(one.kinds)
         within.update(one.kinds.keys())
+        worlds.update((known or {}).get(one.sort, ()))
     lines = [
         f"{len(ran)} worlds passed, {sum(one.messages for one in ran)} messages, {happened.total()} faults, "
         f"{compared.total()} reports compared with the truth"
     ]
     lines += [f"  {count:8} reports of {kind}" for kind, count in sorted(compared.items())]
     lines += [
-        f"  {happened[kind]:6} {kind}, in {within[kind] / max(1, len(ran)):.0%} of the worlds"
+        f"  {happened[kind]:6} {kind}, in {within[kind] / max(1, worlds[kind] or len(ran)):.0%} of the worlds"
         for kind in sorted(happened)
     ]
     slowest = sorted(ran, key=lambda one: -one.cpu_s)[:5]
     lines.append("slowest: " + ", ".join(f"{one.seed} ({one.cpu_s:.1f} s)" for one in slowest))
-    lines += [f"too rare: {kind}, in {part:.1%} of the worlds; {RARE:.0%} are wanted" for kind, part in rare.items()]
+    lines += [
+        f"too rare: {kind}, in {part:.1%} of the worlds that draw it; {RARE:.0%} are wanted"
+        for kind, part in rare.items()
+    ]
     return lines
 
 

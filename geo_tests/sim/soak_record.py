@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Ran:
     seed: int
     error: str = ""
     messages: int = 0
+    sort: str = ""
+    """Of world: those of one sort draw from the same kinds of faults."""
     kinds: dict[str, int] = field(default_factory=dict)
     reports: dict[str, int] = field(default_factory=dict)
     """How often something that the product says of itself was compared with the truth, by its kind."""
@@ -77,14 +79,16 @@ def record_of(kind: str, root: Path) -> SoakRecord:
     return SoakRecord(root / ".soak" / f"{commit.stdout.strip()}.{kind}.jsonl")
 
 
-def rare_kinds(ran: Iterable[Ran], known: Iterable[str]) -> dict[str, float]:
-    """Kind of fault -> the part of worlds in which it happened, of those where that is less than `RARE`; none where too
-    few worlds ran. known: all kinds that there are.
+def rare_kinds(ran: Iterable[Ran], known: Mapping[str, Collection[str]]) -> dict[str, float]:
+    """Kind of fault -> the part of worlds in which it happened, of those that draw from it, where that is less than
+    `RARE`; none where too few worlds ran. known: sort of world -> all kinds that it draws from.
     """
-    worlds, within = 0, Counter[str]()
+    worlds, within = Counter[str](), Counter[str]()
     for one in ran:
-        worlds += 1
-        within.update(one.kinds.keys())
-    if worlds < ENOUGH:
-        return {}
-    return {kind: within[kind] / worlds for kind in sorted(known) if within[kind] < RARE * worlds}
+        worlds.update(known.get(one.sort, ()))
+        within.update(kind for kind in known.get(one.sort, ()) if kind in one.kinds)
+    return {
+        kind: within[kind] / worlds[kind]
+        for kind in sorted(worlds)
+        if worlds[kind] >= ENOUGH and within[kind] < RARE * worlds[kind]
+    }

@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from geo_tests.sim.auditing import Audits
+from geo_tests.sim.auditing import EVERY, Audits
 from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.faults import Faults
 from geo_tests.sim.group_checks import GroupChecks
@@ -109,6 +109,28 @@ class WorldSettings:
 
 WEATHER = WorldSettings(weather=True, faults=9)
 """Half as many faults again: two of five are of the weather."""
+LOST_DISKS = WorldSettings(
+    faults=5,
+    kinds=("wipe_bookie", "unmount_bookie", "roll_bookie_back", "cut_wan", "kill_broker", "unload"),
+    auto_recovery=AutoRecoverySettings(abandoned_after_s=30.0),
+)
+"""Disks of bookies come back empty, or as they were. A ledger that was made, and that no topic names as nothing came to
+it before the power went, lacks a copy until it is abandoned.
+"""
+THREE_VOTERS = WorldSettings(
+    voters=3,
+    faults=8,
+    kinds=(
+        "kill_voter",
+        "power_cut_voter",
+        "stop_voter",
+        "cut_voter_off",
+        "wipe_voter",
+        "unmount_voter",
+        "roll_voter_back",
+    ),
+)
+"""Each region has three metadata voters; what befalls one of them, and its disk."""
 
 
 @dataclass
@@ -122,6 +144,8 @@ class Verdict:
     kinds: list[str] = field(default_factory=list)
     virtual_s: float = 0.0
     cpu_s: float = 0.0
+    sort: str = ""
+    """What kind of world it is: those of one sort draw from the same kinds of faults."""
     audited: int = 0
     """Topics and regions in which an audit looked at everything, and found nothing that nobody did."""
     callbacks: int = 0
@@ -159,7 +183,7 @@ class World:
         self.audits = Audits(self)
         self.stories = Stories(self, self._stories())
         self.reconfiguration = Reconfiguration(self, self.settings.regions)
-        self.verdict = Verdict(seed, len(self.settings.regions))
+        self.verdict = Verdict(seed, len(self.settings.regions), sort=self.sort())
         self.publishing = True
 
     def _stories(self) -> tuple[str, ...]:
@@ -171,6 +195,19 @@ class World:
     def trace(self, text: str) -> None:
         if self._trace is not None:
             self._trace(f"{self.sim.now():10.4f}  {text}")
+
+    def sort(self) -> str:
+        """As `Verdict.sort`."""
+        settings = self.settings
+        if settings.kinds:
+            return f"of {', '.join(settings.kinds)}"
+        names = [name for name in ("trims", "ages", "durable", "weather") if getattr(settings, name)]
+        return ", ".join(names + ["spoilt"] * (self.seed % EVERY == 0)) or "plain"
+
+    def kinds(self) -> set[str]:
+        """The names of the kinds of faults that it draws from."""
+        kinds = [kind for _, kind in (*self.faults.kinds, *(() if self.settings.kinds else self.faults.lives.rare()))]
+        return {kind.__name__.strip("_").replace("_", " ") for kind in kinds}
 
     def run(self) -> Verdict:
         """Raises Violation, or SimFailure; the seed is noted on it."""
@@ -473,6 +510,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--passive", action="store_true", help="the namespace is active-passive (geo_tests.sim.passive_world)"
     )
     parser.add_argument("--weather", action="store_true", help="disks fill, fail, and rot, machines fall silent, too")
+    parser.add_argument("--lost-disks", action="store_true", help="disks of bookies are lost, or come back older")
+    parser.add_argument("--voters", action="store_true", help="three metadata voters a region, which lose theirs")
     parser.add_argument("--log-level", default="ERROR", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -488,7 +527,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         verdict = run_passive(chosen.seed, trace=trace)[0]
     else:
-        verdict = run_seed(chosen.seed, WEATHER if chosen.weather else None, trace=trace)
+        named = ((chosen.weather, WEATHER), (chosen.lost_disks, LOST_DISKS), (chosen.voters, THREE_VOTERS))
+        verdict = run_seed(chosen.seed, next((settings for asked, settings in named if asked), None), trace=trace)
     print(f"seed {verdict.seed} holds: {verdict}")
     return 0
 

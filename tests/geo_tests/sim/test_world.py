@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.auditing import EVERY
-from geo_tests.sim.world import World, WorldSettings, run_seed
+from geo_tests.sim.world import THREE_VOTERS, World, WorldSettings, run_seed
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.raft.member.raft_node import RaftNode
@@ -99,22 +99,7 @@ WEATHER = (
     "silent_machine",
     "silent_region",
 )
-VOTERS = replace(
-    WILD,
-    voters=3,
-    faults=8,
-    messages=30,
-    kinds=(
-        "kill_voter",
-        "power_cut_voter",
-        "stop_voter",
-        "cut_voter_off",
-        "wipe_voter",
-        "unmount_voter",
-        "roll_voter_back",
-    ),
-)
-"""Each region has three metadata voters; what befalls one of them, and its disk."""
+VOTERS = replace(WILD, voters=3, faults=8, messages=30, kinds=THREE_VOTERS.kinds)
 RESTORED = replace(CALM, trims=False, faults=2, kinds=("restore_configuration",))
 TRANSACTED = replace(WILD, topics=1, stories=("transactions",))
 COMPACTED = replace(WILD, topics=1, kinds=("slow_disk",), stories=("compaction",))
