@@ -42,7 +42,7 @@ class Network:
         self._hosts: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self.key = folder / "key"
         for name in ("key", "host_key"):
-            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
         done = subprocess.run(["ip", "netns", "add", self._tag], capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"network namespaces cannot be made here: {done.stderr.strip()}")
@@ -56,7 +56,7 @@ class Network:
             raise
 
     def _ip(self, *words: str) -> None:
-        _run("ip", "-n", self._tag, *words)
+        run("ip", "-n", self._tag, *words)
 
     @property
     def host_key(self) -> str:
@@ -78,12 +78,12 @@ class Network:
     def add(self, name: str, number: int) -> str:
         """Starts a host with the disks of that name; returns its address."""
         space = f"{self._tag}-{name}"
-        _run("ip", "netns", "add", space)
+        run("ip", "netns", "add", space)
         self._ip("link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", space)
         self._ip("link", "set", f"v{number}", "master", "bridge", "up")
-        _run("ip", "-n", space, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+        run("ip", "-n", space, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
-            _run("ip", "-n", space, "link", "set", device, "up")
+            run("ip", "-n", space, "link", "set", device, "up")
         for folder in ("opt", "srv", "tmp", _PROGRAMS):
             self.disk(name, folder).mkdir(parents=True, exist_ok=True)
         self.disk(name, "run/sshd").chmod(0o755)
@@ -163,17 +163,17 @@ class Network:
     def break_down(self, name: str) -> None:
         """The host is gone, with its disks: all of its processes at once, then its network."""
         space, server = self._hosts.pop(name)
-        _remove(space)
+        remove_space(space)
         server.wait(_READY_S)
         shutil.rmtree(self.folder / "disks" / name, ignore_errors=True)
 
     def close(self) -> None:
         for name in list(self._hosts):
             self.break_down(name)
-        _remove(self._tag)
+        remove_space(self._tag)
 
 
-def _remove(space: str) -> None:
+def remove_space(space: str) -> None:
     """A network namespace, with all of its processes."""
     for _ in range(600):
         pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout.split()
@@ -193,6 +193,6 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
