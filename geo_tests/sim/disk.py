@@ -80,7 +80,8 @@ class Platter:
         """File -> bytes of which none can be read."""
         self.open_files = 0
         self.open_files_max = 1 << 30
-        """With so many a further one is EMFILE."""
+        """With so many a further one is refused."""
+        self.refusal: Exception = OSError(errno.EMFILE, "too many open files (simulated)")
         self.fast = False
         """Whether lone records are synced from within the call."""
         self.on_power_cut: Callable[[], None] | None = None
@@ -334,7 +335,7 @@ class SimDisk:
     def open(self, name: str, *, create: bool = False) -> SimFile:
         self._check()
         if self.platter.open_files >= self.platter.open_files_max:
-            raise OSError(errno.EMFILE, "too many open files (simulated)", name)
+            raise type(self.platter.refusal)(*self.platter.refusal.args)
         inode = self.platter.find(name)
         if inode is None:
             if not create:

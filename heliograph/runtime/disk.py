@@ -1,7 +1,8 @@
 """The port to one directory on one disk: files by name, and work that runs on that disk's own thread.
 
 Is: the protocol that `heliograph.runtime.system_disk` (threads) and the simulator (virtual time, power cuts) implement.
-Isn't: caching, formats, or retries. A failed write or sync is final: the caller drops the directory.
+Isn't: caching, formats, or retries. A failed write or sync is final: the caller drops the directory. What is not one,
+and may pass, `is_transient` says for everybody who keeps files.
 
 Rules that both implementations keep:
 - What was written but not synced may be lost, whole or in part, torn at any 512-byte sector, and reordered, by a crash.
@@ -12,11 +13,31 @@ Rules that both implementations keep:
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
+
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+_PASSING = (errno.ENOSPC, errno.EDQUOT, *_OUT_OF_FILES, errno.ENOMEM)
+
+
+def is_transient(error: BaseException) -> bool:
+    """No space, no memory, or no descriptor, for a file that is to be made or opened: nothing was lost, and it may
+    pass.
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
+
+
+def none_now(error: BaseException, what: str, where: str) -> str:
+    """Why there can be no other `what` just now, of a transient error, and what to do. where: " on …", or ""."""
+    if isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
+        return f"too many open files for {what}{where}: raise the limit (LimitNOFILE=, ulimit -n)"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return f"no memory for {what}{where}: give this machine more, or run less on it"
+    return f"no space for {what}{where}: make room on its disk"
 
 
 class File(Protocol):

@@ -28,10 +28,12 @@ def replace(disk: Disk, name: str, body: bytes) -> None:
     """Durable when it returns. Blocking. Raises OSError."""
     new = f"{name}.new"
     file = disk.open(new, create=True)
-    file.truncate(0)
-    file.pwritev([body + crc32c.crc32c(body).to_bytes(_CRC_BYTES, "big")], 0)
-    file.datasync()
-    file.close()
+    try:
+        file.truncate(0)
+        file.pwritev([body + crc32c.crc32c(body).to_bytes(_CRC_BYTES, "big")], 0)
+        file.datasync()
+    finally:
+        file.close()
     disk.rename(new, name)
     disk.sync_directory()
 

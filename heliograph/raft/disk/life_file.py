@@ -12,9 +12,8 @@ asks again. A log without this file was made by an earlier version, and is prove
 from __future__ import annotations
 
 from heliograph.raft.disk import checksummed_file
-from heliograph.raft.disk.snapshot_file import is_full
 from heliograph.raft.messages import Lives
-from heliograph.runtime.disk import Disk
+from heliograph.runtime.disk import Disk, is_transient
 
 LIFE = "life"
 _BEGUN, _RESTORED, _PROVEN = 1, 2, 3
@@ -31,8 +30,8 @@ def prove(disk: Disk, life: int, lives: Lives) -> None:
     """
     try:
         _write(disk, life, _PROVEN, lives)
-    except OSError as error:
-        if not is_full(error):
+    except (OSError, MemoryError) as error:
+        if not is_transient(error):
             raise
 
 

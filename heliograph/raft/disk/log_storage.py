@@ -41,13 +41,12 @@ from heliograph.raft.disk.snapshot_file import (
     SCRATCH_NAMES,
     SnapshotWriter,
     blob_start,
-    is_full,
     snapshot_name,
     why_full,
 )
 from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, Lives, SnapshotMeta, encode_entries
 from heliograph.raft.starts import StartsRecord
-from heliograph.runtime.disk import Disk
+from heliograph.runtime.disk import Disk, is_transient
 
 _RESERVE_BYTES = 16 << 10
 _SMALL_BYTES = 2 * _RESERVE_BYTES  # the segment of a member that starts on a full disk
@@ -153,8 +152,8 @@ class LogStorage:
             try:
                 if life:
                     life_file.begin(self._disk, life)
-            except OSError as error:
-                if not is_full(error):
+            except (OSError, MemoryError) as error:
+                if not is_transient(error):
                     raise
                 return False
             return starts_file.write(self._disk, starts)
@@ -176,8 +175,8 @@ class LogStorage:
         number = self._segments[-1].number + 1 if self._segments else 1
         try:
             segment = make_segment(self._disk, number, self._segment_bytes)
-        except OSError as error:
-            if not is_full(error):
+        except (OSError, MemoryError) as error:
+            if not is_transient(error):
                 raise
             segment, self.full = make_segment(self._disk, number, _SMALL_BYTES), why_full(error)
         bodies = [(KIND_HARD_STATE, self._hard_state)]
@@ -322,7 +321,7 @@ class LogStorage:
             self.full = ""
             self._spare = segment
             self._drain()
-        elif isinstance(error, OSError) and is_full(error):
+        elif error is not None and is_transient(error):
             self.full = why_full(error)
         else:
             self._fail(error)
@@ -366,7 +365,7 @@ class LogStorage:
 
     def _on_place_failed(self, error: BaseException) -> None:
         """A snapshot was not written, or nothing could be removed: it is tried again another time."""
-        if not is_full(error):
+        if not is_transient(error):
             self._fail(error)
 
     def covered(self, index: int) -> None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from heliograph.model.errors import CorruptData
 from heliograph.raft.disk import checksummed_file
-from heliograph.raft.disk.snapshot_file import is_full
 from heliograph.raft.membership import Configurations
-from heliograph.runtime.disk import Disk
+from heliograph.runtime.disk import Disk, is_transient
 
 COMPANY = "company"
 _VERSION = 1
@@ -24,8 +23,8 @@ def note(disk: Disk, others: bool) -> None:
     """Durable when it returns; without room for it nothing is written down any more. Blocking. Raises OSError."""
     try:
         checksummed_file.replace(disk, COMPANY, bytes([_VERSION, others]))
-    except OSError as error:
-        if not is_full(error):
+    except (OSError, MemoryError) as error:
+        if not is_transient(error):
             raise
         checksummed_file.remove(disk, COMPANY)
 

@@ -36,7 +36,7 @@ def make_segment(disk: Disk, number: int, size_bytes: int) -> Segment:
         for offset in range(0, size_bytes, len(_ZEROS)):
             file.pwritev([memoryview(_ZEROS)[: min(len(_ZEROS), size_bytes - offset)]], offset)
         file.datasync()
-    except OSError:
+    except (OSError, MemoryError):
         file.close()
         disk.remove(name)
         raise

@@ -23,7 +23,7 @@ import crc32c
 
 from heliograph.model.errors import CorruptData
 from heliograph.raft.messages import Config, SnapshotMeta, decode_meta, encode_meta
-from heliograph.runtime.disk import Disk, File
+from heliograph.runtime.disk import Disk, File, none_now
 
 VERSION = 1
 _MAGIC = b"HRS1"
@@ -44,16 +44,11 @@ def blob_start(meta: SnapshotMeta) -> int:
     return _HEAD.size + len(encode_meta(meta))
 
 
-def is_full(error: BaseException) -> bool:
-    """No space or no descriptor for another file, or its next part: nothing was lost, and it may pass."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-
-
-def why_full(error: OSError) -> str:
-    """What an operator has to do about such an error."""
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "too many open files for the metadata log: raise the limit (LimitNOFILE=, ulimit -n)"
-    return "the disk of the metadata log is full: free some space"
+def why_full(error: BaseException) -> str:
+    """What an operator has to do about a transient error."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk of the metadata log is full: free some space"
+    return none_now(error, "the metadata log", "")
 
 
 def write_snapshot(disk: Disk, index: int, term: int, config: Config, pieces: Iterable[bytes]) -> SnapshotMeta:
@@ -183,7 +178,7 @@ class SnapshotWriter:
         def guarded() -> None:
             try:
                 job()
-            except OSError:
+            except (OSError, MemoryError):
                 self._remove()
                 raise
 

@@ -10,9 +10,8 @@ file was made by an earlier version.
 from __future__ import annotations
 
 from heliograph.raft.disk import checksummed_file
-from heliograph.raft.disk.snapshot_file import is_full
 from heliograph.raft.starts import StartsRecord
-from heliograph.runtime.disk import Disk
+from heliograph.runtime.disk import Disk, is_transient
 
 STARTS = "starts"
 _CONFIRMED, _UNCONFIRMED = 1, 2
@@ -32,8 +31,8 @@ def write(disk: Disk, record: StartsRecord) -> bool:
     stage = _CONFIRMED if record.confirmed else _UNCONFIRMED
     try:
         checksummed_file.replace_numbers(disk, STARTS, record.own, stage, record.others)
-    except OSError as error:
-        if not is_full(error):
+    except (OSError, MemoryError) as error:
+        if not is_transient(error):
             raise
         return False
     return True

@@ -21,10 +21,11 @@ import crc32c
 from heliograph.model.errors import CorruptData
 from heliograph.raft.core import RaftCore
 from heliograph.raft.disk.log_storage import LogStorage
-from heliograph.raft.disk.snapshot_file import Done, SnapshotWriter, is_full
+from heliograph.raft.disk.snapshot_file import Done, SnapshotWriter
 from heliograph.raft.messages import SnapshotMeta, decode_meta, encode_meta
 from heliograph.raft.ports import DurableTable, RaftSettings, Restore, StateMachine
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.disk import is_transient
 
 _READ_BYTES = 256 << 10
 
@@ -148,7 +149,7 @@ class Snapshotter:
             self._behind_save = None
             waiting()
             return
-        self.full = error is not None and is_full(error)
+        self.full = error is not None and is_transient(error)
         if self.full:
             self._pause()
         elif error is not None:
@@ -253,7 +254,7 @@ class Snapshotter:
         def ended(error: BaseException | None) -> None:
             if self._stopped:
                 return
-            if error is not None and is_full(error):
+            if error is not None and is_transient(error):
                 self.full = True
                 self._later(self._settings.full_retry_s, partial(self.restore, meta, done))
                 return

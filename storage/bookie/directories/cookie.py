@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.runtime.clock import Rng
-from heliograph.runtime.disk import Disk
-from storage.bookie.journal.journal import is_transient
+from heliograph.runtime.disk import Disk, is_transient
 from storage.bookie.journal.small_files import NEW, read_small, write_small
 
 JOURNAL, LEDGER = "journal", "ledger"

@@ -17,6 +17,7 @@ from functools import partial
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.disk import is_transient
 from heliograph.wire.bookie_frames import BookieCode
 from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_settings import BookieSettings
@@ -26,7 +27,6 @@ from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.directories.startup import Opening
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.journal.checkpoint import KnownMetadata, save_known_metadata
-from storage.bookie.journal.journal import is_transient
 
 
 class Directories(ABC):

@@ -6,8 +6,6 @@ Invariants: below the lower one no adds are taken; above the upper one they are;
 
 from __future__ import annotations
 
-import errno
-
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.directories.cookie import DirectoryPlace
 
@@ -20,15 +18,6 @@ def why_full(place: DirectoryPlace, settings: BookieSettings, before: str) -> st
     if free < settings.free_bytes_min:
         return f"less than {settings.free_bytes_min >> 20} MiB free{on(place)}: make room on its disk"
     return before if free < settings.free_bytes_enough else ""
-
-
-def none_now(error: BaseException, what: str, place: DirectoryPlace) -> str:
-    """Why there can be no other `what` just now, of a transient error, and what to do."""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"too many open files for another {what}{on(place)}: raise the limit (LimitNOFILE=, ulimit -n)"
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return f"no memory for another {what}{on(place)}: give this machine more, or run less on it"
-    return f"no space for another {what}{on(place)}: make room on its disk"
 
 
 def on(place: DirectoryPlace) -> str:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from heliograph.runtime.disk import Buffer
+from heliograph.runtime.disk import Buffer, is_transient, none_now
 from heliograph.wire.bookie_frames import BookieCode
 from storage.bookie.bookie_counters import BookieCounts
 from storage.bookie.bookie_peer import Peer
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.directories.cookie import DirectoryPlace
-from storage.bookie.directories.disk_space import none_now, on, why_full
-from storage.bookie.journal.journal import Journal, JournalReplay, is_transient
+from storage.bookie.directories.disk_space import on, why_full
+from storage.bookie.journal.journal import Journal, JournalReplay
 
 Answer = Callable[[BaseException | None], None]
 _Writer = tuple[Peer, int, int]
@@ -208,7 +208,7 @@ class JournalDir:
     def _on_error(self, error: BaseException) -> None:
         assert self.journal is not None
         if self.journal.failure is None and is_transient(error):
-            self.full = none_now(error, "journal segment", self.place)
+            self.full = none_now(error, "another journal segment", on(self.place))
             self._changed()
         else:
             self.fail(error)

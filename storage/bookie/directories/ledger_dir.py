@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from heliograph.runtime.disk import is_transient, none_now
 from heliograph.wire.bookie_frames import Kind
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.directories.cookie import DirectoryPlace
-from storage.bookie.directories.disk_space import none_now, on, why_full
+from storage.bookie.directories.disk_space import on, why_full
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.entry_log import scrub
 from storage.bookie.entry_log.block_reads import Steps, block_at, longest_at
@@ -28,7 +29,6 @@ from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.scrub import Scrubber
 from storage.bookie.entry_log.write_cache import CacheGeneration
-from storage.bookie.journal.journal import is_transient
 
 T = TypeVar("T")
 _CONTROL_BYTES = 64
@@ -274,7 +274,7 @@ class LedgerDir:
 
     def _on_error(self, error: BaseException, what: str) -> None:
         if is_transient(error):
-            self.full = none_now(error, what, self.place)
+            self.full = none_now(error, f"another {what}", on(self.place))
             self._changed()
         else:
             self.fail(error)

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledger_homes import home_of
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.disk import is_transient
 from heliograph.wire.bookie_frames import HEAD, Kind
 from storage.bookie.directories.cookie import JOURNAL, DiskIdentity, Where, claim, save_dropped
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.journal.checkpoint import KnownMetadata, load_known_metadata
-from storage.bookie.journal.journal import JournalReplay, is_transient, replay
+from storage.bookie.journal.journal import JournalReplay, replay
 
 
 class Opening:

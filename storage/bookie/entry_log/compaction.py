@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from heliograph.model.errors import CorruptData
+from heliograph.runtime.disk import is_transient
 from heliograph.wire.block import peek_block, verify_block
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.entry_log.block_cutting import Covered, cut_block
@@ -26,7 +27,6 @@ from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.index_pages import load_page
 from storage.bookie.entry_log.log_index import IndexPage
 from storage.bookie.entry_log.open_logs import OpenLogs
-from storage.bookie.journal.journal import is_transient
 
 _JOB_BYTES = 1 << 20
 """Copied at once; reads of clients come between."""

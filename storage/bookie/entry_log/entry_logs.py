@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Disk
+from heliograph.runtime.disk import Disk, is_transient
 from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.deleted_ledgers import DeadLedgers
 from storage.bookie.entry_log.entry_log import EntryLog, LedgerMark, NewLog
@@ -23,7 +23,7 @@ from storage.bookie.entry_log.ledger_table import LedgerTable
 from storage.bookie.entry_log.open_logs import OpenLogs
 from storage.bookie.entry_log.write_cache import CacheGeneration
 from storage.bookie.journal.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from storage.bookie.journal.journal import Fork, is_transient
+from storage.bookie.journal.journal import Fork
 
 Done = Callable[[BaseException | None], None]
 

@@ -13,13 +13,12 @@ from functools import partial
 from typing import TypeVar
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Buffer
+from heliograph.runtime.disk import Buffer, is_transient
 from storage.bookie.entry_log.block_reads import Need, Steps
 from storage.bookie.entry_log.disk_reads import CatchUp
 from storage.bookie.entry_log.entry_log import EntryLog, NewLog
 from storage.bookie.entry_log.log_index import IndexPage
 from storage.bookie.entry_log.open_logs import OpenLogs
-from storage.bookie.journal.journal import is_transient
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData
+from heliograph.runtime.disk import is_transient
 from heliograph.wire.block import peek_block, verify_block
 from storage.bookie.bookie_settings import BookieSettings
 from storage.bookie.entry_log import entry_log
@@ -20,7 +21,6 @@ from storage.bookie.entry_log.entry_logs import EntryLogs
 from storage.bookie.entry_log.index_pages import load_page
 from storage.bookie.entry_log.log_index import IndexPage
 from storage.bookie.entry_log.open_logs import OpenLogs
-from storage.bookie.journal.journal import is_transient
 
 _JOB_BYTES = 1 << 20
 _FIRST_ROUND_S = 600.0

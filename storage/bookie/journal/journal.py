@@ -30,7 +30,6 @@ from there on.
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +38,7 @@ from dataclasses import dataclass, field
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Buffer, Disk, File
+from heliograph.runtime.disk import Buffer, Disk, File, is_transient
 from storage.bookie.journal.small_files import read_small, write_small
 
 _HEAD = struct.Struct(">2sBBIQQQI")
@@ -139,7 +138,7 @@ class Journal:
         if not self._free:
             try:
                 self._free.append(self._make(self._take_name()))
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 if not is_transient(error):
                     raise
 
@@ -317,7 +316,7 @@ class Journal:
                 )
             file.datasync()
             self._zeroing.sync_directory()
-        except OSError:
+        except (OSError, MemoryError):
             file.close()
             self._zeroing.remove(name)
             raise
@@ -333,16 +332,6 @@ class Journal:
     def _list(self) -> None:
         """Blocking. Whatever is listed is there: a new segment is listed last, an old one removed last."""
         write_small(self._zeroing, _MADE, sorted(self._made_names))
-
-
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
-def is_transient(error: BaseException) -> bool:
-    """No space, no memory, or no descriptor, for a file that is to be made or opened: nothing was lost, and it may
-    pass.
-    """
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 def replay(disk: Disk, *, salt: int, flushed_through: int, forks: Sequence[Fork]) -> JournalReplay:

@@ -18,7 +18,7 @@ from functools import partial
 
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.runtime.disk import Buffer
+from heliograph.runtime.disk import Buffer, is_transient
 from heliograph.wire.block import peek_block, verify_block
 from heliograph.wire.bookie_frames import HEAD, RANGE, BookieCode, Kind, encode_ranges
 from storage.bookie.bookie_peer import Peer
@@ -28,7 +28,6 @@ from storage.bookie.directories.directories import Directories
 from storage.bookie.directories.journal_dir import JournalDir
 from storage.bookie.directories.ledger_dir import LedgerDir
 from storage.bookie.entry_log.block_reads import Piece, Steps, bytes_of, choose, choose_ranges, held
-from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.bookie_calls import CALLS
 from storage.bookie.serving.lac_waits import LacWaits
 

@@ -22,12 +22,12 @@ from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData, MetadataError, NotAllowed
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.disk import is_transient
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from local_meta import keys
 from local_meta.metadata_age import kept_later
 from storage.bookie.directories.cookie import DiskIdentity
-from storage.bookie.journal.journal import is_transient
 from storage.bookie.serving.bookie import Bookie
 from storage.ledger.bookies.bookie_cookie import BookieCookie
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from heliograph.model.errors import CorruptData
@@ -34,7 +36,18 @@ def test_a_full_disk_gives_the_same_start_again() -> None:
     on.capacity_bytes = on.used_bytes()
     assert starts_file.begin(on.disk(), 9) == before
     assert not starts_file.write(on.disk(), StartsRecord())
+    assert not on.open_files, "what could not be written is closed"
     assert starts_file.read(on.disk()) == before
+
+
+@pytest.mark.parametrize("refusal", [OSError(errno.ENOMEM, ""), MemoryError()])
+def test_without_memory_the_start_before_stays(refusal: Exception) -> None:
+    on = platter()
+    starts_file.write(on.disk(), before := StartsRecord(following(0, 5), True, (("b", 3),)))
+    disk, on.open_files_max, on.refusal = on.disk(), on.open_files, refusal
+    assert not starts_file.write(disk, StartsRecord())
+    on.open_files_max = 1
+    assert starts_file.read(disk) == before and starts_file.write(disk, StartsRecord())
 
 
 def test_damage_says_what_to_do() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
@@ -215,7 +216,15 @@ def test_a_full_disk_refuses_writes_and_goes_on_reading() -> None:
         sim.run(main())
 
 
-def test_without_descriptors_it_refuses_writes_and_takes_them_again() -> None:
+@pytest.mark.parametrize(
+    ("refusal", "says"),
+    [
+        (OSError(errno.EMFILE, ""), "too many open files for the metadata log: raise the limit"),
+        (OSError(errno.ENOMEM, ""), "no memory for the metadata log: give this machine more"),
+        (MemoryError(), "no memory for the metadata log: give this machine more"),
+    ],
+)
+def test_without_descriptors_or_memory_it_refuses_writes_and_takes_them_again(refusal: Exception, says: str) -> None:
     with Simulation(72) as sim:
         group = Group(sim, 1)
 
@@ -223,8 +232,8 @@ def test_without_descriptors_it_refuses_writes_and_takes_them_again() -> None:
             group.start()
             await group.leader()
             platter = sim.machine("n0").platter("raft")
-            platter.open_files_max = platter.open_files
-            with pytest.raises(MetadataUnavailable, match="too many open files for the metadata log: raise the limit"):
+            platter.open_files_max, platter.refusal = platter.open_files, refusal
+            with pytest.raises(MetadataUnavailable, match=says):
                 for _ in range(200):
                     await group.propose("n0", bytes(1000))
             await group.barrier("n0")
