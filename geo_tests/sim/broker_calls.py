@@ -1,9 +1,9 @@
-"""BrokerCalls: what the brokers of one simulated region ask each other about transactions, over the simulated network.
+"""SimulatedCalls: what the brokers of one region ask each other about transactions, over the simulated network.
 
-Is: `Admin.call` and its two handlers (`region_node.faces.admin.transactions.transactions`) on plain frames (u32 size |
-msgpack [path, body], and one answer behind it) between named hosts. Isn't: HTTP, TLS, or any other call of the
-interface. Each call has a connection of its own; one whose answer does not come in time, or whose connection is lost,
-is MetadataUnavailable, as there.
+Is: `BrokerCalls.call`, and the two handlers that answer it (`region_node.faces.admin.transactions.transactions`), on
+plain frames (u32 size | msgpack [path, body], and one answer behind it) between named hosts. Isn't: HTTP, TLS, or any
+other call of the interface. Each call has a connection of its own; one whose answer does not come in time, or whose
+connection is lost, is MetadataUnavailable, as there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import msgpack
 import msgspec
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
+from region_node.faces.admin.transactions import transaction_calls
 from region_node.faces.admin.transactions import transactions as handlers
+from region_node.placement.ownership.broker_calls import BrokerCalls
 
 if TYPE_CHECKING:
     from geo_tests.sim.region import Node
@@ -28,11 +30,8 @@ _PORT = 8080
 _TIMEOUT_S = 15.0
 
 
-class BrokerCalls:
-    """Of one broker, in one life: a stand-in for its `Admin`."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self.transactions = transactions
+class SimulatedCalls(BrokerCalls):
+    """Of one broker, in one life."""
 
     async def call(self, record: BrokerRecord, method: str, path: str, body: Any = None) -> Any:
         """Raises MetadataUnavailable."""
@@ -53,11 +52,18 @@ class BrokerCalls:
             raise MetadataUnavailable(f"broker {record.broker} answered: {answer}")
         return answer
 
+
+class Called:
+    """Of one broker, in one life: a stand-in for its `Admin`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self.transactions = transactions
+
     async def answer(self, path: str, body: Any) -> Any:
         """A text says what is wrong."""
         admin = cast("Admin", self)
         try:
-            if path == handlers._END:
+            if path == transaction_calls.END:
                 return await handlers.end_here(admin, cast(Any, None), msgspec.convert(body, handlers.Ending))
             return await handlers.arrived(admin, msgspec.convert(body, handlers.Asked))
         except HeliographError as error:
@@ -107,25 +113,24 @@ class _Call(_Framed):
 
 
 class _Called(_Framed):
-    def __init__(self, calls: BrokerCalls) -> None:
+    def __init__(self, called: Called) -> None:
         super().__init__()
-        self._calls = calls
+        self._called = called
 
     def received(self, fields: Any) -> None:
         asyncio.get_running_loop().create_task(self._answer(*fields))
 
     async def _answer(self, path: str, body: Any) -> None:
-        self.send(await self._calls.answer(path, body))
+        self.send(await self._called.answer(path, body))
 
 
-def connect(node: Node) -> None:
-    """Whenever a broker has started: it hears the others, and knows the way to them."""
+def listen(node: Node) -> None:
+    """Whenever a broker has started: it hears the others."""
     broker = cast("BrokerRole", node.roles[0])
     if broker.transactions is not None:
-        calls = BrokerCalls(broker.transactions)
-        handlers.way_to_others(cast("Admin", calls))
-        asyncio.get_running_loop().create_task(_listen(node.name, calls))
+        called = Called(broker.transactions)
+        asyncio.get_running_loop().create_task(_listen(node.name, called))
 
 
-async def _listen(host: str, calls: BrokerCalls) -> None:
-    await asyncio.get_running_loop().create_server(lambda: _Called(calls), host, _PORT)
+async def _listen(host: str, called: Called) -> None:
+    await asyncio.get_running_loop().create_server(lambda: _Called(called), host, _PORT)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from geo_tests.sim.broker_calls import SimulatedCalls
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.config_transport import SimConfigTransport
 from geo_tests.sim.durability_reports import DURABILITY
@@ -121,6 +122,7 @@ class Node:
             disk=machine.disk,
             usage=machine.usage,
             config_transport=self._config_transport,
+            broker_calls=SimulatedCalls,
             tuned=(TUNED | SMALL_LOGS if self.region.world.faults.weather else TUNED) | self.tuned,
             feature_level=self.speaks,
         )

@@ -26,8 +26,6 @@ from pathlib import Path
 
 from geo_tests.sim.passive_world import PassiveWorld, run_passive
 from geo_tests.sim.soak_record import RARE, Ran, SoakRecord, rare_kinds, record_of
-from geo_tests.sim.stories import KINDS
-from geo_tests.sim.world import WEATHER, World, WorldSettings, run_seed
 from geo_tests.sim.world import LOST_DISKS, THREE_VOTERS, WEATHER, World, WorldSettings, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,10 +120,6 @@ def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) 
     return failed
 
 
-def known_kinds() -> list[str]:
-    """The kinds of faults that worlds draw from, those of the weather among them, and what goes on beside."""
-    names = [kind.__name__ for _, kind in World(0, WEATHER).faults.kinds]
-    return [*(name.strip("_").replace("_", " ") for name in names), *KINDS]
 def known_kinds(ran: Iterable[Ran], *, passive: bool = False) -> dict[str, set[str]]:
     """Sort of world -> the kinds of faults that those of it draw from."""
     seeds = {one.sort: one.seed for one in ran}

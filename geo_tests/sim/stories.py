@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from geo_tests.sim.broker_calls import connect
+from geo_tests.sim.broker_calls import listen
 from geo_tests.sim.compacted import Compacted
 from geo_tests.sim.transacted import Transacted
 from geo_tests.sim.upgraded import CYCLE_S, Upgraded
@@ -60,7 +60,7 @@ class Stories:
         if "transactions" in self.names:
             for region in self._world.regions.values():
                 for node in region.brokers:
-                    node.on_started = connect
+                    node.on_started = listen
 
     def begin(self) -> None:
         """Clients' machines run."""

@@ -36,7 +36,7 @@ from geo_tests.sim.pulsar_client import SHARED, Client, Consumer, Delivered, Pro
 from geo_tests.sim.reconfiguration import Reconfiguration
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
-from geo_tests.sim.stories import Stories
+from geo_tests.sim.stories import KINDS, Stories
 from geo_tests.sim.stories import drawn as stories_drawn
 from geo_tests.sim.trimming import TrimmedHistory
 from replicator.log.coordinate_lookup import coordinate_of, position_of
@@ -151,8 +151,6 @@ class Verdict:
     callbacks: int = 0
     transactions: int = 0
     """Those of which the clients know the end."""
-    reports: int = 0
-    """How often something that the product says of itself was compared with the truth."""
     reports: Counter[str] = field(default_factory=Counter)
     """How often something that the product says of itself was compared with the truth, by its kind."""
 
@@ -186,11 +184,13 @@ class World:
         self.verdict = Verdict(seed, len(self.settings.regions), sort=self.sort())
         self.publishing = True
 
-    def _stories(self) -> tuple[str, ...]:
+    def _draws_stories(self) -> bool:
         settings = self.settings
-        if settings.stories is not None or not self.everywhere or settings.trims or settings.replicated:
-            return settings.stories or ()
-        return stories_drawn(self.sim.rng("stories")) if self._draws else ()
+        said = settings.stories is not None
+        return self._draws and self.everywhere and not (said or settings.trims or settings.replicated)
+
+    def _stories(self) -> tuple[str, ...]:
+        return stories_drawn(self.sim.rng("stories")) if self._draws_stories() else self.settings.stories or ()
 
     def trace(self, text: str) -> None:
         if self._trace is not None:
@@ -207,7 +207,8 @@ class World:
     def kinds(self) -> set[str]:
         """The names of the kinds of faults that it draws from."""
         kinds = [kind for _, kind in (*self.faults.kinds, *(() if self.settings.kinds else self.faults.lives.rare()))]
-        return {kind.__name__.strip("_").replace("_", " ") for kind in kinds}
+        names = {kind.__name__.strip("_").replace("_", " ") for kind in kinds}
+        return names | set(KINDS) if self._draws_stories() else names
 
     def run(self) -> Verdict:
         """Raises Violation, or SimFailure; the seed is noted on it."""

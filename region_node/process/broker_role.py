@@ -490,7 +490,8 @@ class BrokerRole(BrokerParts):
         for store, prefix in lists:
             await store.synced(prefix)
         self.certificates.revoke(revocations.certificates())
-        self.calls = BrokerCalls(self.security.authentication.own_header, self.certificates.dialer("broker", "broker"))
+        made, inside = self.runtime.broker_calls, self.certificates.dialer("broker", "broker")
+        self.calls = BrokerCalls(self.security.authentication.own_header, inside) if made is None else made()
         self.stops.append(self.calls.close)
 
     def _build_canary(self) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from heliograph.kv.engine.table_store import TableStore
     from heliograph.kv.metadata_client import MetaClient
     from heliograph.kv.metadata_store import MetadataStore
+    from region_node.placement.ownership.broker_calls import BrokerCalls
     from region_node.security.authentication.revocations import Revocations
     from region_node.security.tls import Certificates
 
@@ -50,6 +51,8 @@ class Runtime:
     """
     config_transport: Callable[[ProcessSettings], ConfigTransport] | None = None
     """Between the regions' configuration nodes; None: gRPC."""
+    broker_calls: Callable[[], BrokerCalls] | None = None
+    """Between the brokers of a region; None: HTTP."""
     tuned: Mapping[type, object] = field(default_factory=dict)
     """Settings of parts that are not in the file, by their class; absent: the part's defaults."""
     usage: ProcessUsage = process_usage
