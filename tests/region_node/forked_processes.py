@@ -24,6 +24,13 @@ from typing import IO
 from region_node.instance.nodes.forks import TITLE_BYTES
 
 
+def _readable(handle: int, timeout_s: float | None) -> bool:
+    """`select` takes no descriptor above 1,023, and a long run of many clients has more."""
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    return bool(waiting.poll(None if timeout_s is None else 1000 * timeout_s))
+
+
 class ForkedPopen:
     """One process. stdout: the reading end of its pipe."""
 
@@ -34,14 +41,14 @@ class ForkedPopen:
     returncode: int | None
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._handle], [], [], 0)[0]:
+        if self.returncode is None and _readable(self._handle, 0):
             self.returncode = self._server.code_of(self.pid)
             os.close(self._handle)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
-        if self.returncode is None and not select.select([self._handle], [], [], timeout)[0]:
+        if self.returncode is None and not _readable(self._handle, timeout):
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         code = self.poll()
         assert code is not None
