@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.process.feature_level import RegionLevel
     from region_node.process.region_epoch import RegionEpoch
-    from region_node.replication.pulsar_clusters import PulsarClusters
+    from region_node.replication.pulsar_clusters import ClusterMarkers
     from region_node.security.authorization.security_service import Security
     from region_node.security.tls import Certificates
     from region_node.tiering.broker_tier import BrokerTier
@@ -68,7 +68,7 @@ class BrokerParts:
         self.config: MetaClient
         self.store_counts: tuple[StoreCounts, StoreCounts]
         self.links: LinkManager
-        self.clusters: PulsarClusters
+        self.clusters: ClusterMarkers
         self.topics: TopicService
         self.ownership: Ownership
         self.balancer: Balancer

@@ -162,9 +162,10 @@ class BrokerRole(BrokerParts):
         from region_node.placement.ownership.ownership_core import BundleRules
         from region_node.placement.ownership.ownership_service import Ownership
         from region_node.process.broker_safety import tombstones_of
-        from region_node.replication.pulsar_clusters import PulsarClusters
+        from region_node.replication.pulsar_clusters import ClusterMarkers, PulsarClusters
         from region_node.replication.replicated_schemas import ReplicatedSchemas
         from region_node.replication.replicated_subscriptions import ReplicatedSubscriptions
+        from region_node.schemas.schema_registry import SchemaRegistry
         from region_node.security.allowed_urls import ListedRegions, UrlList
         from region_node.security.authorization import deleted_topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
@@ -181,7 +182,7 @@ class BrokerRole(BrokerParts):
         from region_node.transactions.coordinators.named_transactions import NamedTransactions
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
-        from replicator.manager.link_manager import LinkManager, LinkSettings
+        from replicator.manager.link_manager import LinkHosts, LinkManager, LinkSettings
         from replicator.pulsar.cluster_credentials import ClusterFiles
         from storage.ledger.bookies.bookie_client import BookieClient
         from storage.ledger.bookies.bookie_pool import BookiePool
@@ -237,6 +238,17 @@ class BrokerRole(BrokerParts):
         self.reseals = ResealWorker(factory.context, clock, lambda: self.recovery.auditor, lambda: factory.opened)
         self.stops.append(self.reseals.stop)
         listed = self.settings.security.allowed_urls
+        here = TopicsHere(Loaded(), self.policies, self.view)
+        schemas = SchemaRegistry(self.meta, lambda: self.epoch.info().number, clock)
+        replicated = ReplicatedSchemas(
+            self.meta,
+            schemas,
+            region_number=lambda: self.epoch.info().number,
+            partitions=self.view.partitions,
+        )
+        self.stops.append(closing(replicated.close))
+        files = ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names)
+        clusters = PulsarClusters(self.settings.region, self.view, schemas, files, clock)
         self.links = LinkManager(
             region=self.settings.region,
             view=ListedRegions(self.view, UrlList(listed)) if listed else self.view,
@@ -252,17 +264,21 @@ class BrokerRole(BrokerParts):
                 drain_floor_bytes_per_s=own.link_drain_floor,
                 left_grace_s=own.link_left_grace_s,
             ),
-            brokers=lambda: len(self.live.by_name),
-            appends=factory.appends,
             expiry=self.expiry,
-            leaderships=self.leaderships,
+            hosts=LinkHosts(
+                appends=factory.appends,
+                brokers=lambda: len(self.live.by_name),
+                leaderships=self.leaderships,
+                storage=BookieCopies(factory.context),
+                subscriptions=ReplicatedSubscriptions(here.loaded),
+                schemas=replicated,
+                clusters=clusters,
+            ),
         )
-        self.links.auditor.storage = BookieCopies(factory.context)
+        self.clusters = ClusterMarkers(clusters, self.links)
         factory.context.losses.ask_elsewhere(self.links.auditor.asked_since)
         self.stops.append(self.links.close)
-        self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
         book = BundleBook(self.meta, self.view)
-        here = TopicsHere(Loaded(), self.policies, self.view)
         self.subscription_leadership = SubscriptionLeadership(
             self.leases, self.config, here, meta=self.meta, region=self.settings.region, clock=clock
         )
@@ -272,6 +288,7 @@ class BrokerRole(BrokerParts):
             factory=factory,
             links=self.links,
             meta=self.meta,
+            schemas=schemas,
             here=here,
             bundles=OwnBundles(
                 owns=lambda topic: self.ownership.owns(topic),
@@ -301,29 +318,12 @@ class BrokerRole(BrokerParts):
                 holds=own.transaction_coordinator_enabled,
             ),
         )
-        self.links.left_elsewhere = self.topics.take_left_to_read
-        self.clusters = self.links.clusters = PulsarClusters(
-            self.settings.region,
-            self.view,
-            self.links,
-            lambda: self.topics.schemas,
-            ClusterFiles(self.settings.security.cluster_files, UrlList(listed).names),
-        )
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()
         self.leases.on_change(self._on_leadership)  # what was heard before holds for topics when they are loaded
         self.stops.append(self.tombstones.stop)
         await self.tombstones.start()
         self.stops += self.topics.close, closing(NamespaceCleanup(self.topics).close)
-        schemas = self.links.schemas = ReplicatedSchemas(
-            self.meta,
-            self.topics.schemas,
-            region_number=lambda: self.epoch.info().number,
-            partitions=self.view.partitions,
-            changed=self.links.schemas_changed,
-            unpark=self.links.unpark,
-        )
-        self.stops.append(closing(schemas.close))
         self.isolation = IsolationRules(self.meta, self.view, self.settings.region)
         self.stops.append(closing(self.isolation.stop))
         self.ownership = Ownership(

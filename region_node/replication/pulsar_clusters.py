@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -21,6 +20,7 @@ from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.configuration.configuration_records import PulsarCluster
 from heliograph.model.errors import LinkError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.clock import Clock
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import Buffer
 from region_node.runtime.bounded_answers import read_at_most
@@ -46,24 +46,21 @@ class ClusterView(Protocol):
 
 
 class PulsarClusters:
-    """Knows the Pulsar clusters behind one broker's region. Implements `replicator.pulsar.pulsar_link.ClusterHost` and
-    `region_node.faces.pulsar.commands.replicator_producers.ClusterPort`.
-    """
+    """Knows the Pulsar clusters behind one broker's region. Implements `replicator.pulsar.pulsar_link.ClusterHost`."""
 
     def __init__(
         self,
         region: str,
         view: ClusterView,
-        links: LinkManager,
-        schemas: Callable[[], SchemaRegistry],
+        schemas: SchemaRegistry,
         files: ClusterFiles,
+        clock: Clock,
     ) -> None:
-        self._region, self._view, self._links, self._schemas, self._files = region, view, links, schemas, files
+        self._region, self._view, self._schemas, self.files, self._clock = region, view, schemas, files, clock
         self._issued: dict[ClientCredentials, tuple[str, float]] = {}
         """Tokens, and until when each is used."""
         self._asking: dict[ClientCredentials, asyncio.Task[tuple[str, float]]] = {}
         """Requests under way: whoever wants the same token meanwhile waits for the same answer."""
-        links.cluster_connections.issued, links.cluster_connections.files = self.token, files
 
     # -- from the clusters ---------------------------------------------------------------------------------------------
 
@@ -71,18 +68,13 @@ class PulsarClusters:
         found = self._view.cluster(name)
         return found if found is not None and found.gateway == self._region else None
 
-    async def marker(self, topic: str, cluster: str, kind: int, payload: Buffer) -> None:
-        link = self._links.links(topic).get(cluster)
-        if isinstance(link, PulsarLink):
-            await link.subscriptions.on_marker(kind, payload)
-
     # -- to the clusters -----------------------------------------------------------------------------------------------
 
     async def schema(self, topic: str, version: bytes) -> pb.Schema | None:
         if len(version) != 8:
             return None
         (number,) = struct.unpack(">Q", version)
-        for known, schema in await self._schemas().versions(TopicName.parse(topic)):
+        for known, schema in await self._schemas.versions(TopicName.parse(topic)):
             if known.number == number:
                 return schema.to_wire()
         return None
@@ -104,10 +96,10 @@ class PulsarClusters:
                     f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not "
                     f"{cluster.admin_url}"
                 )
-            self._files.check_destination(cluster, urlsplit(url).hostname or "")
+            self.files.check_destination(cluster, urlsplit(url).hostname or "")
             if token := await self.token(cluster):
                 headers["Authorization"] = f"Bearer {token}"
-            tls = TCPConnector(ssl=self._files.tls(cluster)) if url.startswith("https:") else None
+            tls = TCPConnector(ssl=self.files.tls(cluster)) if url.startswith("https:") else None
             async with ClientSession(timeout=_TIMEOUT, headers=headers, connector=tls) as session:
                 found = await _asked(session, "GET", url, None)
                 have = int(found.get("partitions", 0)) if isinstance(found, dict) else 0
@@ -122,9 +114,9 @@ class PulsarClusters:
     async def token(self, cluster: PulsarCluster) -> str:
         """By which this region is known there; "": by none. Raises NotAllowed (a file), LinkError (its issuer)."""
         if not cluster.oauth_file:
-            return self._files.token(cluster)
-        who = self._files.client(cluster)
-        now = self._links.clock.monotonic()
+            return self.files.token(cluster)
+        who = self.files.client(cluster)
+        now = self._clock.monotonic()
         self._issued = {client: issued for client, issued in self._issued.items() if issued[1] > now}
         if (known := self._issued.get(who)) is not None:
             return known[0]
@@ -183,3 +175,17 @@ async def _text(answer: ClientResponse) -> str:
     if found is None:
         raise ValueError(f"the answer of {answer.url.host} has more than {_ANSWER_BYTES_MAX >> 20} MiB")
     return found.decode(errors="replace")
+
+
+class ClusterMarkers:
+    """Gives what producers of clusters send to the links that it is for. Implements
+    `region_node.faces.pulsar.session.pulsar_broker.ClusterPort`.
+    """
+
+    def __init__(self, clusters: PulsarClusters, links: LinkManager) -> None:
+        self._links, self.cluster = links, clusters.cluster
+
+    async def marker(self, topic: str, cluster: str, kind: int, payload: Buffer) -> None:
+        link = self._links.links(topic).get(cluster)
+        if isinstance(link, PulsarLink):
+            await link.subscriptions.on_marker(kind, payload)

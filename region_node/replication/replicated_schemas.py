@@ -19,7 +19,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.links.schema_commands import BYTES_MAX, SchemaRow
 from region_node.schemas.schema_registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
 from replicator.health.link_causes import Cause
-from replicator.links.schema_feed import SchemaConflict
+from replicator.links.schema_feed import SchemaConflict, SchemaLinks
 
 log = logging.getLogger("region_node.schemas")
 
@@ -41,10 +41,7 @@ def _told(rows: Sequence[SchemaRow]) -> list[SchemaRow]:
 
 
 class ReplicatedSchemas:
-    """Implements `replicator.links.schema_feed.SchemaHost`. partitions(topic): how many; 0: it is not partitioned.
-    changed(topic, or one of its partitions): there is a new version of this region's own. unpark(topic): its links that
-    are parked look again.
-    """
+    """Implements `replicator.links.schema_feed.SchemaHost`. partitions(topic): how many; 0: it is not partitioned."""
 
     def __init__(
         self,
@@ -53,19 +50,19 @@ class ReplicatedSchemas:
         *,
         region_number: Callable[[], int],
         partitions: Callable[[str], int],
-        changed: Callable[[str], None],
-        unpark: Callable[[str], None],
     ) -> None:
-        self._registry, self._region_number, self._partitions, self._changed = (
-            registry,
-            region_number,
-            partitions,
-            changed,
-        )
-        self._unpark = unpark
+        self._registry, self._region_number, self._partitions = registry, region_number, partitions
+        self._links: list[SchemaLinks] = []
         self._topics: dict[str, set[int]] = {}
         """Topic -> the numbers of its versions."""
         self.close = meta.watch(_PREFIX, self._on_key)
+
+    def follow(self, links: SchemaLinks) -> None:
+        self._links.append(links)
+
+    def _unpark(self, topic: str) -> None:
+        for links in self._links:
+            links.unpark(topic)
 
     def has(self, topic: str) -> bool:
         return str(TopicName.parse(topic).partitioned) in self._topics
@@ -117,8 +114,8 @@ class ReplicatedSchemas:
         name, own = TopicName.parse(base), int(number, 16) >> REGION_SHIFT == self._region_number() - 1
         for topic in (base, *(str(name.with_partition(index)) for index in range(self._partitions(base)))):
             self._unpark(topic)
-            if own:
-                self._changed(topic)
+            for links in self._links if own else ():
+                links.schemas_changed(topic)
 
     def _gone(self, base: str, number: int) -> None:
         found = self._topics.get(base)

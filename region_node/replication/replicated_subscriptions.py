@@ -7,13 +7,13 @@ Is: making one, moving one, how often messages came again. Isn't: a rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heliograph.model.errors import TopicClosed
 from heliograph.model.positions import Position
 from region_node.subscriptions.subscription import Subscription
-from region_node.topics.serving.topic_service import TopicService
+from region_node.topics.serving.loaded_topics import Loaded
 from region_node.topics.topic import Topic
 from replicator.subscriptions.subscription_sync import SubscriptionSync
 
@@ -45,8 +45,8 @@ def replicate_by_policy(topic: Topic) -> None:
 class ReplicatedSubscriptions:
     """Implements `replicator.subscriptions.subscription_sync.SubscriptionHost`."""
 
-    def __init__(self, topics: Callable[[], TopicService]) -> None:
-        self._topics = topics
+    def __init__(self, loaded: Loaded) -> None:
+        self._topics = loaded
 
     async def ensure(self, topic: str, name: str, mark_delete: Position) -> None:
         """Raises TopicClosed where the topic is not loaded (any more)."""
@@ -92,5 +92,5 @@ class ReplicatedSubscriptions:
         return None if loaded is None else loaded.subscriptions.get(name)
 
     def _loaded(self, topic: str) -> Topic | None:
-        found = self._topics().loaded.get(topic)
+        found = self._topics.get(topic)
         return None if found is None or found.closed else found

@@ -61,6 +61,10 @@ class YieldingPort(Protocol):
 
     def spend(self, size_bytes: int) -> None: ...
 
+    def count_also(self, left: Callable[[], int]) -> None:
+        """From now on what `left` says is the backlog that is still to be read here."""
+        ...
+
 
 class _QueuedRead:
     """A read of somebody who catches up, among the other drains of the broker."""
@@ -86,6 +90,8 @@ class BoundedReads:
         self._left: dict[object, int] = {}
         self._queued: dict[object, int] = {}
         """Who waits for its share, or reads -> how often."""
+        if yielding is not None:
+            yielding.count_also(self.take_left)
 
     def take_left(self) -> int:
         """Bytes that those have before them who catch up: who have read since the last call, or wait for their share or

@@ -87,10 +87,11 @@ class Auditor:
         clock: Clock,
         settings: AuditSettings | None = None,
         limits: AuditLimits = AUDIT_LIMITS,
+        storage: AuditStorage | None = None,
     ) -> None:
         self.settings, self._channels, self._clock = settings or AuditSettings(), channels, clock
         self._limits = limits
-        self.storage: AuditStorage | None = None
+        self.storage = storage
         self.reports: dict[str, Report] = {}
         """Topic -> its newest pass, the newest last; of more than `reports_max`, those with nothing to tell are
         forgotten first.

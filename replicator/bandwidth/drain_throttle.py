@@ -86,6 +86,7 @@ class DrainThrottle(Generic[M]):
         """What is published meanwhile for links that drain."""
         self._published: dict[Draining, int] = {}
         self._appends, self._floor, self._now, self._start = appends, floor_bytes_per_s, now, start_bytes_per_s
+        self._elsewhere: list[Callable[[], int]] = []
         self._budget: Budget[M] = Budget(_WITHOUT_BOUND, now, wake_after)
         self._rate, self._searching = self._start, True
         self._alone: deque[float] = deque(maxlen=_ALONE_KEPT)
@@ -124,11 +125,15 @@ class DrainThrottle(Generic[M]):
         self._look()
         self._budget.run()
 
-    def look_at(self, links: Iterable[Draining], left_elsewhere: int, elapsed_s: float) -> None:
-        """Once a second. left_elsewhere: bytes that others have before them who drain by this, too."""
+    def count_also(self, left: Callable[[], int]) -> None:
+        """From now on the bytes count that `left` says others than links have before them, who drain by this, too."""
+        self._elsewhere.append(left)
+
+    def look_at(self, links: Iterable[Draining], elapsed_s: float) -> None:
+        """Is called once a second, with the links that drain."""
         left = {link: link.unread_bytes for link in links}
         published = {link: link.published_bytes for link, size in left.items() if size > LIVE_BYTES}
-        self.backlog_bytes = sum(left.values()) + left_elsewhere
+        self.backlog_bytes = sum(left.values()) + sum(count() for count in self._elsewhere)
         self.grows_bytes_per_s = (
             sum(size - self._published[link] for link, size in published.items() if link in self._published) / elapsed_s
         )

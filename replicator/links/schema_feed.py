@@ -32,8 +32,24 @@ class SchemaConflict(LinkError):
         self.rows = tuple(rows)
 
 
+class SchemaLinks(Protocol):
+    """`replicator.manager.link_manager.LinkManager`, as a registry tells it of versions."""
+
+    def schemas_changed(self, topic: str) -> None:
+        """The topic, or one of its partitions, has a new version of this region's own."""
+        ...
+
+    def unpark(self, topic: str) -> None:
+        """Its links that are parked look again."""
+        ...
+
+
 class SchemaHost(Protocol):
     """The schema registry of this region."""
+
+    def follow(self, links: SchemaLinks) -> None:
+        """From now on `links` hears of new versions."""
+        ...
 
     def has(self, topic: str) -> bool:
         """False: it certainly has none, as far as this broker has heard; costs nothing."""

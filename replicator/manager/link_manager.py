@@ -29,6 +29,7 @@ from heliograph.runtime.clock import CautiousClock, Clock, Rng
 from heliograph.runtime.standstill import stood_still_s
 from heliograph.runtime.task_set import TaskSet, cancel_all, report_error, report_unexpected
 from heliograph.wire.links.link_commands import FEATURE_LEVEL
+from replicator.audit.audit_scan import AuditStorage
 from replicator.audit.audit_settings import AuditLimits, AuditSettings
 from replicator.audit.auditor import Auditor
 from replicator.bandwidth.bandwidth_budgets import Budgets
@@ -130,6 +131,23 @@ class LinkSettings:
     """What targets are told that this side understands."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkHosts:
+    """What the links of a broker have in it. `appends`: all of this broker. `brokers`: how many of this region live,
+    this one among them. `leaderships`: None: no namespace ever had one. `storage`: None: nothing is audited.
+    `subscriptions`: who has those of this broker. `schemas`: the registry of this region; None: schemas stay where they
+    are. `clusters`: None: there are none of Pulsar's.
+    """
+
+    appends: Appends = field(default_factory=Appends)
+    brokers: Callable[[], int] = lambda: 1
+    leaderships: Leaderships | None = None
+    storage: AuditStorage | None = None
+    subscriptions: SubscriptionHost | None = None
+    schemas: SchemaHost | None = None
+    clusters: ClusterHost | None = None
+
+
 class LinkManager:
     """Made on the event loop. `connect`: the TLS context of links (this region's replicator certificate), None: no
     TLS.
@@ -144,23 +162,18 @@ class LinkManager:
         rng: Rng,
         connect: ssl.SSLContext | None = None,
         settings: LinkSettings | None = None,
-        appends: Appends | None = None,
-        brokers: Callable[[], int] = lambda: 1,
         expiry: CautiousClock | None = None,
-        leaderships: Leaderships | None = None,
+        hosts: LinkHosts | None = None,
     ) -> None:
-        """appends: all of this broker. brokers: how many of this region live, this one among them. expiry: by it goes
-        what goes by time. leaderships: None: no namespace ever had one.
-        """
+        """expiry: by it goes what goes by time."""
+        hosts = hosts or LinkHosts()
+        appends = hosts.appends
         self.region, self.clock, self.settings = region, clock, settings or LinkSettings()
         self.expiry = expiry or CautiousClock(clock)
         self._view, self._rng = view, rng
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop)
-        appends = appends or Appends()
         self.publishing = AppendActivity(lambda: appends.newest.count)
-        self.left_elsewhere: Callable[[], int] = lambda: 0
-        """Bytes that others than links have before them, who drain and give way as links do."""
         self.yielding: DrainThrottle[Any] = DrainThrottle(
             appends,
             self.settings.drain_floor_bytes_per_s,
@@ -180,7 +193,7 @@ class LinkManager:
         """Links that wait for a decision."""
         self.budgets: Budgets[Link] = Budgets(
             self.settings.budget,
-            brokers if self.settings.budget_shared else lambda: 1,
+            hosts.brokers if self.settings.budget_shared else lambda: 1,
             clock.monotonic,
             self._run_later,
         )
@@ -188,13 +201,8 @@ class LinkManager:
         self.logs: dict[str, ReplicatedLog] = {}
         self._planter = Planter(region, self.logs, self._regions_of)
         self.claims = self.settings.claims
-        self.subscriptions: SubscriptionHost | None = None
-        """Who has the subscriptions of this broker; set before the first topic is attached."""
-        self.schemas: SchemaHost | None = None
-        """The registry of this region; None: schemas stay where they are."""
-        self.clusters: ClusterHost | None = None
-        """Set before the first topic is attached."""
-        self.cluster_connections = ClusterConnections(clock.monotonic)
+        self.subscriptions, self.schemas, self.clusters = hosts.subscriptions, hosts.schemas, hosts.clusters
+        self.cluster_connections = ClusterConnections(clock.monotonic, hosts.clusters)
         self._rounds = SubscriptionRounds(self)
         self._owners = Owners(region, view, clock, self.settings, connect, self.spawn, self.soon, self._reached)
         self._waits = ReceiptWaits(clock, self.timers, self.spawn)
@@ -205,7 +213,9 @@ class LinkManager:
         self._backoff = Backoff(self.settings.backoff_min_s, self.settings.backoff_max_s)
         self._ticked_at = clock.monotonic()
         self._closed = False
-        self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit, self.settings.audit_limits)
+        self.auditor = Auditor(
+            LinkChannels(self), clock, self.settings.audit, self.settings.audit_limits, hosts.storage
+        )
         self.tails = EndedOrigins(self)
         self.relays = ConfiguredRelays(
             region,
@@ -214,9 +224,11 @@ class LinkManager:
             self.spawn,
             self.backoff_s,
             self.tails.ended,
-            leaderships,
+            hosts.leaderships,
         )
         """Whom receivers believe of other regions' entries."""
+        if hosts.schemas is not None:
+            hosts.schemas.follow(self)
         self._regions_changed()
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)
@@ -526,9 +538,7 @@ class LinkManager:
         self._owners.beat(now, stood_s)
         self.budgets.tick()
         self.cluster_connections.tick(stood_s)
-        self.yielding.look_at(
-            (link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s
-        )
+        self.yielding.look_at((link for link in self._active if isinstance(link, Link)), elapsed_s)
         for link in list(self._active):
             try:
                 if link.tick(elapsed_s) is False or link.ended:

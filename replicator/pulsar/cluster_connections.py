@@ -11,7 +11,7 @@ Source: docs/protocols/interop.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from heliograph.client.pulsar_connection import REDIRECTS_MAX, Address, BrokerConnection, ConnectionLost
@@ -157,15 +157,26 @@ class ClusterConnection:
             sink.on_writable()
 
 
+class ClusterProofs(Protocol):
+    """By what this region proves to Pulsar clusters who it is."""
+
+    @property
+    def files(self) -> ClusterFiles: ...
+
+    async def token(self, cluster: PulsarCluster) -> str:
+        """One that an issuer gives for this region there (OAuth 2), or that of a file; "": none. Raises as
+        `ClusterConnections.owner`.
+        """
+        ...
+
+
 class ClusterConnections:
     """The connections of one broker to Pulsar clusters, by cluster and by the address of the broker there."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self.issued: Callable[[PulsarCluster], Awaitable[str]] | None = None
-        """A token that an issuer gives for this region there (OAuth 2); set before the first topic is attached."""
-        self.files = ClusterFiles()
-        """By what this region proves who it is; set at the same time."""
+    def __init__(self, monotonic: Callable[[], float], proofs: ClusterProofs | None = None) -> None:
+        """proofs: None: files alone are read, from where the broker runs."""
+        self._monotonic, self._proofs = monotonic, proofs
+        self.files = proofs.files if proofs is not None else ClusterFiles()
         self._open: dict[_Key, ClusterConnection] = {}
         self._opening: dict[_Key, asyncio.Task[ClusterConnection]] = {}
 
@@ -212,8 +223,8 @@ class ClusterConnections:
             )
         self.files.check_destination(cluster, address.host)
         tls = self.files.tls(cluster) if address.secure else None
-        issued = self.issued if cluster.oauth_file else None
-        token = self.files.token(cluster) if issued is None else await issued(cluster)
+        proofs = self._proofs if cluster.oauth_file else None
+        token = self.files.token(cluster) if proofs is None else await proofs.token(cluster)
         by_certificate = bool(cluster.certificate_file)
         return await BrokerConnection.connect(
             address, ssl=tls, token=token, by_certificate=by_certificate, timeout_s=CONNECT_TIMEOUT_S, replicates=True

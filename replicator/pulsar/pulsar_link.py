@@ -36,7 +36,7 @@ from replicator.log.deletion import LINK_CURSORS
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.transaction_buffer import below
 from replicator.pulsar.arrived_entries import PROPERTY, newest_there, note, noted
-from replicator.pulsar.cluster_connections import ClusterConnection
+from replicator.pulsar.cluster_connections import ClusterConnection, ClusterProofs
 from replicator.pulsar.cluster_subscriptions import ClusterSubscriptions
 from replicator.pulsar.pulsar_sender import Outgoing, PulsarSender
 
@@ -51,7 +51,7 @@ _STEADY_S = 5.0
 _RATE_MIN = 0.01
 
 
-class ClusterHost(Protocol):
+class ClusterHost(ClusterProofs, Protocol):
     """What a link with a Pulsar cluster asks of its region."""
 
     async def prepare(self, cluster: PulsarCluster, topic: str) -> None:

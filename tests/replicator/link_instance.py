@@ -25,7 +25,7 @@ from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
 from replicator.manager.configured_relays import Leaderships
-from replicator.manager.link_manager import LinkManager, LinkSettings
+from replicator.manager.link_manager import LinkHosts, LinkManager, LinkSettings
 from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings
 from replicator.receiving.link_session import LinkSession
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -158,7 +158,7 @@ class Broker:
             clock=machine.clock,
             rng=machine.rng,
             settings=self.region.instance.settings,
-            leaderships=self.region.instance.leaderships,
+            hosts=LinkHosts(leaderships=self.region.instance.leaderships),
         )
         await machine.loop.create_server(lambda: Listener(self), self.host, PORT)
 

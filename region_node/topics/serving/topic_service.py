@@ -153,6 +153,7 @@ class TopicService(NamedTopics):
         factory: FactoryPort | ManagedLedgerFactory,
         links: LinksPort,
         meta: MetadataStore,
+        schemas: SchemaRegistry,
         here: TopicsHere,
         bundles: OwnBundles,
         clock: Clock,
@@ -177,7 +178,7 @@ class TopicService(NamedTopics):
         """Each is called on the tick, with the topics that something has happened on."""
         self.load_times = Recent()
         """Milliseconds until a topic was there, of those that were loaded."""
-        self.schemas = SchemaRegistry(meta, lambda: region.info().number, clock)
+        self.schemas = schemas
         view = here.view
         self._region, self._factory, self._links, self._owns = region, factory, links, bundles.owns
         self._arrival, self._forget_grants, self._duties = bundles.arrival, deletions.forget_grants, duties
@@ -201,7 +202,6 @@ class TopicService(NamedTopics):
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max, links.yielding)
-        self.take_left_to_read = self._reads.take_left
         self._maintenance = PolicyMaintenance(
             self._reads, duties.expiry or clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text))
         )

@@ -57,7 +57,7 @@ async def made(broker: Broker, count: int = 10) -> Subscription:
 
 
 def host(broker: Broker) -> ReplicatedSubscriptions:
-    return ReplicatedSubscriptions(lambda: broker.topics)
+    return ReplicatedSubscriptions(broker.topics.loaded)
 
 
 def test_one_that_is_there_is_moved() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,8 +147,6 @@ def test_a_topic_whose_versions_are_gone_is_not_remembered() -> None:
             schemas,
             region_number=lambda: 1,
             partitions=lambda _: 0,
-            changed=lambda _: None,
-            unpark=lambda _: None,
         )
         for each in (avro(INT), avro(INT, OPTIONAL)):
             await schemas.get_or_create(BASE, each, "FULL")
@@ -247,9 +246,8 @@ def test_what_arrives_and_conflicts_changes_nothing_until_it_is_decided() -> Non
             there,
             region_number=lambda: 2,
             partitions=lambda topic: 0,
-            changed=lambda topic: None,
-            unpark=unparked.append,
         )
+        host.follow(SimpleNamespace(schemas_changed=lambda topic: None, unpark=unparked.append))
         for schema in (
             avro(INT),
             avro(INT, OPTIONAL),

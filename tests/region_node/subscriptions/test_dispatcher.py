@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,9 @@ class Turns:
     def __init__(self) -> None:
         self.waiting: list[Any] = []
         self.spent: list[int] = []
+
+    def count_also(self, left: Callable[[], int]) -> None:
+        self.left = left
 
     def may(self, member: Any) -> bool:
         self.waiting.append(member)
@@ -75,6 +79,7 @@ def test_who_catches_up_gives_way_and_who_is_at_the_tail_or_looks_at_one_place_d
         world.subscription.flow(consumer, 100)
         await world.settle()
         assert len(world.entries(consumer)) == before and len(turns.waiting) == 1, "and no more without a turn"
+        assert turns.left == reads.take_left
         left = reads.take_left()
         assert (entries - before) * size <= left == reads.take_left(), "as long as it waits"
         read, answers = world.ledger.read, asyncio.Event()

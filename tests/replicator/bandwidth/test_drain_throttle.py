@@ -133,11 +133,11 @@ def test_a_drain_that_begins_beside_a_publisher_is_at_no_time_as_fast_as_it_can_
     broker = Broker(seed, dearer=0.1, publishes=100)
     for _ in range(3):
         broker.run(1, [])
-        broker.yielding.look_at([], 0, 1.0)
+        broker.yielding.look_at([], 1.0)
     assert broker.run(0.2, [Drain(broker, "a")]) == 0, "what an append takes alone is measured first"
     assert broker.run(1, []) < 25 and broker.yielding.bytes_per_s is not None
     quiet = Broker(seed, dearer=0.1, publishes=0.0)
-    quiet.yielding.look_at([], 0, 1.0)
+    quiet.yielding.look_at([], 1.0)
     assert quiet.run(1.03, [Drain(quiet, "a")]) > 90
     quiet.publishes = 200
     quiet.run(0.08, [])
@@ -176,7 +176,7 @@ def test_never_so_slow_that_what_is_published_meanwhile_makes_it_longer() -> Non
         for link in links:
             link.unread_bytes, link.published_bytes = 5 * _MB, second * 7 * _MB
         links[2].unread_bytes = 0
-        broker.yielding.look_at(links, 0, 1.0)
+        broker.yielding.look_at(links, 1.0)
     assert broker.yielding.backlog_bytes == 10 * _MB and broker.yielding.grows_bytes_per_s == 14 * _MB
     broker.run(3, [])
     assert broker.run(10, []) > 14.5

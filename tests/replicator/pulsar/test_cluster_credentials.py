@@ -42,10 +42,10 @@ def written(folder: Path, **fields: Any) -> PulsarCluster:
 
 def host(now: Callable[[], float], folder: Path, *listed: str) -> PulsarClusters:
     """listed: hosts that `security.allowed_urls` names."""
-    links: Any = SimpleNamespace(cluster_connections=ClusterConnections(now), clock=SimpleNamespace(monotonic=now))
+    clock: Any = SimpleNamespace(monotonic=now)
     view: Any = SimpleNamespace(partitions=lambda _topic: 3)
     files = ClusterFiles(str(folder), UrlList(listed).names)
-    return PulsarClusters("us", view, links, lambda: None, files)  # type: ignore[arg-type,return-value]
+    return PulsarClusters("us", view, None, files, clock)  # type: ignore[arg-type]
 
 
 def test_no_file_is_read_but_those_of_one_folder(tmp_path: Path) -> None:
@@ -102,14 +102,14 @@ def test_what_proves_who_a_region_is_goes_to_hosts_that_the_settings_name(tmp_pa
             cluster = replace(CLOUD, **{field: name}, admin_url=f"https://127.0.0.1:{port}")
             for listed in ((), ("cloud.example",)):
                 clusters = host(lambda: 0.0, tmp_path, *listed)
-                connections = clusters._links.cluster_connections
+                connections = ClusterConnections(lambda: 0.0, clusters)
                 with pytest.raises(NotAllowed, match=r"security\.allowed_urls .* add 127\.0\.0\.1 to it"):
                     await connections.alone(cluster, Address("127.0.0.1", port, secure=True))
                 with pytest.raises(NotAllowed, match=r"security\.allowed_urls .* add 127\.0\.0\.1 to it"):
                     await clusters.prepare(cluster, "persistent://public/both/parted-partition-0")
         assert not heard
         by_token = replace(CLOUD, token_file="token")
-        named = host(lambda: 0.0, tmp_path, "127.0.0.1")._links.cluster_connections
+        named = ClusterConnections(lambda: 0.0, host(lambda: 0.0, tmp_path, "127.0.0.1"))
         with pytest.raises(HeliographError):  # nobody answers
             await named.alone(by_token, Address("127.0.0.1", port, secure=False))
         assert b"mine" in heard.pop()

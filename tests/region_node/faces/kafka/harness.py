@@ -30,6 +30,7 @@ from region_node.faces.kafka.log.large_conversions import WAITING_MAX
 from region_node.faces.kafka.session.kafka_broker import Accounts, Clocks, KafkaBroker
 from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.security.audit_log import AuditLog
 from region_node.security.authentication.authentication_service import Authentication
 from region_node.security.authorization.authorization_service import Authorization
@@ -164,6 +165,7 @@ class Face:
             factory=self.factory,
             links=NotedLinks(),
             meta=self.meta,
+            schemas=SchemaRegistry(self.meta, lambda: 1, self.clock),
             here=TopicsHere(Loaded(), PolicyBook(self.meta, self.view, {}), self.view),
             bundles=OwnBundles(owns=lambda topic: True),
             clock=self.clock,

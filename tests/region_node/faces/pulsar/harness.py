@@ -17,6 +17,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.connection.pulsar_connection import PulsarConnection
 from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
 from region_node.faces.pulsar.session.pulsar_broker import ListenerSettings, PulsarBroker, TopicAddress
+from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
 from region_node.topics.serving.topic_service import OwnBundles, TopicDuties, TopicService, TopicSettings
@@ -187,6 +188,7 @@ class Broker:
             factory=self.factory,
             links=self.links,
             meta=self.meta,
+            schemas=SchemaRegistry(self.meta, lambda: 1, self.clock),
             here=TopicsHere(Loaded(), PolicyBook(self.meta, self.view, {}), self.view),
             bundles=OwnBundles(owns=lambda topic: self.owned(topic)),
             clock=self.clock,

@@ -16,6 +16,7 @@ from typing import Any
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import RegionInfo
+from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.serving.bulk_creation import create_topics
 from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
@@ -65,6 +66,7 @@ def measure() -> None:
             factory=broker.factory,
             links=NotedLinks(),
             meta=meta,
+            schemas=SchemaRegistry(meta, lambda: 1, sim.clock()),
             here=TopicsHere(Loaded(), PolicyBook(meta, view, {}), view),
             bundles=OwnBundles(owns=lambda topic: True),
             clock=sim.clock(),
