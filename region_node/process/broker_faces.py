@@ -227,7 +227,6 @@ class BrokerFaces:
         from region_node.dr.operations.operation import StepAges
         from region_node.dr.operations.report_signing import Signer
         from region_node.faces.admin.calls.admin_context import Admin
-        from region_node.faces.admin.calls.ends_elsewhere import end_elsewhere
         from region_node.faces.admin.calls.entry_locations import BookiePlaces
         from region_node.faces.admin.dr.disaster_recovery import conductor_for
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
@@ -290,7 +289,6 @@ class BrokerFaces:
             transactions=broker.transactions,
         )
         own_name = OwnCredentials(own.drill_token_file)
-        broker.known_ends.elsewhere = lambda metadata, most: end_elsewhere(admin, own_name, metadata, most)
         broker.drills = DrillSchedule(
             broker.config,
             lambda: conductor_for(admin, own_name),

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from storage.ledger.repair.autorecovery import AutoRecovery
     from storage.managed_ledger.append_counts import Appends
     from storage.managed_ledger.cache.entry_cache import EntryCache
-    from storage.managed_ledger.cursors.acknowledged import KnownEnds
     from storage.managed_ledger.resealing.reseal_worker import ResealWorker
     from storage.sealing.sealing import Sealing
 
@@ -92,7 +91,6 @@ class BrokerParts:
         self.sealing: Sealing
         self.entry_cache: EntryCache
         self.appends: Appends
-        self.known_ends: KnownEnds
         self.epoch: RegionEpoch
         self.deferred: DeferredEdits
         self.drills: DrillSchedule | None = None

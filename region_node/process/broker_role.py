@@ -152,6 +152,8 @@ class BrokerRole(BrokerParts):
         from heliograph.model.feature_levels import LEDGER_PAGES, SPLIT_BUNDLES
         from heliograph.runtime.clock import CautiousClock
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
+        from region_node.faces.admin.calls.ends_elsewhere import EndsElsewhere
+        from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.transactions.transaction_calls import TransactionCalls
         from region_node.placement.balance.balancer import Balancer
         from region_node.placement.balance.broker_gauge import BrokerGauge
@@ -203,7 +205,7 @@ class BrokerRole(BrokerParts):
             ],
             lambda: len(self.view.regions()) < 2,
         )
-        tls = self.certificates.dialer("broker", "bookie")
+        tls, listed = self.certificates.dialer("broker", "bookie"), self.settings.security.allowed_urls
         pool = BookiePool(
             self.meta,
             lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls),
@@ -229,15 +231,22 @@ class BrokerRole(BrokerParts):
             sealing=self.sealing,
             expiry=self.expiry,
             may_page=lambda: self.level.present >= LEDGER_PAGES,
+            ends_elsewhere=EndsElsewhere(
+                self.settings.region,
+                self.view,
+                UrlList(listed),
+                self.certificates.outward(),
+                OwnCredentials(own.drill_token_file),
+                own.region_patience_s,
+            ).end_of,
         )
-        self.appends, self.known_ends = factory.appends, factory.known_ends
+        self.appends = factory.appends
         self.stops.append(factory.close)
         orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
         self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)
         self.stops.append(self.recovery.stop)
         self.reseals = ResealWorker(factory.context, clock, lambda: self.recovery.auditor, lambda: factory.opened)
         self.stops.append(self.reseals.stop)
-        listed = self.settings.security.allowed_urls
         here = TopicsHere(Loaded(), self.policies, self.view)
         schemas = SchemaRegistry(self.meta, lambda: self.epoch.info().number, clock)
         replicated = ReplicatedSchemas(

@@ -25,18 +25,17 @@ Elsewhere = Callable[[LedgerMetadata, int], Awaitable[int]]
 
 
 class KnownEnds:
-    """How far a ledger is known to be confirmed by whatever is not a bookie. elsewhere: set where other regions can be
-    asked. last_entry_max: of a ledger here; whoever names a higher one is not believed.
+    """How far a ledger is known to be confirmed by whatever is not a bookie. elsewhere: asks other regions; None:
+    nobody does. last_entry_max: of a ledger here; whoever names a higher one is not believed.
     """
 
-    def __init__(self, meta: MetadataStore, last_entry_max: int) -> None:
-        self._meta, self._last_entry_max = meta, last_entry_max
-        self.elsewhere: Elsewhere | None = None
+    def __init__(self, meta: MetadataStore, last_entry_max: int, elsewhere: Elsewhere | None = None) -> None:
+        self._meta, self._last_entry_max, self._elsewhere = meta, last_entry_max, elsewhere
 
     async def __call__(self, metadata: LedgerMetadata) -> int:
         """-1: nothing is known. Raises what the metadata raises."""
         here = await confirmed_through(self._meta, metadata)
-        there = -1 if self.elsewhere is None else await self.elsewhere(metadata, self._last_entry_max)
+        there = -1 if self._elsewhere is None else await self._elsewhere(metadata, self._last_entry_max)
         log.warning(
             "ledger.forgotten",
             extra={"topic": metadata.topic, "ledger": metadata.ledger, "known_here": here, "known_elsewhere": there},

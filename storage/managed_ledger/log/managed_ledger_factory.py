@@ -42,7 +42,7 @@ from storage.ledger.repair.in_place_repair import Refilled, Source
 from storage.managed_ledger.append_counts import Appends
 from storage.managed_ledger.cache.entry_cache import SWEEP_S, EntryCache
 from storage.managed_ledger.cache.read_ahead import ReadAhead
-from storage.managed_ledger.cursors.acknowledged import KnownEnds
+from storage.managed_ledger.cursors.acknowledged import Elsewhere, KnownEnds
 from storage.managed_ledger.cursors.cursor import CURSOR_SETTINGS, Cursor, CursorSettings
 from storage.managed_ledger.log import damaged_ledgers
 from storage.managed_ledger.log.log_reader import ColdReads
@@ -101,22 +101,22 @@ class ManagedLedgerFactory:
         cursor_settings: CursorSettings = CURSOR_SETTINGS,
         expiry: Clock | None = None,
         may_page: Callable[[], bool] = lambda: True,
+        ends_elsewhere: Elsewhere | None = None,
     ) -> None:
         """may_page: pages of ledgers are made only where it says so; those that are there are kept up.
 
         page_ledgers: how many ledgers of a topic that has very many go into a page of its metadata. expiry: by it
-        retention ends.
+        retention ends. ends_elsewhere: asks other regions of a ledger that all of its bookies have lost.
         """
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
-        self.known_ends = KnownEnds(meta, last_entry_max(self.settings))
         self.context = LedgerContext(
             meta=meta,
             pool=pool,
             rng=rng,
             settings=ledger_settings or LedgerSettings(),
             sealing=sealing,
-            confirmed=self.known_ends,
+            confirmed=KnownEnds(meta, last_entry_max(self.settings), ends_elsewhere),
         )
         self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
         cache.on_first = self._start_evicting

@@ -12,36 +12,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from global_config.view import ConfigView
 from heliograph.model.admin_paths import OWN_TOPIC, path_of
 from heliograph.model.coordinates import parse_coordinate
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
+from region_node.security.allowed_urls import UrlList
 
 log = logging.getLogger("region_node.admin")
 
 
-async def end_elsewhere(admin: Admin, caller: Caller, metadata: LedgerMetadata, last_entry_max: int) -> int:
+@dataclass(frozen=True, slots=True)
+class EndsElsewhere:
+    """How this broker asks other regions of its own accord: a `RegionsPort`, and for so long it waits for each."""
+
+    region: str
+    view: ConfigView
+    urls: UrlList
+    outward: Callable[[], ssl.SSLContext] | None
+    caller: Caller
+    region_patience_s: float
+
+    async def end_of(self, metadata: LedgerMetadata, last_entry_max: int) -> int:
+        """Asks as `storage.managed_ledger.cursors.acknowledged.Elsewhere` wants it."""
+        return await end_elsewhere(self, metadata, last_entry_max)
+
+
+async def end_elsewhere(asked: EndsElsewhere, metadata: LedgerMetadata, last_entry_max: int) -> int:
     """The last entry of the ledger that a region holds a copy of; -1: none, as far as regions have answered within
     `region_patience_s`. last_entry_max: the highest that a ledger of this region may have.
     """
-    own = admin.view.region(admin.region)
+    own = asked.view.region(asked.region)
     if own is None or not metadata.topic:
         return -1
     name = TopicName.parse(metadata.topic)
-    policies = admin.view.namespace(name.namespace)
-    regions = [region for region in (policies.regions if policies is not None else ()) if region != admin.region]
+    policies = asked.view.namespace(name.namespace)
+    regions = [region for region in (policies.regions if policies is not None else ()) if region != asked.region]
 
     path = f"{path_of(OWN_TOPIC, topic=metadata.topic)}/vectors"
 
     async def one(region: str) -> int:
         try:
-            async with asyncio.timeout(admin.region_patience_s):
-                told = await elsewhere(admin, caller, region, "GET", path)
+            async with asyncio.timeout(asked.region_patience_s):
+                told = await elsewhere(asked, asked.caller, region, "GET", path)
                 end = _end(told["regions"][region]["origins"], own.number, metadata.ledger)
                 if end > last_entry_max:
                     raise ValueError(

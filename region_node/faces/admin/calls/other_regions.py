@@ -8,19 +8,21 @@ Invariants: no answer takes more memory than ANSWER_BYTES_MAX; credentials go on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
+from global_config.view import ConfigView
 from heliograph.client.secret_urls import secret_may_go_to
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, reason_of
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.run import Buffer
-from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.runtime.bounded_answers import read_at_most
+from region_node.security.allowed_urls import UrlList
 
 TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 ANSWER_BYTES_MAX = 16 << 20
@@ -39,6 +41,21 @@ class Caller(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
 
+class RegionsPort(Protocol):
+    """Where other regions are, and how they may be called: `region_node.faces.admin.calls.admin_context.Admin`, or
+    `region_node.faces.admin.calls.ends_elsewhere.EndsElsewhere`.
+    """
+
+    @property
+    def view(self) -> ConfigView: ...
+
+    @property
+    def urls(self) -> UrlList: ...
+
+    @property
+    def outward(self) -> Callable[[], ssl.SSLContext] | None: ...
+
+
 def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
     """Raises NotAllowed where the headers prove who calls, and would go to another machine for everybody to read."""
     if "Authorization" in headers and not secret_may_go_to(url):
@@ -49,7 +66,7 @@ def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
         )
 
 
-async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
+async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
     """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
     address that may not be called, or the region refuses whoever asks).
     """

@@ -33,7 +33,7 @@ def test_what_another_region_holds_is_named_as_lost_here() -> None:
 
         ends = owner.context.confirmed
         assert isinstance(ends, KnownEnds)
-        ends.elsewhere = elsewhere
+        ends._elsewhere = elsewhere
         opened = await owner.open()
         assert [info.entries for info in opened.ledgers() if info.ledger == number] == [5]
         with pytest.raises(EntriesLost) as told:

@@ -14,6 +14,7 @@ from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.ledger_metadata import LedgerMetadata
 from region_node.faces.admin.calls import ends_elsewhere
 from region_node.faces.admin.dr.drill_schedules import OwnCredentials
+from region_node.security.allowed_urls import UrlList
 
 LEDGER = 1_700_000_000_051
 LAST_MAX = 1000
@@ -63,16 +64,16 @@ def test_the_farthest_region_says_where_it_ended(
         return found
 
     monkeypatch.setattr(ends_elsewhere, "elsewhere", elsewhere)
-    view = SimpleNamespace(
+    view: Any = SimpleNamespace(
         region=lambda name: SimpleNamespace(number=1), namespace=lambda name: NamespacePolicies(regions=regions)
     )
-    admin: Any = SimpleNamespace(region="us", view=view, region_patience_s=2.0)
+    by = ends_elsewhere.EndsElsewhere("us", view, UrlList(()), None, OwnCredentials(""), 2.0)
     ledger: Any = SimpleNamespace(topic="persistent://t/n/a b", ledger=LEDGER)
     metadata: LedgerMetadata = ledger
     found: list[int] = []
 
     async def main() -> None:
-        found.append(await ends_elsewhere.end_elsewhere(admin, OwnCredentials(""), metadata, LAST_MAX))
+        found.append(await by.end_of(metadata, LAST_MAX))
 
     run_alone(main())
     assert found == [end] and set(asked) <= {"/heliograph/v1/topics/t/n/a%20b/vectors"}
