@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from geo_tests.sim.world import World
 
 TOPIC = f"persistent://{NAMESPACE}/compacted"
-MESSAGES = 14
+MESSAGES = 10
 """Per region."""
 KEYS = 4
 """Of each region."""
@@ -94,9 +94,9 @@ class Compacted:
     async def _look_now_and_then(self, region: str) -> None:
         """Compacts, and reads."""
         while self.publishing:
-            await asyncio.sleep(self.rng.uniform(0.5, 2.5))
+            await asyncio.sleep(self.rng.uniform(1.0, 5.0))
             self._compact(region)
-            if self.rng.random() < 0.4:
+            if self.rng.random() < 0.5:
                 await self._look(region)
 
     def _compact(self, region: str) -> None:

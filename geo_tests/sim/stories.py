@@ -17,7 +17,7 @@ from region_node.placement.balance.settings import BalanceSettings
 if TYPE_CHECKING:
     from geo_tests.sim.world import World
 
-STORIES = {"transactions": 0.4, "compaction": 0.3, "upgrade": 0.3}
+STORIES = {"transactions": 0.25, "compaction": 0.2, "upgrade": 0.2}
 """The part of worlds that have one, of those that keep everything and whose settings do not say which have."""
 
 KINDS = (

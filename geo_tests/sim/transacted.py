@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from replicator.log.transaction_buffer import TransactionBuffer
 
 TOPICS = tuple(f"persistent://{NAMESPACE}/transacted-{number}" for number in range(2))
-UNITS = 7
-"""What each region's client does: publishes a plain message, or a transaction."""
+UNITS = 18
+"""Of all regions together: their clients publish as many plain messages and transactions."""
 ENDS_S = 60.0
-LOOKS_S = 0.1
+LOOKS_S = 0.2
 _TTL_MS = 30_000
 _SHORT_TTL_MS = (800, 4000)
 _LEFT_TTL_MS = 3000
@@ -99,7 +99,7 @@ class _Writer:
         return TransactionalProducer(client, topic, self.name, on_receipt, on_refused)
 
     async def work(self) -> None:
-        for _ in range(UNITS):
+        for _ in range(UNITS // len(self._story.world.regions)):
             if not self._story.publishing:
                 break
             (what,) = self.rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))

@@ -49,6 +49,8 @@ class Upgraded:
         self._rng = world.sim.rng("upgraded")
         self._levels: dict[str, int] = {}
         """Region -> the highest that was seen."""
+        self._index = 0
+        """Of the configuration, the highest that was seen."""
         self._since: dict[str, float] = {}
         """Node -> since when it is registered with less than the newest, without a gap."""
         self._older: list[Node] = []
@@ -129,11 +131,13 @@ class Upgraded:
         return 0 if found is None else level_of(found[0], unsaid=1)
 
     def _level(self, region: str) -> int:
-        """As the configuration node knows it that is the furthest."""
+        """As the configuration node knows it that is the furthest; as it was, where all are behind what was seen."""
         machines = [found for one in self.world.regions.values() if (found := _machine(one.metadata, 1)) is not None]
-        if not machines:
+        furthest = max(machines, key=lambda machine: int(machine.index), default=None)
+        if furthest is None or furthest.index < self._index:
             return self._levels.get(region, 0)
-        found = max(machines, key=lambda machine: int(machine.index)).get(config_keys.region(region))
+        self._index = furthest.index
+        found = furthest.get(config_keys.region(region))
         return self._levels.get(region, 0) if found is None else RegionInfo.decode(found[0]).feature_level
 
     async def finish(self) -> None:

@@ -186,10 +186,14 @@ class World:
 
     def _draws_stories(self) -> bool:
         settings = self.settings
-        said = settings.stories is not None
-        return self._draws and self.everywhere and not (said or settings.trims or settings.replicated)
+        return self._draws and settings.stories is None and self._may_have_stories()
+
+    def _may_have_stories(self) -> bool:
+        return self.everywhere and not (self.settings.trims or self.settings.replicated)
 
     def _stories(self) -> tuple[str, ...]:
+        if not self._may_have_stories():
+            return ()
         return stories_drawn(self.sim.rng("stories")) if self._draws_stories() else self.settings.stories or ()
 
     def trace(self, text: str) -> None:
