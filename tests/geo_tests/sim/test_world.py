@@ -608,11 +608,11 @@ FOUND_BY: dict[Mutant, int] = {
     a_voter_holds_for_ever_what_it_has_said: 1,
     what_is_in_memory_is_synced_and_not_written: 18,
     each_topic_shows_its_part_alone: 1,
-    a_compaction_stands_for_what_came_meanwhile: 1,
     what_is_confirmed_early_is_not_listed: 2,
     what_a_dead_broker_confirmed_is_not_listed: 8,
     the_own_wall_clock_is_believed: 2,
     who_begins_beside_a_wrong_clock_believes_it: 2,
+    a_compaction_stands_for_what_came_meanwhile: 2,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
