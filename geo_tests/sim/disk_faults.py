@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
-from heliograph.kv.metadata_store import pages_under
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 from local_meta import keys
@@ -147,16 +146,19 @@ class DiskFaults:
         return str(found.state)
 
     async def _lacks(self, asked: Node, node: Node) -> list[int]:
-        """The truth beside what was told: closed ledgers of which the bookie, as it says itself, has not all."""
+        """The truth beside what was told: closed ledgers, of the region's table, of which the bookie, as it says
+        itself, has not all.
+        """
         context: Any = asked.roles[0].recovery._context  # type: ignore[attr-defined]
+        if not node.region.metadata.is_ready():
+            return [-1]  # it is asked again
         lacks: list[int] = []
-        async for page in pages_under(context.meta, keys.LEDGERS):
-            for _, blob, _ in page:
-                metadata = LedgerMetadata.decode(blob)
-                if metadata.state is LedgerState.CLOSED and any(node.name in e for _, e in metadata.fragments):
-                    found = await look(context, metadata)
-                    if any(node.name in repair.lost for repair in found.lacking):
-                        lacks.append(metadata.ledger)
+        for _, blob, _ in node.region.metadata.roles[0].node.machine.under(keys.LEDGERS):  # type: ignore[attr-defined]
+            metadata = LedgerMetadata.decode(blob)
+            if metadata.state is LedgerState.CLOSED and any(node.name in e for _, e in metadata.fragments):
+                found = await look(context, metadata)
+                if any(node.name in repair.lost for repair in found.lacking):
+                    lacks.append(metadata.ledger)
         return lacks
 
     def _looked(self, node: Node, done: asyncio.Task[str]) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, WatchCallback
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.configuration.leadership import (
     DRAINING,
     FENCED,
@@ -275,7 +276,7 @@ class LeadershipWorld:
         return Leadership.decode(found[0])
 
     async def _main(self, seconds: float) -> None:
-        self.store = EmbeddedStore()
+        self.store = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3)))
         self.watch()
         switching = Switching(self.store, lambda: 0)
         first, late = self.names

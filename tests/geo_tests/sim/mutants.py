@@ -5,6 +5,7 @@ Is: patches. Isn't: the mutants of one world alone, which stand beside it.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from global_config import backup, view
 from global_config.deferred_edits import DeferredEdits
 from global_config.policy_edits import Edit
 from global_config.write_retries import Tries
+from heliograph.kv import metadata_store
 from heliograph.kv.metadata_store import ABSENT, Put
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.model.errors import VersionConflict
@@ -133,6 +135,14 @@ def what_was_merged_is_merged_again(patch: BrokenRules) -> None:
             return
 
     patch.setattr(DeferredEdits, "_merge", merge)
+
+
+def of_a_range_only_its_first_page_is_read(patch: BrokenRules) -> None:
+    async def pages_between(store: Any, start: str, end: str) -> AsyncIterator[Any]:
+        if rows := await store.range(start, end):
+            yield rows
+
+    patch.setattr(metadata_store, "pages_between", pages_between)
 
 
 def a_switchover_waits_for_no_delivery(patch: BrokenRules) -> None:

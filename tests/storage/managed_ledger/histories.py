@@ -61,7 +61,7 @@ class Model:
 
     def __init__(self, sim: Simulation, rng: random.Random, *, page_ledgers: int = PAGE_LEDGERS) -> None:
         self.sim, self.rng = sim, rng
-        self.region = Region(sim, rng.choice([3, 3, 4, 5]), delay_s=0.004, page_ledgers=page_ledgers)
+        self.region = Region(sim, rng.choice([3, 3, 4, 5]), delay_s=0.004, page_ledgers=page_ledgers, range_limit=3)
         self.quorums = rng.choice(QUORUMS)
         self.trimming = rng.random() < 0.5
         self.idle_s, self.sweep_s = rng.choice([0.02, 0.2, 300.0]), rng.choice([0.1, 0.1, 5.0])

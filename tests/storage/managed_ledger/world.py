@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import MetadataStore
-from heliograph.kv.state_machine import KvMachine
+from heliograph.kv.metadata_store import RANGE_LIMIT, MetadataStore
+from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.errors import (
     HeliographError,
 )
@@ -115,11 +115,19 @@ class Broker:
 
 class Region:
     def __init__(
-        self, sim: Simulation, bookies: int = 3, *, delay_s: float = 0.002, page_ledgers: int = PAGE_LEDGERS
+        self,
+        sim: Simulation,
+        bookies: int = 3,
+        *,
+        delay_s: float = 0.002,
+        page_ledgers: int = PAGE_LEDGERS,
+        range_limit: int = RANGE_LIMIT,
     ) -> None:
-        """page_ledgers: how many ledgers its brokers put into a page."""
+        """page_ledgers: how many ledgers its brokers put into a page. range_limit: rows of an answer of the
+        metadata.
+        """
         self.sim, self.rng, self.page_ledgers = sim, sim.rng("region"), page_ledgers
-        self.machine = KvMachine()
+        self.machine = KvMachine(settings=MachineSettings(range_limit=range_limit))
         self.bookies = {f"b{i}": FakeBookie(f"b{i}", sim.rng(f"b{i}"), delay_s=delay_s) for i in range(bookies)}
 
     async def start(self) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv import metadata_store
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import VALUE_BYTES_MAX, Op, Put, prefix_end
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX, Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import (
     CorruptData,
@@ -33,9 +34,12 @@ from replicator.audit.bookie_copies import BookieCopies
 from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.damaged_ledgers import stored_info
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
+from storage.managed_ledger.metadata import ledger_pages
 from storage.managed_ledger.metadata.ledger_catalog import PAGE_LEDGERS, Catalog
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
+from tests.broken_rules import BrokenRules
+from tests.geo_tests.sim.mutants import of_a_range_only_its_first_page_is_read
 from tests.storage.managed_ledger.histories import Model
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of, until
 
@@ -81,7 +85,7 @@ class Counting(EmbeddedStore):
 
 
 async def page_keys(region: Region) -> list[int]:
-    rows = await EmbeddedStore(region.machine).range(keys.LEDGER_PAGES, prefix_end(keys.LEDGER_PAGES))
+    rows = region.machine.under(keys.LEDGER_PAGES)
     return [keys.ledger_of(key) for key, _, _ in rows]
 
 
@@ -267,9 +271,20 @@ def test_a_crash_at_any_write_of_metadata_loses_and_doubles_no_ledger(applied: b
 
 @pytest.mark.parametrize("seed", range(20))
 def test_owners_that_die_and_zombies_with_pages_of_two(seed: int) -> None:
+    owners_with_pages(seed)
+
+
+def owners_with_pages(seed: int) -> None:
+    """Pages of two ledgers, three of them an answer of the metadata."""
     with Simulation(seed=f"pages-{seed}") as sim:
         model = Model(sim, sim.rng("model"), page_ledgers=2)
         sim.run(model.run(60), limit_s=3600)
+
+
+def test_a_range_of_which_only_the_first_answer_is_read_is_found(broken: BrokenRules) -> None:
+    of_a_range_only_its_first_page_is_read(broken)
+    broken.setattr(ledger_pages, "pages_between", metadata_store.pages_between)
+    broken.look(owners_with_pages, range(20), AssertionError, HeliographError)
 
 
 # -- very many ---------------------------------------------------------------------------------------------------------
