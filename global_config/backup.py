@@ -48,7 +48,7 @@ def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tupl
             _, number = own.pop(0)
             yield _number(key, max(number, int(value) + EPOCHS_MARGIN) if key == FLOOR else number)
         else:
-            yield key, _restored(key, value, now_ms)
+            yield key, restored_value(key, value, now_ms)
     for key, number in own:
         yield _number(key, number)
 
@@ -57,19 +57,23 @@ def _number(key: str, number: int) -> tuple[str, bytes]:
     return key, str(number).encode()
 
 
-def _restored(key: str, value: bytes, now_ms: int) -> bytes:
-    """What cannot be read is obeyed by nobody, and stays as it is."""
+def restored_value(key: str, value: bytes, now_ms: int, why: str = WHY) -> bytes:
+    """What stands at a key of a configuration that is older than what followed. What cannot be read is obeyed by
+    nobody, and stays as it is. why: for people.
+    """
     try:
+        if key == FLOOR:
+            return str(_epoch(int(value), now_ms)).encode()
         if key.startswith(TOMBSTONES):
-            return replace(Tombstone.decode(value), asks=WHY).encode()
+            return replace(Tombstone.decode(value), asks=why).encode()
         if key.startswith(LEADERSHIP):
-            return replace(_later(value, now_ms), state=FENCED, to="", asks=WHY).encode()
+            return replace(_later(value, now_ms), state=FENCED, to="", asks=why).encode()
         if key.startswith(SUBSCRIPTIONS):  # at worst a message comes twice
             return _later(value, now_ms).encode()
         if key.startswith(ENDED):
             return str(_epoch(int(value), now_ms)).encode()
         if key.startswith(keys.OPERATIONS):
-            return _cancelled(value)
+            return _cancelled(value, why)
     except (CorruptData, KeyError, ValueError, TypeError):
         pass
     return value
@@ -87,8 +91,8 @@ def _later(value: bytes, now_ms: int) -> Leadership:
     return replace(old, epoch=epoch, began=epoch, heard=())
 
 
-def _cancelled(value: bytes) -> bytes:
+def _cancelled(value: bytes, why: str) -> bytes:
     operation: dict[str, Any] = json.loads(value)
     if operation["state"] != "running":
         return value
-    return json.dumps({**operation, "state": "cancelled", "waiting": WHY}, sort_keys=True).encode()
+    return json.dumps({**operation, "state": "cancelled", "waiting": why}, sort_keys=True).encode()

@@ -48,6 +48,7 @@ DATA_KEYS = "/data-keys/"
 REPORT_KEYS = "/dr/keys/"
 GUARD = "/guard"
 RESTORED = "/restored"
+SEEN_BY = "/seen-by/"
 OPERATIONS = "/dr/operations/"
 NUMBERS = "region-numbers"
 INCARNATIONS = "topic-incarnations"
@@ -55,6 +56,11 @@ INCARNATIONS = "topic-incarnations"
 
 def region(name: str) -> str:
     return REGIONS + name
+
+
+def seen_by(region_name: str) -> str:
+    """The mark by which a region knows whether the configuration went back."""
+    return SEEN_BY + region_name
 
 
 def region_number(number: int) -> str:

@@ -53,6 +53,9 @@ number order; topic keys are ordered (namespace, hash, topic), so that a bundle 
                                                              (region_node.security.authentication.internal_tokens)
     /security/reads                                          keys with which brokers permit reads of bookies
                                                              (region_node.security.read_permits)
+    /configuration-seen                                      the version of this region's mark in the global
+                                                             configuration, and when that was restored last
+                                                             (region_node.dr.leadership.configuration_age)
     /seen-by/bookies/{id}  /seen-by/tiers/{holder}           the mark of who deletes by this metadata
                                                              (local_meta.metadata_age)
     /tier-claims/{tenant}/{namespace}/{hash:08x}/{topic}     whether a topic is being restored from objects, or objects
@@ -74,6 +77,7 @@ METADATA_NODES = "/metadata-nodes/"
 INSTANCE = "/instance"
 BROKERS_SECRET = "/security/brokers"
 PASSED_OVER = "/ledger-ids-passed-over"
+CONFIGURATION_SEEN = "/configuration-seen"
 OWNERS = "/owners/"
 BUNDLES = "/bundles/"
 LOADS = "/load/"

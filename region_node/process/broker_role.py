@@ -78,6 +78,7 @@ class BrokerRole(BrokerParts):
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
         from local_meta.node_level import spoken
+        from region_node.dr.leadership.configuration_age import ConfigurationAge
         from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
         from region_node.dr.leadership.known_leaderships import KnownLeaderships
         from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
@@ -137,6 +138,9 @@ class BrokerRole(BrokerParts):
             url_of=lambda region: info.service_url if (info := self.view.region(region)) is not None else "",
             beside=self._beside,
             settings=self.runtime.of(LeaseSettings),
+        )
+        self.leases.age = ConfigurationAge(
+            self.config, self.meta, self.settings.region, self.runtime.clock.wall_ms, self.runtime.rng
         )
         self.stops.append(self.leases.stop)
         await self.leases.start()

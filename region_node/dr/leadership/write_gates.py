@@ -78,6 +78,12 @@ class Writing:
         self.until, self.registered, self._since = NEVER, False, 0
         self.life += 1
 
+    def forget_versions(self) -> None:
+        """The configuration is another one: what is read of it next counts, whatever was heard before."""
+        self._since = 0
+        for gate in self._gates.values():
+            gate.forget_version()
+
     def on_registered(self, since: int, known: Collection[str]) -> None:
         """The lease stands in the configuration since version `since`, or longer. `known`: the name of every leadership
         that was read after that, and given to `on_record`; what is not among them has ended.
@@ -214,6 +220,10 @@ class Gate:
         self._obeyed = self.obeyed  # what was done before this news stays done
         self.record, self.version = record, version
         return True
+
+    def forget_version(self) -> None:
+        """What comes next is newer, whatever its version, and nothing of it is obeyed yet."""
+        self.version = self._obeyed = 0
 
     def begin_anew(self) -> None:
         """The lease is another one: what was taken before is confirmed by nobody, and nobody waits for it; but for what

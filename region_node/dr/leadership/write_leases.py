@@ -19,10 +19,13 @@ from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS,
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
+from region_node.dr.leadership.configuration_age import ConfigurationAge
 from region_node.dr.leadership.write_gates import Gate, SubscriptionGate, Writing
 
 log = logging.getLogger("region_node.dr")
 
+LOOK_S = 10.0
+"""Between two looks whether the configuration went back, where nothing else is to be told."""
 _ROWS = 500
 """After so many leaderships others have their turn."""
 
@@ -62,6 +65,10 @@ class WriteLeases:
         self._store, self._region, self._broker, self._clock = store, region, broker, clock
         self._listeners: list[Callable[[str], None]] = []
         self._beside = beside
+        self.age: ConfigurationAge | None = None
+        """Of the configuration, which may go back; None: nobody looks."""
+        self._aged: Writer | None = None
+        self._looked_at = clock.monotonic()
         self._lease = 0
         self._told: Writer | None = None
         self._wake = asyncio.Event()
@@ -155,6 +162,7 @@ class WriteLeases:
         else:
             await self._renew()
         if not self.core.registered:
+            await self._look_back(anew=True)
             await self._register(Writer())
             self._subscriptions_changed()
         told = self._now()
@@ -164,6 +172,21 @@ class WriteLeases:
         if told != self._told:
             await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
             self._told = told
+        if told != self._aged:
+            await self._look_back(anew=True)
+            self._aged = told
+        elif self._clock.monotonic() - self._looked_at >= LOOK_S:
+            await self._look_back(anew=False)
+
+    async def _look_back(self, *, anew: bool) -> None:
+        """A configuration that went back, or was restored, is read anew, under another lease: nothing of what was heard
+        before counts. Raises LeaseLost.
+        """
+        self._looked_at = self._clock.monotonic()
+        if self.age is not None and await self.age.look(anew=anew):
+            self.core.forget_versions()
+            if self.core.registered:
+                raise LeaseLost("the configuration is another one")
 
     async def _renew(self) -> None:
         sent_at = self._clock.monotonic()
