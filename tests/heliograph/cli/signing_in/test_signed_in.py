@@ -46,7 +46,7 @@ class Network:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **moved: str) -> None:
         self.went: list[tuple[str, str | None]] = []
         self.moved = moved
-        monkeypatch.setattr(rest, "_opener", lambda: self)
+        monkeypatch.setattr(rest, "_opener", lambda url: self)
 
     def open(self, request: urllib.request.Request, timeout: float) -> Any:
         host = request.host.partition(":")[0].partition(".")[0]
