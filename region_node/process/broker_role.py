@@ -137,10 +137,10 @@ class BrokerRole(BrokerParts):
             clock=self.runtime.clock,
             url_of=lambda region: info.service_url if (info := self.view.region(region)) is not None else "",
             beside=self._beside,
+            age=ConfigurationAge(
+                self.config, self.meta, self.settings.region, self.runtime.clock.wall_ms, self.runtime.rng
+            ),
             settings=self.runtime.of(LeaseSettings),
-        )
-        self.leases.age = ConfigurationAge(
-            self.config, self.meta, self.settings.region, self.runtime.clock.wall_ms, self.runtime.rng
         )
         self.stops.append(self.leases.stop)
         await self.leases.start()

@@ -54,9 +54,12 @@ class WriteLeases:
         clock: Clock,
         url_of: Callable[[str], str],
         beside: Callable[[], Sequence[str] | None] = lambda: None,
+        age: ConfigurationAge | None = None,
         settings: LeaseSettings | None = None,
     ) -> None:
-        """beside: the brokers that this region has; None: it is not known yet."""
+        """beside: the brokers that this region has; None: it is not known yet. age: of the configuration, which may go
+        back; None: nobody looks.
+        """
         self.settings = settings or LeaseSettings()
         self.core = Writing(
             region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of
@@ -65,8 +68,7 @@ class WriteLeases:
         self._store, self._region, self._broker, self._clock = store, region, broker, clock
         self._listeners: list[Callable[[str], None]] = []
         self._beside = beside
-        self.age: ConfigurationAge | None = None
-        """Of the configuration, which may go back; None: nobody looks."""
+        self._age = age
         self._aged: Writer | None = None
         self._looked_at = clock.monotonic()
         self._lease = 0
@@ -183,7 +185,7 @@ class WriteLeases:
         before counts. Raises LeaseLost.
         """
         self._looked_at = self._clock.monotonic()
-        if self.age is not None and await self.age.look(anew=anew):
+        if self._age is not None and await self._age.look(anew=anew):
             self.core.forget_versions()
             if self.core.registered:
                 raise LeaseLost("the configuration is another one")

@@ -42,10 +42,9 @@ class Broker:
             broker=f"{region}-0",
             clock=clock,
             url_of=lambda _: "",
-            on_change=lambda _: None,
             beside=lambda: (f"{region}-0",),
+            age=self.age,
         )
-        self.leases.age = self.age
 
     @property
     def epoch(self) -> int:
@@ -327,8 +326,8 @@ def what_was_heard_before_counts(patch: BrokenRules) -> None:
 
 
 async def _kept_only(self: WriteLeases, *, anew: bool) -> None:
-    assert self.age is not None
-    await self.age.look(anew=anew)
+    assert self._age is not None
+    await self._age.look(anew=anew)
 
 
 @pytest.mark.parametrize("mutant", [nobody_looks, it_is_said_and_nothing_asks, what_was_heard_before_counts])
