@@ -6,46 +6,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import grimp
 import pytest
 
+from tools.house import circles
+
 ROOT = Path(__file__).resolve().parents[1]
 CONTRACTS: dict[str, Any] = tomllib.loads((ROOT / "contracts.toml").read_text())["tool"]
 BREACHES_MAX = 12
 """Imports against the layers. Lower it when there are fewer; it is never raised."""
-
-
-def circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Returns the strongly connected parts of two modules and more, each sorted, the list sorted (Tarjan's
-    algorithm).
-    """
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    path: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        order[module] = low[module] = len(order)
-        path.append(module)
-        for other in imports.get(module, ()):
-            if other not in order:
-                visit(other)
-            if other in path:
-                low[module] = min(low[module], low[other])
-        if low[module] == order[module]:
-            at = path.index(module)
-            if len(path) - at > 1:
-                found.append(sorted(path[at:]))
-            del path[at:]
-
-    for module in sorted(imports):
-        if module not in order:
-            visit(module)
-    return sorted(found)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +35,6 @@ def test_the_circles_of_modules_are_those_that_are_known(imports: dict[str, list
     gone = [circle for circle in known if circle not in there]
     assert not new, f"modules import each other in a circle: move what both need to a third: {new}"
     assert not gone, f"these circles are gone or smaller: write down in contracts.toml what is left of them: {gone}"
-
-
-def test_a_circle_is_found_through_types_and_functions() -> None:
-    assert circles({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]}) == [["a", "b", "c"]]
-    assert circles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
 
 
 def test_the_breaches_of_layers_become_fewer() -> None:
