@@ -6,7 +6,7 @@ export PYTHONHASHSEED := 0
 # Where it is set, as in many containers, each process of an instance compiles every module that it imports: 2 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test quick test-system oracle interop fuzz lint house bench bench-against bench-secured bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
+.PHONY: help setup demo test quick test-system oracle interop fuzz lint house reference bench bench-against bench-secured bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -47,6 +47,9 @@ lint: setup         ## layout, ruff, mypy --strict, import contracts
 
 house: setup        ## figures of the product's code, a line each; ALL=1 names what each counts
 	@$(BIN)/python tools/house.py $(if $(ALL),--all)
+
+reference: setup    ## docs/reference/settings.md, its JSON Schema, and the chart's, from the classes of settings
+	@$(BIN)/python -m tools.settings_reference
 
 bench: setup        ## the publish path against the fdatasync floor
 	@$(BIN)/python -m benchmarks.publish_floor

@@ -8,8 +8,8 @@ An attribute is *set later* where `x.y = ...` stands outside of the module of ea
 given by a call whose name begins in upper case, nor is it a part of what was. A parameter whose annotation names no
 class of ours is foreign (protobuf's, say), and does not count; where it names one of ours, that one has `y`, itself or
 by a base.
-A setting is a field of a frozen dataclass named `...Settings`; a test sets it where a file below tests/, geo_tests/, or
-benchmarks/ has its name as a keyword of a call, as a whole text (`{"cache_mb": 1}`), or in a variable
+A setting is a field of a frozen dataclass named `...Settings`, sections left out; a test sets it where a file below
+tests/, geo_tests/, or benchmarks/ has its name as a keyword of a call, as a key (`{"cache_mb": 1}`), or in a variable
 (`HELIOGRAPH_BROKER__CACHE_MB`).
 Identical stretches are not counted: no library of requirements/lock.txt finds them.
 """
@@ -239,7 +239,11 @@ class House:
         """By class of settings, its fields."""
         return {
             name: [
-                n.target.id for n in one.node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+                n.target.id
+                for n in one.node.body
+                if isinstance(n, ast.AnnAssign)
+                and isinstance(n.target, ast.Name)
+                and "Settings" not in ast.unparse(n.annotation)
             ]
             for name, one in sorted(self.classes.items())
             if name.endswith("Settings") and any("frozen=True" in ast.unparse(d) for d in one.node.decorator_list)
@@ -297,7 +301,7 @@ def house() -> House:
     return House(found)
 
 
-_SET = re.compile(r"\b(\w+)=(?!=)|[\"'](\w+)[\"']|\bHELIOGRAPH_(?:[A-Z0-9_]+?__)?([A-Z0-9_]+)\b")
+_SET = re.compile(r"\b(\w+)=(?!=)|[\"'](\w+)[\"'](?=:|\] =)|\bHELIOGRAPH_(?:[A-Z0-9_]+?__)?([A-Z0-9_]+)\b")
 
 
 def words_that_tests_set(texts: Iterable[str]) -> frozenset[str]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.configuration.setting import check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
-    keys_max: int = 4_000_000
+    keys_max: int = setting(4_000_000, "keys", least=1)
     """Keys in one reading of a topic: about 45 bytes each. Where there are more, it is read once more for each so
     many.
     """
-    retain_null_key: bool = False
-    """Messages without a key stay (Pulsar's topicCompactionRetainNullKey)."""
+    retain_null_key: bool = setting(False, theirs="topicCompactionRetainNullKey")
+    """Messages without a key stay when a topic is compacted."""
 
     def __post_init__(self) -> None:
-        if self.keys_max < 1:
-            raise ConfigError(f"broker.compaction.keys_max must be at least 1, not {self.keys_max}")
+        check_bounds(self, "broker.compaction")

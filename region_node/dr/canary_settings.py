@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.configuration.setting import check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,17 +13,16 @@ class CanarySettings:
     0: none.
     """
 
-    port: int = 0
-    interval_s: float = 2.0
-    timeout_s: float = 3.0
-    bad_after: int = 2
+    port: int = setting(0, least=0, most=65535, means="none")
+    """A Pulsar port that is open only while messages are stored and read back, shared by the brokers of a host."""
+    interval_s: float = setting(2.0, "s", above=0)
+    """Between two tries."""
+    timeout_s: float = setting(3.0, "s", above=0)
+    """For one try."""
+    bad_after: int = setting(2, "tries", least=1)
     """So many failures in a row change the verdict."""
-    good_after: int = 2
+    good_after: int = setting(2, "tries", least=1)
+    """So many in a row that are good change it back."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 1 << 16:
-            raise ConfigError(f"broker.canary.port must be 0 (none) to 65535, not {self.port}")
-        if min(self.interval_s, self.timeout_s) <= 0 or min(self.bad_after, self.good_after) < 1:
-            raise ConfigError(
-                "broker.canary: interval_s and timeout_s must be above 0, bad_after and good_after at least 1"
-            )
+        check_bounds(self, "broker.canary")

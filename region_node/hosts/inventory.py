@@ -18,7 +18,7 @@ from typing import Any
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from region_node.process.settings import FORMAT as SETTINGS_FORMAT
-from region_node.process.settings import ROLES, ProcessSettings, build
+from region_node.process.settings import ROLES, build, process_settings
 from region_node.security.exposure import Exposure
 
 FORMAT = 1
@@ -214,7 +214,7 @@ def _check_settings(node: HostNode) -> None:
     """
     fields = {**node.settings, "tls": None, "bind": "127.0.0.1", "security": {}}
     try:
-        build(ProcessSettings, fields, "")
+        process_settings(fields)
     except ConfigError as error:
         raise ConfigError(f"{node.name}: {error}") from error
     if "broker" in node.roles:

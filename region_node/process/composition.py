@@ -267,14 +267,8 @@ class BookieRole:
         name = own.bookie_id or self.settings.node_id
         journals = own.journal_dirs or (own.journal_dir or data_path(self.settings, "journal"),)
         ledgers = own.ledger_dirs or (data_path(self.settings, "ledgers"),)
-        tuned = self._runtime.of(BookieSettings)
-        if BookieSettings not in self._runtime.tuned:
-            tuned = BookieSettings(
-                free_bytes_min=own.free_mb_min << 20,
-                free_bytes_again=own.free_mb_again << 20,
-                open_logs_max=own.open_logs_max,
-                index_bytes_max=own.index_mb_max << 20,
-            )
+        given = BookieSettings in self._runtime.tuned
+        tuned = self._runtime.of(BookieSettings) if given else own.of_storage()
         self.bookie = Bookie(
             [DirectoryPlace(disk(path), disk(path), path if len(journals) > 1 else "") for path in journals],
             [DirectoryPlace(disk(path), disk(path), path if len(ledgers) > 1 else "") for path in ledgers],

@@ -5,7 +5,7 @@ or peer that somebody must know. The environment overrides single fields: HELIOG
 HELIOGRAPH_BROKER__PORT=6651 (values are JSON, or plain text).
 Plain dataclasses and the standard library: a validation framework costs each process 14 MB, half of what an idle bookie
 needs.
-Source: docs/operating.md, "Settings".
+Source: docs/reference/settings.md, which `tools/settings_reference.py` makes of these classes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from heliograph.model.configuration.policy_table import checked
+from heliograph.model.configuration.setting import check_bounds, marks, must_be_set, setting
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.topic_names import check_name
 from heliograph.runtime.process_usage import parse_cpus
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.canary_settings import CanarySettings
 from region_node.faces.kafka.kafka_settings import KafkaSettings
-from region_node.metrics.topic_series import TopicSeries
+from region_node.metrics.topic_series import By, TopicSeries
 from region_node.placement.balance.settings import BalanceSettings
 from region_node.placement.ownership.ownership_core import OwnershipSettings
 from region_node.process.tracing_settings import TracingSettings
@@ -37,6 +38,7 @@ from region_node.transactions.coordinators.settings import TransactionSettings
 from region_node.usage.settings import UsageSettings
 from replicator.audit.audit_settings import AuditSettings
 from replicator.bandwidth.compression_settings import CompressionSettings
+from storage.bookie.bookie_settings import BookieSettings
 from storage.ledger.repair.lost_bookies import AutoRecoverySettings
 from storage.managed_ledger.cache.cache_settings import CacheSettings, Eviction
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
@@ -46,15 +48,11 @@ FORMAT = 1
 ROLES = ("meta", "config", "bookie", "broker")
 """In the order in which one process starts them."""
 PREFIX = "HELIOGRAPH_"
+PAGE = "docs/reference/settings.md"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 T = TypeVar("T")
 _CACHE = CacheSettings()
-
-
-def _check_port(name: str, port: int) -> None:
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"{name} must be 0 (any free port) to 65535, not {port}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,86 +61,106 @@ class BrokerSettings:
     by the brokers of a host; 0 is none.
     """
 
-    port: int = 6650
-    """-1: none, clients come by TLS alone."""
-    tls_port: int = -1
+    port: int = setting(6650, least=-1, most=65535, means="none", theirs="brokerServicePort")
+    """Where Pulsar's clients come; -1: none, clients come by TLS alone. 0 is any free port."""
+    tls_port: int = setting(-1, least=-1, most=65535, means="none", theirs="brokerServicePortTls")
     """The port of pulsar+ssl; -1: there is none."""
-    admin_port: int = 8080
-    admin_tls_port: int = -1
+    admin_port: int = setting(8080, least=-1, most=65535, means="none", theirs="webServicePort")
+    """The port of HTTP: REST, metrics, the console; 0 is any free port."""
+    admin_tls_port: int = setting(-1, least=-1, most=65535, means="none", theirs="webServicePortTls")
     """The port of HTTPS, beside `admin_port`; -1: there is none."""
-    inside_port: int = 0
+    inside_port: int = setting(0, least=0, most=65535, means="any free one")
     """With tls.internal: where the region's other brokers ask this one, by mutual TLS."""
-    link_port: int = 0
-    shared_port: int = 0
-    shared_tls_port: int = 0
-    shared_admin_port: int = 0
-    advertised_host: str = ""
-    listeners: dict[str, str] = field(default_factory=dict)
-    """Advertised beside the default one: listener name -> URL."""
-    connections_max: int = 0
-    """So many clients are served on all Pulsar ports together; the next one is refused. 0: as many as this process may
-    have files open, without a thousand.
+    link_port: int = setting(0, least=0, most=65535, means="any free one")
+    """Where links of other regions come in; the listener is there if this is set, or `tls` is."""
+    shared_port: int = setting(0, least=0, most=65535, means="none")
+    """A service port for Pulsar's clients that the brokers of a host share."""
+    shared_tls_port: int = setting(0, least=0, most=65535, means="none")
+    """The same for pulsar+ssl."""
+    shared_admin_port: int = setting(0, least=0, most=65535, means="none")
+    """The same for HTTP."""
+    advertised_host: str = setting("", theirs="advertisedAddress")
+    """The host in addresses that are given out; empty: `bind`."""
+    listeners: dict[str, str] = setting({}, theirs="advertisedListeners (a text)")
+    """Advertised beside the default one: listener name -> `pulsar://host:port` or `pulsar+ssl://host:port`.
+    `link-REGION`: for links from there; `tls`: beside the plain one.
     """
-    admin_connections_max: int = 1000
+    connections_max: int = setting(
+        0,
+        "connections",
+        least=0,
+        means="as many as this process may have files open, without a thousand",
+        theirs="brokerMaxConnections",
+    )
+    """So many clients are served on all Pulsar ports together; the next one is refused."""
+    admin_connections_max: int = setting(1000, "connections", least=1, theirs="maxHttpServerConnections")
     """So many clients are served on all admin ports together; the next one gets 503."""
-    admin_connections_per_address: int = 250
-    """So many of them from one address; 0: no limit."""
-    admin_keep_alive_s: float = 75.0
+    admin_connections_per_address: int = setting(250, "connections", least=0, means="no limit")
+    """So many of them from one address."""
+    admin_keep_alive_s: float = setting(75.0, "s", least=1, most=86_400)
     """An admin connection without a request for longer is closed. More than a load balancer in front keeps its own."""
-    topic_loads_max: int = 64
+    topic_loads_max: int = setting(64, "topics", least=1, most=100_000, theirs="maxConcurrentTopicLoadRequest")
     """Topics that are loaded at the same time; the others wait for their turn, so that clients who all come at once
     leave room for those who are there.
     """
-    cache_mb: int = 64
-    """MiB of the entry cache, of all topics together; Pulsar's managedLedgerCacheSizeMB."""
-    cache_eviction: str = _CACHE.eviction.value
+    cache_mb: int = setting(64, "MiB", least=1, most=1 << 20, theirs="managedLedgerCacheSizeMB")
+    """The entry cache, of all topics together."""
+    cache_eviction: str = setting(
+        _CACHE.eviction.value,
+        one_of=tuple(each.value for each in Eviction),
+        theirs="cacheEvictionByMarkDeletedPosition (true or false)",
+    )
     """What leaves the entry cache before it is full: what every active reader has read (`read`), or acknowledged
     (`mark_delete`), or nothing (`time`).
     """
-    cache_backlogged_entries: int = _CACHE.backlogged_entries
-    """Pulsar's managedLedgerCursorBackloggedThreshold: nothing is kept back for a cursor whose backlog is larger; 0 is
-    no limit.
-    """
-    cache_time_ms: int = _CACHE.time_ms
-    """Pulsar's managedLedgerCacheEvictionTimeThresholdMillis: no entry stays longer."""
+    cache_backlogged_entries: int = setting(
+        _CACHE.backlogged_entries, "entries", least=0, means="no limit", theirs="managedLedgerCursorBackloggedThreshold"
+    )
+    """Nothing is kept back for a cursor whose backlog is larger. Pulsar's default is 1000."""
+    cache_time_ms: int = setting(_CACHE.time_ms, "ms", least=1, theirs="managedLedgerCacheEvictionTimeThresholdMillis")
+    """No entry stays longer. Pulsar's default is 1000."""
     managed_ledger: ManagedLedgerSettings = field(default_factory=ManagedLedgerSettings)
     """When ledgers of topics are closed, and what waits for bookies."""
-    racks_min: int = 1
-    """On so many racks the copies of an entry lie, or no ledger is made. Also
-    bookkeeperClientMinNumRacksPerWriteQuorum.
-    """
-    batch_index_acks: bool = True
+    racks_min: int = setting(
+        1, "racks", least=1, most=64, means="no demand", theirs="bookkeeperClientMinNumRacksPerWriteQuorum"
+    )
+    """On so many racks the copies of an entry lie, or no ledger is made and nothing is published."""
+    batch_index_acks: bool = setting(True, theirs="acknowledgmentAtBatchIndexLevelEnabled")
     """Single messages of a batch can be acknowledged."""
-    broker_entry_metadata: bool = False
+    broker_entry_metadata: bool = setting(False, theirs="brokerEntryMetadataInterceptors (classes)")
     """Messages carry the broker's time and their index, for clients that understand it."""
-    message_bytes_max: int = 5 << 20
-    """Pulsar's maxMessageSize: of one entry; clients are told. At most 5 MiB."""
-    metrics_topics_max: int = 10_000
+    message_bytes_max: int = setting(5 << 20, "bytes", least=1, most=5 << 20, theirs="maxMessageSize")
+    """The largest entry; clients are told when they connect."""
+    metrics_topics_max: int = setting(10_000, "topics", least=0)
     """Loaded topics above which /metrics speaks of namespaces, and not of single topics, as long as `metrics_topics` is
     "auto".
     """
-    metrics_topics: str = "auto"
+    metrics_topics: str = setting(
+        "auto", one_of=tuple(each.value for each in By), theirs="exposeTopicLevelMetricsInPrometheus (true or false)"
+    )
     """What /metrics has rows of: topics or namespaces by their number (`auto`), topics however many there are (`all`),
     or namespaces.
     """
-    metrics_top_topics: int = 100
-    """So many topics with the most traffic are named in any case, in families of their own; 0: none."""
-    metrics_consumers: bool = False
-    """Pulsar's exposeConsumerLevelMetricsInPrometheus: a series for every consumer, too."""
-    policies: dict[str, Any] = field(default_factory=dict)
+    metrics_top_topics: int = setting(100, "topics", least=0, most=1000, means="none")
+    """So many topics with the most traffic are named in any case, in families of their own (`heliograph_top_topic_*`).
+    """
+    metrics_consumers: bool = setting(False, theirs="exposeConsumerLevelMetricsInPrometheus")
+    """A series for every consumer in /metrics, too."""
+    policies: dict[str, Any] = setting({})
     """What holds for topics where nothing else is set: names and values of the policy table."""
     compaction: CompactorSettings = field(default_factory=CompactorSettings)
-    entry_filters: dict[str, str] = field(default_factory=dict)
+    entry_filters: dict[str, str] = setting({}, theirs="entryFilterNames (names)")
     """Code of your own that decides what subscriptions get: name, for policies -> package.module:Class, on
     PYTHONPATH.
     """
-    drain_timeout_s: float = 20.0
+    drain_timeout_s: float = setting(20.0, "s", above=0, most=600, theirs="brokerShutdownTimeoutMs (ms)")
+    """How long a broker that ends hands its topics over before it goes."""
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)
-    drill_token_file: str = ""
+    drill_token_file: str = setting("")
     """A super user's token, with which drills that begin by themselves ask other regions; "": they want none."""
-    region_patience_s: float = 2.0
+    region_patience_s: float = setting(2.0, "s", above=0, most=10)
     """Who asks what would be lost is told what is known here after so many seconds, whoever has not answered by then:
     regions, and the global configuration.
     """
@@ -151,74 +169,40 @@ class BrokerSettings:
     """What each tenant used, by day."""
     audit: AuditSettings = field(default_factory=AuditSettings)
     link_compression: CompressionSettings = field(default_factory=CompressionSettings)
-    link_budget: dict[str, float] = field(default_factory=dict)
+    link_budget: dict[str, float] = setting({}, "B/s")
     """Target region ("*": each that is not named) -> bytes a second of all links of this broker to it together; not
     named: no bound.
     """
-    link_budget_shared: bool = False
+    link_budget_shared: bool = setting(False)
     """`link_budget` is of all brokers of the region together: each that lives has an equal share."""
-    link_drain_floor: float = 8 << 20
-    """Bytes a second: drains of backlog to other regions give way to who publishes on the same broker, but are never
-    slower together; 0: they never do.
+    link_drain_floor: float = setting(8 << 20, "B/s", least=0, means="never")
+    """Drains of backlog, to other regions and to subscriptions that catch up, give way to who publishes on the same
+    broker, but are never slower together than this; 0: they never give way.
     """
-    link_left_grace_s: float = 86_400.0
-    """So long what a region had not got when it left a namespace is kept for it, should it come back; 0: not at all."""
+    link_left_grace_s: float = setting(86_400.0, "s", least=0, most=366 * 86_400, means="not at all")
+    """So long what a region had not got when it left a namespace is kept for it, should it come back."""
     tiered: TieredSettings = field(default_factory=TieredSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     """Spans of a few chosen messages, to an OpenTelemetry collector."""
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     """Where the region's master keys are, for topics that are encrypted at rest."""
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
-    transaction_coordinator_enabled: bool = True
-    """Pulsar's transactionCoordinatorEnabled: whether clients get transactions. The same on all brokers of a region."""
+    transaction_coordinator_enabled: bool = setting(True, theirs="transactionCoordinatorEnabled")
+    """Whether clients get transactions. The same on all brokers of a region."""
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
     def __post_init__(self) -> None:
-        for name in ("link_port", "inside_port", "shared_port", "shared_tls_port", "shared_admin_port"):
-            _check_port(f"broker.{name}", getattr(self, name))
-        for name in ("port", "tls_port", "admin_port", "admin_tls_port"):
-            _check_port(f"broker.{name}", 0 if (port := getattr(self, name)) == -1 else port)
+        check_bounds(self, "broker")
         if max(self.port, self.tls_port) < 0:
             raise ConfigError("broker.port and broker.tls_port are both -1: no client could connect")
         if self.admin_tls_port >= 0 and self.admin_port < 0:
             raise ConfigError(
                 "broker.admin_tls_port wants an admin_port too, where the region's brokers ask each other"
             )
-        if self.link_drain_floor < 0:
-            raise ConfigError(
-                f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give "
-                "way to publishers"
-            )
-        if not 0 <= self.link_left_grace_s <= 366 * 86_400:
-            raise ConfigError(f"broker.link_left_grace_s is {self.link_left_grace_s:g}; give 0 s to a year")
         try:
             checked(self.policies)
         except NotAllowed as error:
             raise ConfigError(f"broker.policies: {error}") from error
-        if self.connections_max < 0 or not 1 <= self.topic_loads_max <= 100_000:
-            raise ConfigError(
-                "broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to "
-                "100000"
-            )
-        if (
-            self.admin_connections_max < 1
-            or self.admin_connections_per_address < 0
-            or not 1 <= self.admin_keep_alive_s <= 86_400
-        ):
-            raise ConfigError(
-                "broker.admin_connections_max must be 1 or more, broker.admin_connections_per_address 0 (no limit) or "
-                "more, and broker.admin_keep_alive_s 1 to 86400"
-            )
-        if not 1 <= self.cache_mb <= 1 << 20:
-            raise ConfigError(f"broker.cache_mb must be at least 1, not {self.cache_mb}")
-        if not 1 <= self.racks_min <= 64:
-            raise ConfigError(f"broker.racks_min must be 1 (no demand) to 64, not {self.racks_min}")
-        self.entry_cache()
-        self.topic_series()
-        if not 0 < self.drain_timeout_s <= 600:
-            raise ConfigError(f"broker.drain_timeout_s must be above 0 and at most 600, not {self.drain_timeout_s}")
-        if not 0 < self.region_patience_s <= 10:
-            raise ConfigError(f"broker.region_patience_s must be above 0 and at most 10, not {self.region_patience_s}")
         for name, url in self.listeners.items():
             if not url.startswith(("pulsar://", "pulsar+ssl://")):
                 raise ConfigError(
@@ -226,59 +210,65 @@ class BrokerSettings:
                 )
 
     def entry_cache(self) -> CacheSettings:
-        """Returns the entry cache's rules, without its size. Raises ConfigError: `cache_eviction` is none of Eviction,
-        or a bound is too low.
-        """
-        if self.cache_eviction not in (names := [e.value for e in Eviction]):
-            raise ConfigError(f"broker.cache_eviction must be one of {', '.join(names)}, not {self.cache_eviction!r}")
-        eviction = Eviction(self.cache_eviction)
+        """Returns the entry cache's rules, without its size."""
         return CacheSettings(
-            eviction=eviction, backlogged_entries=self.cache_backlogged_entries, time_ms=self.cache_time_ms
+            eviction=Eviction(self.cache_eviction),
+            backlogged_entries=self.cache_backlogged_entries,
+            time_ms=self.cache_time_ms,
         )
 
     def topic_series(self) -> TopicSeries:
-        """Returns which topics /metrics names. Raises ConfigError where a value is out of bounds."""
+        """Returns which topics /metrics names."""
         return TopicSeries(topics=self.metrics_topics, topics_max=self.metrics_topics_max, top=self.metrics_top_topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieRoleSettings:
-    port: int = 3181
-    bookie_id: str = ""
-    """Empty: the process's node_id."""
-    http_port: int = -1
-    """For health, state, metrics, garbage collection, and readers without a broker; 0 is any free port, -1 none."""
-    direct_reads: int = 16
+    port: int = setting(3181, least=0, most=65535, means="any free one", theirs="bookiePort")
+    """Where brokers come."""
+    bookie_id: str = setting("", theirs="bookieId")
+    """Empty: the process's node_id. Its directories remember it."""
+    http_port: int = setting(-1, least=-1, most=65535, means="none", theirs="httpServerPort")
+    """For health, state, metrics, garbage collection, and readers without a broker, such as Spark; 0 is any free port,
+    -1 none.
+    """
+    direct_reads: int = setting(16, least=0, most=48, means="none")
     """So many readers without a broker are answered at a time, on `http_port`; 0: none, and brokers send nobody."""
-    advertised_host: str = ""
-    rack: str = ""
-    """Rack, or zone: copies of an entry go to different ones as far as there are enough. Empty: a rack of its own."""
-    group: str = ""
+    advertised_host: str = setting("", theirs="advertisedAddress")
+    """The host that brokers and readers are told; empty: `bind`."""
+    rack: str = setting("")
+    """Rack, or zone: copies of an entry go to different ones as far as there are enough. Empty: a rack of its own. An
+    operator's word by REST counts above it.
+    """
+    group: str = setting("")
     """Isolation group: namespaces with a bookie affinity are kept to groups."""
-    journal_dir: str = ""
+    journal_dir: str = setting("", theirs="journalDirectory")
     """Empty: journal/ in the data folder. A disk of its own is worth it."""
-    journal_dirs: tuple[str, ...] = ()
+    journal_dirs: tuple[str, ...] = setting((), theirs="journalDirectories")
     """Several, each best on a disk of its own, in the place of `journal_dir`; at most as many as there are ledger
     directories. They stay as they are.
     """
-    ledger_dirs: tuple[str, ...] = ()
-    """Empty: ledgers/ in the data folder. Several share the ledgers evenly; they stay as they are, in this order."""
-    free_mb_min: int = 256
-    """With less free space a directory takes no adds."""
-    free_mb_again: int = 512
-    """With so much it takes them again."""
-    open_logs_max: int = 512
+    ledger_dirs: tuple[str, ...] = setting((), theirs="ledgerDirectories")
+    """Empty: ledgers/ in the data folder. Several share the ledgers evenly, and number d writes to journal d modulo
+    their number; they stay as they are, in this order.
+    """
+    free_mb_min: int = setting(256, "MiB", least=0, theirs="minUsableSizeForEntryLogCreation (bytes)")
+    """With less free space a directory takes no adds, and the bookie gets no new ledgers."""
+    free_mb_again: int = setting(512, "MiB", least=0, theirs="diskUsageLwmThreshold (share)")
+    """With so much it takes them again; not below `free_mb_min`."""
+    open_logs_max: int = setting(512, least=1, most=1_000_000)
     """Entry logs that are kept open to be read, of all ledger directories together; one or two open files each."""
-    index_mb_max: int = 256
-    """What is kept in memory of the indexes of the entry logs, of all ledger directories together."""
-    gc_interval_s: float = 900.0
-    """Between two looks for ledgers that the metadata does not know any more; 0 is never."""
+    index_mb_max: int = setting(256, "MiB", least=1, most=1 << 20)
+    """What is kept in memory of the indexes of the entry logs, of all ledger directories together: 14 bytes for each
+    block, which is a run as it was published. The rest is read again where it is needed.
+    """
+    gc_interval_s: float = setting(900.0, "s", least=0, most=86400, means="never", theirs="gcWaitTime (ms)")
+    """Between two looks for ledgers that the metadata does not know any more."""
+    storage: BookieSettings = field(default_factory=BookieSettings)
+    """The journal, the write cache, compaction, and scrubbing."""
 
     def __post_init__(self) -> None:
-        _check_port("bookie.port", self.port)
-        _check_port("bookie.http_port", max(0, self.http_port))
-        if not 0 <= self.direct_reads <= 48:
-            raise ConfigError(f"bookie.direct_reads must be 0 (none) to 48, not {self.direct_reads}")
+        check_bounds(self, "bookie")
         if self.journal_dir and self.journal_dirs:
             raise ConfigError("bookie.journal_dir and bookie.journal_dirs are both set; set one of them")
         for name in ("journal_dirs", "ledger_dirs"):
@@ -288,14 +278,18 @@ class BookieRoleSettings:
             raise ConfigError(
                 "bookie.journal_dirs must not be more than bookie.ledger_dirs: a ledger directory writes to one journal"
             )
-        if not 0 <= self.free_mb_min <= self.free_mb_again:
-            raise ConfigError(f"bookie: want 0 <= free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
-        if not 1 <= self.open_logs_max <= 1_000_000:
-            raise ConfigError(f"bookie.open_logs_max must be 1 to 1000000, not {self.open_logs_max}")
-        if not 1 <= self.index_mb_max <= 1 << 20:
-            raise ConfigError(f"bookie.index_mb_max must be 1 to 1048576 (MiB), not {self.index_mb_max}")
-        if not 0 <= self.gc_interval_s <= 86400:
-            raise ConfigError(f"bookie.gc_interval_s must be 0 (never) to 86400, not {self.gc_interval_s}")
+        if self.free_mb_min > self.free_mb_again:
+            raise ConfigError(f"bookie: want free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
+
+    def of_storage(self) -> BookieSettings:
+        """Returns `storage`, with what this section itself says of space and memory."""
+        return dataclasses.replace(
+            self.storage,
+            free_bytes_min=self.free_mb_min << 20,
+            free_bytes_again=self.free_mb_again << 20,
+            open_logs_max=self.open_logs_max,
+            index_bytes_max=self.index_mb_max << 20,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,15 +298,19 @@ class MetaNodeSettings:
     them; empty: it is alone.
     """
 
-    node_id: str = ""
-    port: int = 7001
-    peers: dict[str, str] = field(default_factory=dict)
-    """Those that the group began with; they stay what they are when it changes (`heliograph meta`)."""
-    joining: bool = False
+    node_id: str = setting("")
+    """Empty: the process's `node_id`."""
+    port: int = setting(7001, least=0, most=65535, means="any free one")
+    """Where clients and the other voters come."""
+    peers: dict[str, str] = setting({})
+    """Node id -> address (host:port) of each of the first voters, this one among them; they stay what they are when the
+    group changes (`heliograph meta`). Empty: it is alone.
+    """
+    joining: bool = setting(False)
     """This node was none of the first: it waits until it is added. `peers` then only say where others are."""
 
     def __post_init__(self) -> None:
-        _check_port("meta_node.port", self.port)
+        check_bounds(self, "meta_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,35 +319,49 @@ class ConfigRoleSettings:
     empty: it is alone.
     """
 
-    node_id: str = ""
-    port: int = 7002
-    raft_port: int = 7003
-    peers: dict[str, str] = field(default_factory=dict)
-    """Those that the instance began with; they stay what they are when regions join and leave."""
-    joining: bool = False
+    node_id: str = setting("")
+    """Empty: the region's name."""
+    port: int = setting(7002, least=0, most=65535, means="any free one")
+    """Where the region's own processes come."""
+    raft_port: int = setting(7003, least=0, most=65535, means="any free one")
+    """Where the other regions' voters come, by gRPC."""
+    peers: dict[str, str] = setting({})
+    """Region -> where this node reaches it (host:port), of those that the instance began with, this one among them;
+    they stay what they are when regions join and leave. Empty: it is alone.
+    """
+    joining: bool = setting(False)
     """This region was none of the first: it waits until it is added. `peers` then only say where others are."""
 
     def __post_init__(self) -> None:
-        _check_port("config_node.port", self.port)
-        _check_port("config_node.raft_port", self.raft_port)
+        check_bounds(self, "config_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
     """One process: its roles, and a section for each."""
 
-    region: str
-    node_id: str
-    data_dir: str = ""
-    format: int = FORMAT
-    roles: tuple[str, ...] = ()
-    bind: str = "127.0.0.1"
-    cpus: str = ""
+    region: str = field(metadata=must_be_set())
+    """The region's name: letters, digits, and `-=:._`."""
+    node_id: str = field(metadata=must_be_set())
+    """The name of this process, of its own in the region."""
+    data_dir: str = setting("")
+    """A folder of its own; every role but broker needs it."""
+    format: int = setting(FORMAT)
+    """The version of the settings file."""
+    roles: tuple[str, ...] = setting(())
+    """Some of `meta`, `config`, `bookie`, `broker`; `--role` replaces it."""
+    bind: str = setting("127.0.0.1", theirs="bindAddress")
+    """The address of all listeners. Another than loopback: brokers only, and bookies, metadata nodes, and links with
+    `tls`.
+    """
+    cpus: str = setting("")
     """Cores that this process runs on alone, such as `0-3,8`; empty: any."""
-    disk_priority: int | None = None
+    disk_priority: int | None = setting(None, least=0, most=7)
     """Its turn at disks that it shares: 0 first, 7 last; empty: as the system gives (4)."""
-    meta: tuple[str, ...] = ()
-    config: tuple[str, ...] = ()
+    meta: tuple[str, ...] = setting((), theirs="metadataStoreUrl (a URL)")
+    """host:port of each node of the region's local metadata; broker and bookie need it."""
+    config: tuple[str, ...] = setting((), theirs="configurationMetadataStoreUrl (a URL)")
+    """host:port of the region's configuration node; broker needs it."""
     log: LogSettings = field(default_factory=LogSettings)
     tls: TlsSettings | None = None
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -368,8 +380,7 @@ class ProcessSettings:
             raise ConfigError(str(error)) from error
         if self.cpus:
             parse_cpus(self.cpus)
-        if self.disk_priority is not None and not 0 <= self.disk_priority <= 7:
-            raise ConfigError(f"disk_priority: {self.disk_priority} is not from 0 (first) to 7 (last)")
+        check_bounds(self, "")
         for role in self.roles:
             if role not in ROLES:
                 raise ConfigError(f"roles: {role!r} is none of {', '.join(ROLES)}")
@@ -445,9 +456,17 @@ def load(path: str, environment: Mapping[str, str], *, roles: tuple[str, ...] = 
     _override(fields, environment)
     if roles:
         fields["roles"] = list(roles)
-    settings = build(ProcessSettings, fields, "")
+    settings = process_settings(fields)
     settings.check_roles()
     return settings
+
+
+def process_settings(fields: Any) -> ProcessSettings:
+    """Returns the settings of plain JSON. Raises ConfigError, which names the page that has all of them."""
+    try:
+        return build(ProcessSettings, fields, "")
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({PAGE} has each setting)") from error
 
 
 def _override(fields: dict[str, Any], environment: Mapping[str, str]) -> None:
@@ -480,7 +499,12 @@ def build(kind: type[T], fields: Any, path: str) -> T:
     if kind is BrokerSettings:
         fields = _in_our_words(fields)
     hints = typing.get_type_hints(kind)
-    known = {entry.name: entry for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    operators = marks(kind)
+    known = {
+        entry.name: entry
+        for entry in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if entry.name in operators or section_of(hints[entry.name]) is not None or not operators
+    }
     for name in fields:
         if name not in known:
             raise ConfigError(f"{here}: there is no setting {name!r}; there are {', '.join(known)}")
@@ -491,13 +515,13 @@ def build(kind: type[T], fields: Any, path: str) -> T:
     return kind(**values)
 
 
-_PULSAR_NAMES = {
-    "managedLedgerCacheSizeMB": "cache_mb",
-    "managedLedgerCursorBackloggedThreshold": "cache_backlogged_entries",
-    "managedLedgerCacheEvictionTimeThresholdMillis": "cache_time_ms",
-    "cacheEvictionByMarkDeletedPosition": "cache_eviction",
-    "bookkeeperClientMinNumRacksPerWriteQuorum": "racks_min",
-    "transactionCoordinatorEnabled": "transaction_coordinator_enabled",
+def section_of(hint: Any) -> type | None:
+    """Returns the class of settings in a type: `X`, `X | None`, `tuple[X, ...]`; None where there is none."""
+    return next((each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)), None)  # type: ignore[return-value]
+
+
+PULSAR_NAMES = {"cacheEvictionByMarkDeletedPosition": "cache_eviction"} | {
+    mark.theirs: name for name, mark in marks(BrokerSettings).items() if mark.theirs.isidentifier()
 }
 """A Pulsar name in a broker's settings file -> ours; the case of its letters does not count, as the environment has
 none.
@@ -505,12 +529,12 @@ none.
 
 
 def _in_our_words(fields: dict[str, Any]) -> dict[str, Any]:
-    ours, known = dict(fields), {name.lower(): name for name in _PULSAR_NAMES}
+    ours, known = dict(fields), {name.lower(): name for name in PULSAR_NAMES}
     for name in fields:
         pulsar = known.get(name.lower(), "")
         if not pulsar:
             continue
-        own, value = _PULSAR_NAMES[pulsar], ours.pop(name)
+        own, value = PULSAR_NAMES[pulsar], ours.pop(name)
         if own in ours:
             raise ConfigError(f"broker: {pulsar} and {own} say the same thing; keep one of them")
         if own == "cache_eviction":

@@ -9,29 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from heliograph.model.configuration.setting import check_bounds, setting
 from heliograph.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingSettings:
-    endpoint: str = ""
+    endpoint: str = setting("")
     """Where an OpenTelemetry collector takes traces by OTLP/HTTP, such as http://127.0.0.1:4318/v1/traces; empty:
     nothing is traced.
     """
-    one_in: int = 10_000
+    one_in: int = setting(10_000, "messages", least=1, most=1 << 40, means="every message")
     """One of so many messages (entries) is traced; the same in every region, or the regions choose different ones."""
-    delay_s: float = 5.0
+    delay_s: float = setting(5.0, "s", least=0.05, most=300)
     """So long spans are gathered before they are sent."""
-    headers_file: str = ""
+    headers_file: str = setting("")
     """Lines of `Name: value` that are sent along, such as a collector's key."""
 
     def __post_init__(self) -> None:
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise ConfigError(f"broker.tracing.endpoint: expected http://host:4318/v1/traces, not {self.endpoint!r}")
-        if not 1 <= self.one_in <= 1 << 40:
-            raise ConfigError(f"broker.tracing.one_in must be 1 (every message) or more, not {self.one_in}")
-        if not 0.05 <= self.delay_s <= 300:
-            raise ConfigError(f"broker.tracing.delay_s must be 0.05 to 300, not {self.delay_s}")
+        check_bounds(self, "broker.tracing")
         if self.headers_file and not Path(self.headers_file).is_file():
             raise ConfigError(f"broker.tracing.headers_file: {self.headers_file} does not exist")
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.configuration.setting import check_bounds, setting
 from region_node.runtime import redaction
 from region_node.runtime.request_ids import current
 
@@ -42,17 +42,15 @@ class LogSettings:
     no limit.
     """
 
-    format: str = "console"
-    per_event_max: int = 100
-    window_s: float = 10.0
+    format: str = setting("console", one_of=FORMATS)
+    """How lines are written: `console` or `json`; `--log-format` replaces it."""
+    per_event_max: int = setting(100, "lines", least=0, most=1_000_000, means="no limit")
+    """So many lines of one event name are written in `window_s`; what is left out is counted and said."""
+    window_s: float = setting(10.0, "s", least=0.1, most=3600)
+    """The time in which lines of one event name are counted."""
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(f"log.format must be {' or '.join(FORMATS)}, not {self.format!r}")
-        if not 0 <= self.per_event_max <= 1_000_000:
-            raise ConfigError(f"log.per_event_max must be 0 (no limit) to 1000000, not {self.per_event_max}")
-        if not 0.1 <= self.window_s <= 3600:
-            raise ConfigError(f"log.window_s must be 0.1 to 3600, not {self.window_s}")
+        check_bounds(self, "log")
 
 
 # -- a record as an event ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from heliograph.model.configuration.setting import setting
 from heliograph.model.errors import ConfigError
 from storage.sealing.keyring import MasterKeys
 
@@ -22,11 +23,11 @@ _OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionSettings:
-    master_key_file: str = ""
+    master_key_file: str = setting("")
     """Lines of a name and a key, of `heliograph keys master FILE`; the first one wraps, the others only read. The same
     on every broker of a region.
     """
-    master_key_secret: str = ""
+    master_key_secret: str = setting("")
     """The same lines themselves, for HELIOGRAPH_BROKER__ENCRYPTION__MASTER_KEY_SECRET. With both, the file counts."""
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from heliograph.client.secret_urls import secret_may_go_to
+from heliograph.model.configuration.setting import check_bounds, must_be_set, setting
 from heliograph.model.errors import ConfigError
 from region_node.security.exposure import Exposure
 
@@ -26,33 +27,46 @@ _PREFIX_CHARS_MAX = 64
 class TlsSettings:
     """PEM files. `ca`: of the instance; for each role of this process its certificate and key."""
 
-    ca: str
-    replicator_cert: str = ""
-    replicator_key: str = ""
-    config_cert: str = ""
-    config_key: str = ""
-    broker_cert: str = ""
-    broker_key: str = ""
-    bookie_cert: str = ""
-    bookie_key: str = ""
-    meta_cert: str = ""
-    meta_key: str = ""
-    server_cert: str = ""
+    ca: str = field(metadata=must_be_set())
+    """The instance's certificate authority, a PEM file, as the others are."""
+    replicator_cert: str = setting("")
+    """The certificate of links, both sides; a broker with `tls` needs it."""
+    replicator_key: str = setting("")
+    """The key of `replicator_cert`."""
+    config_cert: str = setting("")
+    """The certificate of configuration voters; several regions with `tls` need it."""
+    config_key: str = setting("")
+    """The key of `config_cert`."""
+    broker_cert: str = setting("")
+    """The certificate of a broker, for the region's other processes."""
+    broker_key: str = setting("")
+    """The key of `broker_cert`."""
+    bookie_cert: str = setting("")
+    """The certificate of a bookie."""
+    bookie_key: str = setting("")
+    """The key of `bookie_cert`."""
+    meta_cert: str = setting("")
+    """The certificate of a metadata node."""
+    meta_key: str = setting("")
+    """The key of `meta_cert`."""
+    server_cert: str = setting("", theirs="tlsCertificateFilePath")
     """What clients see, of brokers' listeners with TLS."""
-    server_key: str = ""
-    client_ca: str = ""
+    server_key: str = setting("", theirs="tlsKeyFilePath")
+    """The key of `server_cert`."""
+    client_ca: str = setting("", theirs="tlsTrustCertsFilePath")
     """Signs the certificates of clients; empty: the instance's CA."""
-    internal: bool = False
-    """Brokers, bookies, metadata, and configuration nodes of the region talk to each other by mutual TLS alone."""
-    reload_s: float = 10.0
+    internal: bool = setting(False)
+    """Brokers, bookies, metadata, and configuration nodes of the region talk to each other by mutual TLS alone; wanted
+    where `bind` of a bookie or a metadata node is not this machine.
+    """
+    reload_s: float = setting(10.0, "s", least=0.1, most=3600, theirs="tlsCertRefreshCheckDurationSec")
     """How often certificate files are looked at."""
 
     def __post_init__(self) -> None:
         for name, path in ((entry.name, getattr(self, entry.name)) for entry in fields(self)):
             if isinstance(path, str) and path and not Path(path).is_file():
                 raise ConfigError(f"tls.{name}: the file {path} does not exist")
-        if not 0.1 <= self.reload_s <= 3600:
-            raise ConfigError(f"tls.reload_s must be 0.1 to 3600, not {self.reload_s}")
+        check_bounds(self, "tls")
 
     def pair(self, role: str) -> tuple[str, str]:
         """Certificate and key. Raises ConfigError where they are not set."""
@@ -68,28 +82,37 @@ class TokenSettings:
     discovery document says where.
     """
 
-    algorithms: tuple[str, ...]
+    algorithms: tuple[str, ...] = field(metadata=must_be_set())
     """Those that are accepted, and no others: what a token's header says decides nothing."""
-    issuer: str = ""
+    issuer: str = setting("", theirs="openIDAllowedTokenIssuers")
     """The `iss` claim must be this; empty: a token of any issuer that no other entry names."""
-    secret_file: str = ""
-    public_key_file: str = ""
-    jwks_file: str = ""
-    jwks_url: str = ""
-    audience: str = ""
+    secret_file: str = setting("", theirs="tokenSecretKey")
+    """The secret that signs tokens: a file."""
+    public_key_file: str = setting("", theirs="tokenPublicKey")
+    """The public key of who signs tokens: a PEM file."""
+    jwks_file: str = setting("")
+    """A set of keys: a file."""
+    jwks_url: str = setting("")
+    """Where a set of keys is fetched."""
+    audience: str = setting("", theirs="tokenAudience")
     """The `aud` claim must hold this; empty: not looked at."""
-    role_claim: str = "sub"
-    role_prefix: str | None = None
+    role_claim: str = setting("sub", theirs="tokenAuthClaim")
+    """The claim that has the role."""
+    role_prefix: str | None = setting(None)
     """Stands before each role of this source, and no other source gives a role that begins so. None: not said, which
     is nothing, and stops the start where another issuer has the same; sources that say the same mean the same roles.
     """
-    console_client_id: str = ""
+    console_client_id: str = setting("")
     """Of a public client of the issuer: people sign in to the console there. Empty: they do not."""
-    console_scope: str = "openid"
-    leeway_s: int = 5
-    require_expiry: bool = False
-    jwks_refresh_s: float = 300.0
-    jwks_stale_s: float = 86_400.0
+    console_scope: str = setting("openid")
+    """What the console asks the issuer for; `openid` is in it."""
+    leeway_s: int = setting(5, "s", least=0, most=300, theirs="tokenAllowedClockSkewSeconds")
+    """So far clocks of issuers may be off."""
+    require_expiry: bool = setting(False)
+    """A token that never ends is refused."""
+    jwks_refresh_s: float = setting(300.0, "s", least=1, theirs="openIDCacheRefreshAfterWriteSeconds")
+    """How often keys are fetched again; not above `jwks_stale_s`."""
+    jwks_stale_s: float = setting(86_400.0, "s", least=1, theirs="openIDCacheExpirationSeconds")
     """How long the last keys count while their address does not answer."""
 
     def __post_init__(self) -> None:
@@ -113,10 +136,9 @@ class TokenSettings:
             check_issuer_url(self.issuer)
             if "openid" not in self.console_scope.split():
                 raise ConfigError("security.tokens: console_scope must have openid in it, such as `openid profile`")
-        if not 0 <= self.leeway_s <= 300:
-            raise ConfigError(f"security.tokens: leeway_s must be 0 to 300, not {self.leeway_s}")
-        if not 1 <= self.jwks_refresh_s <= self.jwks_stale_s:
-            raise ConfigError("security.tokens: want 1 <= jwks_refresh_s <= jwks_stale_s")
+        check_bounds(self, "security.tokens")
+        if self.jwks_refresh_s > self.jwks_stale_s:
+            raise ConfigError("security.tokens: want jwks_refresh_s <= jwks_stale_s")
         if not self.role_claim:
             raise ConfigError("security.tokens: role_claim is empty; `sub` is usual")
         if len(prefix := self.role_prefix or "") > _PREFIX_CHARS_MAX or any(ord(c) < 32 for c in prefix):
@@ -150,40 +172,46 @@ class SecuritySettings:
     authenticated.
     """
 
-    authentication: tuple[str, ...] = ()
-    authorization: bool = False
-    anonymous_role: str = ""
+    authentication: tuple[str, ...] = setting((), theirs="authenticationProviders (classes)")
+    """The ways that are open: `token`, `basic`, `tls`, names of plug-ins; empty: nobody is asked."""
+    authorization: bool = setting(False, theirs="authorizationEnabled")
+    """Rights are checked; wants `super_users`."""
+    anonymous_role: str = setting("", theirs="anonymousUserRole")
     """The role of who presents nothing; empty: such a client is refused."""
-    super_users: tuple[str, ...] = ()
-    proxy_roles: tuple[str, ...] = ()
+    super_users: tuple[str, ...] = setting((), theirs="superUserRoles")
+    """Roles that may do everything."""
+    proxy_roles: tuple[str, ...] = setting((), theirs="proxyRoles")
     """Roles that may speak for others (`original_principal`), and must; a right is then wanted of both."""
     tokens: tuple[TokenSettings, ...] = ()
-    basic_file: str = ""
+    basic_file: str = setting("")
     """htpasswd: lines of user:hash, bcrypt or {SHA}."""
-    plugins: dict[str, dict[str, str]] = field(default_factory=dict)
+    plugins: dict[str, dict[str, str]] = setting({})
     """Name of a plug-in -> its own settings."""
-    refresh_ahead_s: float = 30.0
+    refresh_ahead_s: float = setting(30.0, "s", least=1, most=3600)
     """How long before its credentials run out a client is asked for new ones."""
-    connections_per_address: int = 0
-    """So many connections of one client address are open at a time, at most; 0: no limit."""
-    authenticate_metrics: bool = False
-    allowed_urls: tuple[str, ...] = ()
+    connections_per_address: int = setting(
+        0, "connections", least=0, means="no limit", theirs="brokerMaxConnectionsPerIp"
+    )
+    """So many connections of one client address are open at a time on Pulsar's ports, and on Kafka's."""
+    authenticate_metrics: bool = setting(False, theirs="authenticateMetricsEndpoint")
+    """/metrics wants a role."""
+    allowed_urls: tuple[str, ...] = setting(())
     """Hosts, *.domains, or address ranges that a region's URL may name; empty: any. Only to those that it names goes
     what is in `cluster_files`.
     """
-    cluster_files: str = ""
+    cluster_files: str = setting("")
     """A folder: from it, and from nowhere else, come the files that the registration of a Pulsar cluster names; empty:
     none is read.
     """
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = setting(())
     """Hosts and *.domains by which the admin interface may be asked where nobody is authenticated, beside addresses,
     names of this network alone, and those that the region publishes.
     """
-    proxy_protocol: bool = False
+    proxy_protocol: bool = setting(False, theirs="haProxyProtocolEnabled")
     """Each connection to the plain Pulsar ports begins with a PROXY protocol header, version 2: only where a load
     balancer is all that reaches them.
     """
-    allow_insecure: bool = False
+    allow_insecure: bool = setting(False)
     """A broker may listen beyond this machine though whoever reaches it may do everything."""
 
     @property
@@ -222,10 +250,7 @@ class SecuritySettings:
                 f"security.cluster_files: there is no folder {self.cluster_files}; make it, and put there what Pulsar "
                 "clusters are shown, and nothing else"
             )
-        if not 1 <= self.refresh_ahead_s <= 3600:
-            raise ConfigError(f"security.refresh_ahead_s must be 1 to 3600, not {self.refresh_ahead_s}")
-        if self.connections_per_address < 0:
-            raise ConfigError("security.connections_per_address must be 0 (no limit) or more")
+        check_bounds(self, "security")
 
 
 def _check_prefixes(sources: tuple[TokenSettings, ...]) -> None:

@@ -6,30 +6,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.configuration.setting import check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
     """How often and how fast one broker audits its topics, and answers the audits of other regions."""
 
-    period_s: float = 24 * 3600.0
-    """Each replicated topic is looked at so often; 0: only when asked for."""
-    bytes_per_s: int = 8 << 20
-    entries_per_s: int = 5000
-    """Read for the audit, of its own passes and for other regions together."""
-    answer_timeout_s: float = 30.0
-    answers_max: int = 4
+    period_s: float = setting(24 * 3600.0, "s", least=0, most=366 * 86400, means="only when asked for")
+    """Each replicated topic is compared with other regions so often."""
+    bytes_per_s: int = setting(8 << 20, "B/s", above=0)
+    """What is read for the audit, of its own passes and for other regions together."""
+    entries_per_s: int = setting(5000, "entries/s", above=0)
+    """The same in entries."""
+    answer_timeout_s: float = setting(30.0, "s", above=0)
+    """After so long a question to another region is given up."""
+    answers_max: int = setting(4, "answers", above=0)
     """Answers to other regions that are made at once."""
-    waiting_max: int = 1000
+    waiting_max: int = setting(1000, "questions", above=0)
     """Requests of other regions that wait; further ones are refused, and come again."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.period_s <= 366 * 86400:
-            raise ConfigError(f"broker.audit.period_s must be 0 (only when asked for) to a year, not {self.period_s}")
-        for name in ("bytes_per_s", "entries_per_s", "answer_timeout_s", "answers_max", "waiting_max"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"broker.audit.{name} must be above 0, not {getattr(self, name)}")
+        check_bounds(self, "broker.audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.configuration.setting import check_bounds, setting
 from heliograph.runtime.clock import Rng
 from region_node.placement.ownership.broker_records import BrokerRecord, LiveBrokers, OwnerRecord
 
@@ -48,24 +48,23 @@ _ASK_AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipSettings:
-    lease_ttl_ms: int = 3000
-    lease_grace_s: float = 30.0
+    lease_ttl_ms: int = setting(3000, "ms", least=100, most=60_000, theirs="metadataStoreSessionTimeoutMillis")
+    """A broker that is silent for so long has lost its bundles."""
+    lease_grace_s: float = setting(30.0, "s", least=0, most=600)
     """How long loaded topics are served while the local metadata does not answer at all. A lease that is said to be
     lost ends them at once.
     """
-    takeover_delay_s: float = 0.2
+    takeover_delay_s: float = setting(0.2, "s", least=0, most=600)
     """A vanished owner is followed after a random time up to this, so that not all brokers try at once."""
-    hand_over_s: float = 0.5
+    hand_over_s: float = setting(0.5, "s", least=0, most=600)
     """A broker that gave a bundle up leaves it to others for so long."""
-    lookup_timeout_s: float = 5.0
-    unload_timeout_s: float = 10.0
+    lookup_timeout_s: float = setting(5.0, "s", least=0, most=600)
+    """How long a lookup waits for an owner."""
+    unload_timeout_s: float = setting(10.0, "s", least=0, most=600, theirs="namespaceBundleUnloadingTimeoutMs (ms)")
+    """How long a bundle that is unloaded waits for its topics to close."""
 
     def __post_init__(self) -> None:
-        if not 100 <= self.lease_ttl_ms <= 60_000:
-            raise ConfigError(f"lease_ttl_ms must be 100 to 60000, not {self.lease_ttl_ms}")
-        for name in ("lease_grace_s", "takeover_delay_s", "hand_over_s", "lookup_timeout_s", "unload_timeout_s"):
-            if not 0 <= getattr(self, name) <= 600:
-                raise ConfigError(f"{name} must be 0 to 600, not {getattr(self, name)}")
+        check_bounds(self, "broker.ownership")
 
 
 class Holding(Enum):

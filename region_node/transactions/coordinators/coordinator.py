@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
+from heliograph.model.configuration.setting import check_bounds, setting
+from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.ledger_metadata import pack, unpack
 from region_node.transactions.participants.transaction_errors import (
     NoSuchTransaction,
@@ -54,28 +55,27 @@ class TransactionStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    open_max: int = 100_000
+    open_max: int = setting(100_000, "transactions", least=1, theirs="maxActiveTransactionsPerCoordinator")
     """Transactions that have not ended, of one coordinator."""
-    open_max_of_role: int = 10_000
+    open_max_of_role: int = setting(10_000, "transactions", least=1)
     """The same of one role; those of nobody in particular, as without authentication, are not counted."""
-    open_max_of_tenant: int = 50_000
+    open_max_of_tenant: int = setting(50_000, "transactions", least=1)
     """Transactions of one coordinator that have not ended, and in which topics of one tenant take part."""
-    participants_max: int = 10_000
-    """Topics and subscriptions of one transaction."""
-    bytes_max: int = 128 << 20
+    participants_max: int = setting(10_000, least=1)
+    """Topics and subscriptions of one transaction, whose names have 512 KiB together at most."""
+    bytes_max: int = setting(128 << 20, "bytes", least=1)
     """Of the names of topics and subscriptions that take part in transactions that have not ended, of one
     coordinator.
     """
-    bytes_max_of_role: int = 16 << 20
+    bytes_max_of_role: int = setting(16 << 20, "bytes", least=1)
     """The same of one role."""
-    ttl_max_ms: int = 24 * 3600 * 1000
-    kept_ms: int = 120_000
+    ttl_max_ms: int = setting(24 * 3600 * 1000, "ms", least=1)
+    """The longest time that a transaction may ask for."""
+    kept_ms: int = setting(120_000, "ms", least=1)
     """How long it is remembered how one ended, for clients that did not hear of it and ask again."""
 
     def __post_init__(self) -> None:
-        bounds = self.open_max, self.open_max_of_role, self.open_max_of_tenant, self.participants_max
-        if min(*bounds, self.bytes_max, self.bytes_max_of_role, self.ttl_max_ms, self.kept_ms) < 1:
-            raise ConfigError("limits of transactions must be 1 or more")
+        check_bounds(self, "broker.transactions.limits")
 
 
 class Txn:

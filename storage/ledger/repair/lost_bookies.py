@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.configuration.setting import check_bounds, setting
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
 
 FRAGMENTS_MAX = 256
@@ -23,45 +23,33 @@ can be read wait for their copy with what lies around them.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoRecoverySettings:
-    enabled: bool = True
-    lost_after_s: float = 60.0
+    enabled: bool = setting(True, theirs="autoRecoveryDaemonEnabled")
+    """This broker looks for lost bookies, and copies."""
+    lost_after_s: float = setting(60.0, "s", above=0, theirs="lostBookieRecoveryDelay")
     """A bookie whose registration is gone for so long counts as lost: longer than a restart takes."""
-    bytes_per_s: int = 32 << 20
+    bytes_per_s: int = setting(32 << 20, "B/s", least=1, theirs="replicationRateByBytes")
     """What one broker copies at most."""
-    marks_max: int = 1000
+    marks_max: int = setting(1000, "ledgers", least=1)
     """Ledgers that wait for a copy at one time; further ones are found when these are done."""
-    scan_s: float = 3600.0
+    scan_s: float = setting(3600.0, "s", above=0, theirs="auditorPeriodicBookieCheckInterval")
     """How often every ledger is looked at although no bookie has gone."""
-    check_s: float = 86400.0
+    check_s: float = setting(86400.0, "s", above=0, theirs="auditorPeriodicCheckInterval")
     """How long the check takes that asks each bookie whether it holds what it should of every ledger."""
-    rescan_s: float = 10.0
+    rescan_s: float = setting(10.0, "s", above=0)
     """How often, while an open ledger still names a lost bookie; and the pause before a copy that failed is tried
     again.
     """
-    tick_s: float = 1.0
-    abandoned_after_s: float = 600.0
+    tick_s: float = setting(1.0, "s", above=0)
+    """How often this broker looks for what it is to do."""
+    abandoned_after_s: float = setting(600.0, "s", above=0, theirs="openLedgerRereplicationGracePeriod (ms)")
     """An open ledger that still names a lost bookie after so long, although there is a spare, has no writer any more:
     it is closed by recovery.
     """
-    orphan_grace_s: float = 3600.0
+    orphan_grace_s: float = setting(3600.0, "s", above=0)
     """A ledger that no topic names is deleted after so long."""
 
     def __post_init__(self) -> None:
-        if min(self.bytes_per_s, self.marks_max) < 1:
-            raise ConfigError("auto_recovery: bytes_per_s and marks_max must be at least 1")
-        if (
-            min(
-                self.lost_after_s,
-                self.scan_s,
-                self.check_s,
-                self.rescan_s,
-                self.tick_s,
-                self.abandoned_after_s,
-                self.orphan_grace_s,
-            )
-            <= 0
-        ):
-            raise ConfigError("auto_recovery: times must be above 0")
+        check_bounds(self, "broker.auto_recovery")
 
 
 class LostBookies:

@@ -54,7 +54,10 @@ def eu(given: dict[str, Any]) -> dict[str, Any]:
             ),
             "security.allow_insecure: expected true or false, not 1",
         ),
-        (lambda d: d.update(settings={"bookie": {"free_mb_min": -1}}), "eu-a-bookie-0: bookie: want 0 <= free_mb_min"),
+        (
+            lambda d: d.update(settings={"bookie": {"free_mb_min": -1}}),
+            "eu-a-bookie-0: bookie.free_mb_min must be 0 or more",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(described: dict[str, Any], change: Change, sentence: str) -> None:

@@ -71,8 +71,8 @@ def test_the_entry_cache_is_set_by_our_names_or_by_pulsars(tmp_path: Path) -> No
     for wrong, sentence in (
         ({"managedLedgerCacheSizeMB": 1, "cache_mb": 1}, "say the same thing"),
         ({"cacheEvictionByMarkDeletedPosition": "yes"}, "expected true or false"),
-        ({"cache_eviction": "lru"}, "must be one of read, mark_delete, time"),
-        ({"cache_time_ms": 0}, "time_ms at least 1"),
+        ({"cache_eviction": "lru"}, "must be one of read, mark_delete, time, not 'lru'"),
+        ({"cache_time_ms": 0}, "cache_time_ms must be 1 or more, not 0"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             loaded(tmp_path, {**BROKER, "broker": {**BROKER["broker"], **wrong}})
@@ -113,7 +113,7 @@ def test_roles_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> 
         ({"meta": ["localhost"]}, "meta: expected host:port, not 'localhost'"),
         ({"meta": "127.0.0.1:1"}, 'meta: expected a list, not "127.0.0.1:1"'),
         ({"colour": 1}, "there is no setting 'colour'"),
-        ({"broker": {"port": 70000}}, "broker.port must be 0 (any free port) to 65535, not 70000"),
+        ({"broker": {"port": 70000}}, "broker.port must be -1 (none) to 65535, not 70000"),
         ({"broker": {"port": "6650"}}, 'broker.port: expected a whole number, not "6650"'),
         ({"broker": {"port": True}}, "broker.port: expected a whole number, not true"),
         ({"broker": {"ports": 1}}, "broker: there is no setting 'ports'"),
@@ -137,6 +137,41 @@ def test_each_mistake_is_one_sentence(tmp_path: Path, change: dict[str, Any], se
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path, {**BROKER, **change})
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+    if set(change) <= {"colour", "broker", "tls"} and "bind" not in change:
+        assert "(docs/reference/settings.md has each setting)" in str(caught.value)
+
+
+def test_what_no_operator_sets_is_no_setting_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bookie\.storage: there is no setting 'frame_bytes_max'"):
+        loaded(tmp_path, {**BROKER, "bookie": {"storage": {"frame_bytes_max": 1 << 20}}})
+
+
+def test_a_bookies_journal_cache_and_compaction_are_an_operators(tmp_path: Path) -> None:
+    given = {
+        "segment_bytes": 64 << 20,
+        "spare_segments": 4,
+        "write_cache_bytes": 256 << 20,
+        "journal_pending_bytes": 32 << 20,
+        "major_interval_s": 600,
+        "major_live_max": 0.8,
+        "compaction_bytes_per_s": 1 << 20,
+        "compacted_log_bytes": 1 << 30,
+        "scrub_interval_s": 86400,
+        "scrub_bytes_per_s": 1 << 20,
+    }
+    fields = {**BROKER, "bookie": {"storage": given, "free_mb_min": 1, "free_mb_again": 2, "index_mb_max": 3}}
+    made = loaded(tmp_path, fields, {"HELIOGRAPH_BOOKIE__STORAGE__READS_MAX": "7"}).bookie.of_storage()
+    assert {name: getattr(made, name) for name in given} == given
+    assert (made.free_bytes_min, made.free_bytes_again, made.index_bytes_max) == (1 << 20, 2 << 20, 3 << 20)
+    assert made.reads_max == 7 and made.open_logs_max == 512
+    for wrong, sentence in (
+        ({"segment_bytes": 1 << 20}, "bookie.storage.segment_bytes must be a multiple of 4096, and"),
+        ({"segment_bytes": 2 << 30}, "bookie.storage.segment_bytes must be at most 1073741824"),
+        ({"scrub_bytes_per_s": 0}, "bookie.storage.scrub_bytes_per_s must be 1024 or more"),
+        ({"minor_live_max": 0.6}, "minor_live_max 0.6 must not be above major_live_max 0.5"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            loaded(tmp_path, {**BROKER, "bookie": {"storage": wrong}})
 
 
 def test_a_missing_field_and_a_missing_or_broken_file(tmp_path: Path) -> None:
