@@ -8,7 +8,6 @@ Invariants: nothing is listened to before everything behind it is there.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
@@ -79,10 +78,10 @@ class BrokerFaces:
 
     async def listen(self) -> dict[str, int]:
         broker = self._broker
-        from heliograph.runtime.process_usage import open_files_max
         from region_node.faces.pulsar.connection.pulsar_listener import PulsarListener
         from region_node.faces.pulsar.connection.revoked_rights import Revoking
-        from region_node.faces.pulsar.session.pulsar_broker import ListenerSettings, PulsarBroker
+        from region_node.faces.pulsar.session.pulsar_broker import PulsarBroker
+        from region_node.process.broker_limits import of_pulsar
         from replicator.health.link_causes import Cause
         from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings, inflight_budget
 
@@ -133,13 +132,7 @@ class BrokerFaces:
             usage=broker.usage,
             transactions=broker.transactions,
             clusters=broker.clusters,
-            settings=ListenerSettings(
-                broker_entry_metadata=own.broker_entry_metadata,
-                message_bytes_max=own.message_bytes_max,
-                connections_max=own.connections_max or max(1000, open_files_max() - 1000),
-                connections_per_address=broker.settings.security.connections_per_address,
-                proxy_protocol=broker.settings.security.proxy_protocol,
-            ),
+            settings=of_pulsar(broker.settings),
             clock=broker.runtime.clock,
             rng=broker.runtime.rng,
         )
@@ -166,9 +159,9 @@ class BrokerFaces:
 
     async def _listen_kafka(self) -> dict[str, int]:
         broker = self._broker
-        own, bind = broker.settings.broker.kafka, broker.settings.bind
-        per_address = own.connections_per_address or broker.settings.security.connections_per_address
-        own = replace(own, connections_per_address=per_address)
+        from region_node.process.broker_limits import of_kafka
+
+        own, bind = of_kafka(broker.settings), broker.settings.bind
         if max(own.port, own.tls_port) < 0:
             return {}
         from global_config.admin import ConfigAdmin
@@ -231,7 +224,7 @@ class BrokerFaces:
         from region_node.faces.admin.dr.disaster_recovery import conductor_for
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.server.admin_server import AdminServer
-        from region_node.faces.admin.server.http_connections import HttpLimits
+        from region_node.process.broker_limits import of_admin
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
 
@@ -296,12 +289,7 @@ class BrokerFaces:
             region=broker.settings.region,
         )
         broker.stops.insert(-1, broker.drills.stop)
-        limits = HttpLimits(
-            connections_max=own.admin_connections_max,
-            connections_per_address=own.admin_connections_per_address,
-            keep_alive_s=own.admin_keep_alive_s,
-        )
-        server = AdminServer(admin, limits)
+        server = AdminServer(admin, of_admin(own))
         broker.stops.insert(-1, server.stop)
         ports["admin"] = await server.start(bind, own.admin_port)
         if own.shared_admin_port:

@@ -9,7 +9,6 @@ Invariants: a client is answered only once everything behind it is there; a drai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -167,6 +166,7 @@ class BrokerRole(BrokerParts):
         from region_node.placement.ownership.bundle_ranges import BundleBook
         from region_node.placement.ownership.ownership_core import BundleRules
         from region_node.placement.ownership.ownership_service import Ownership
+        from region_node.process.broker_limits import of_links, of_topics
         from region_node.process.broker_safety import tombstones_of
         from region_node.replication.pulsar_clusters import ClusterMarkers, PulsarClusters
         from region_node.replication.replicated_schemas import ReplicatedSchemas
@@ -268,15 +268,7 @@ class BrokerRole(BrokerParts):
             connect=replicator_tls(self.settings.tls, lambda *files: self.certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
-            settings=replace(
-                self.runtime.of(LinkSettings),
-                audit=own.audit,
-                compression=own.link_compression,
-                budget=own.link_budget,
-                budget_shared=own.link_budget_shared,
-                drain_floor_bytes_per_s=own.link_drain_floor,
-                left_grace_s=own.link_left_grace_s,
-            ),
+            settings=of_links(self.runtime.of(LinkSettings), own),
             expiry=self.expiry,
             hosts=LinkHosts(
                 appends=factory.appends,
@@ -311,12 +303,7 @@ class BrokerRole(BrokerParts):
             context=factory.context,
             clock=clock,
             rng=rng,
-            settings=replace(
-                self.runtime.of(TopicSettings),
-                batch_index_acks=own.batch_index_acks,
-                compaction=own.compaction,
-                loads_max=own.topic_loads_max,
-            ),
+            settings=of_topics(self.runtime.of(TopicSettings), own),
             create_partitioned=config.create_partitioned,
             deletions=Deletions(
                 forget_grants=lambda name: deleted_topic_grants.forget(config, self.view, name),

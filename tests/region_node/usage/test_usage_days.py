@@ -51,6 +51,26 @@ def broker(
     return usage, UsageDays(store, usage, sizes, broker=name, clock=clock, settings=UsageSettings())
 
 
+def test_a_day_is_kept_for_as_long_as_is_set() -> None:
+    async def run() -> None:
+        clock, store = DayClock(), EmbeddedStore(KvMachine())
+        settings = UsageSettings(days_kept=40)
+        days = UsageDays(store, Usage(), _nothing, broker="b", clock=clock, settings=settings)
+        for day in ("2026-10-11", "2026-10-12", "2026-11-20"):
+            await store.put(f"{DAYS}{day}/a", b"used")
+        await days.forget()
+        assert [key for key, _, _ in await store.range(DAYS, f"{DAYS}~")] == [
+            f"{DAYS}2026-10-12/a",
+            f"{DAYS}2026-11-20/a",
+        ]
+
+    asyncio.run(run())
+
+
+async def _nothing() -> dict[str, int]:
+    return {}
+
+
 async def totals(machine: KvMachine) -> dict[tuple[str, str], dict[str, int]]:
     return {(day, tenant): used.sums() for day, tenant, used in await days_of(EmbeddedStore(machine), "2026-11")}
 

@@ -97,6 +97,12 @@ def test_a_namespace_with_enough_bundles_and_a_bundle_that_was_split_are_left_al
         SplitSettings(bundles_max=0)
 
 
+def test_one_report_splits_so_many_bundles() -> None:
+    heavy = {("t/n", number): BundleTraffic(topics=5000) for number in range(3)}
+    splitter = Splitter(SplitSettings(reports=1, per_report=2))
+    assert len(splitter.due(heavy, dict.fromkeys(heavy, 0.0), lambda namespace: 4, 0.0)) == 2
+
+
 def test_the_load_goes_with_the_parts() -> None:
     book = LoadBook()
     book.sample(0.0, 0.8, {BUNDLE: BundleTraffic(messages_s=100), ("t/n", 0): BundleTraffic(messages_s=100)})

@@ -81,6 +81,19 @@ def test_an_orphan_is_taken_within_the_delay() -> None:
     assert made.on_time(deadline) == [Acquire(BUNDLES[0], 1)]
 
 
+def test_how_long_a_bundle_is_left_to_others_is_set() -> None:
+    made, bundle = OwnershipCore("a", random.Random(0), OwnershipSettings(hand_over_s=70.0)), BUNDLES[0]
+    made.on_lease(1, 0.0)
+    made.on_namespace(NAMESPACE, 4, False, 0.0)
+    made.take(bundle)
+    made.on_acquired(bundle, 10, 1, 0.0)
+    made.release(bundle)
+    made.on_closed(bundle, True, 1.0)
+    made.on_owner(bundle, None, 11, 1.0)
+    deadline = made.next_deadline()
+    assert deadline is not None and deadline >= 71.0
+
+
 def test_who_gave_a_bundle_up_leaves_it_to_others_first() -> None:
     for order in ("event first", "answer first"):
         made, bundle = owned()

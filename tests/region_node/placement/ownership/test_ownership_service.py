@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.model.errors import NotAllowed, NotFound, NotOwner
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import bundle_of
 from local_meta import keys
 from region_node.placement.ownership.broker_records import OwnerRecord
@@ -195,6 +195,19 @@ def test_a_bundle_is_released_in_time_though_a_topic_does_not_close() -> None:
         began = world.sim.now()
         await world.ask("a", world.brokers["a"].unload_bundle, NAMESPACE, bundle_of(TOPICS[0], 4))
         assert world.sim.now() - began <= 2.1 and not world.brokers["a"].owns(TOPICS[0])
+
+    run(1, scenario)
+
+
+def test_a_lookup_waits_for_an_owner_as_long_as_is_set() -> None:
+    async def scenario(world: World) -> None:
+        world.settings = OwnershipSettings(lookup_timeout_s=0.25)
+        await world.start("a")
+        world.stores["a"].unavailable = "no leader"
+        began = world.sim.now()
+        with pytest.raises(HeliographError):
+            await world.lookup("a", TOPICS[0], authoritative=True)
+        assert world.sim.now() - began <= 0.3
 
     run(1, scenario)
 

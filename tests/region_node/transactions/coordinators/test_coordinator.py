@@ -49,6 +49,13 @@ def test_an_end_is_final_and_the_same_again_is_no_error() -> None:
         made.end(2, commit=True)
 
 
+def test_no_transaction_asks_for_more_time_than_the_coordinator_gives() -> None:
+    made = core(ttl_max_ms=500)
+    made.begin(1, 1000, "a", 0)
+    made.begin(2, 400, "a", 0)
+    assert (made.find(1).ttl_ms, made.find(2).ttl_ms) == (500, 400)
+
+
 def test_a_transaction_is_its_owners() -> None:
     made = core()
     made.begin(1, 1000, "a", 0)
