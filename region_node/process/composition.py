@@ -265,8 +265,7 @@ class BookieRole:
         own, disk, rng = self.settings.bookie, self._runtime.disk, self._runtime.rng
         self._failed = asyncio.get_running_loop().create_future()
         name = own.bookie_id or self.settings.node_id
-        journals = own.journal_dirs or (own.journal_dir or data_path(self.settings, "journal"),)
-        ledgers = own.ledger_dirs or (data_path(self.settings, "ledgers"),)
+        journals, ledgers = own.directories(self.settings.data_dir)
         given = BookieSettings in self._runtime.tuned
         tuned = self._runtime.of(BookieSettings) if given else own.of_storage()
         self.bookie = Bookie(

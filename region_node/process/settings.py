@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from heliograph.model.configuration.policy_table import checked
@@ -280,6 +280,11 @@ class BookieRoleSettings:
             )
         if self.free_mb_min > self.free_mb_again:
             raise ConfigError(f"bookie: want free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
+
+    def directories(self, data_dir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the journal's directories, and those of ledgers; in the data folder where nothing is set."""
+        journals = self.journal_dirs or (self.journal_dir or str(PurePosixPath(data_dir, "journal")),)
+        return journals, self.ledger_dirs or (str(PurePosixPath(data_dir, "ledgers")),)
 
     def of_storage(self) -> BookieSettings:
         """Returns `storage`, with what this section itself says of space and memory."""

@@ -61,13 +61,13 @@ class BookieSettings:
     """How often a major compaction looks at the entry logs."""
     major_live_max: float = setting(0.5, "share", least=0, most=1, theirs="majorCompactionThreshold")
     """A major compaction takes logs of which a smaller share of bytes lives."""
-    compaction_bytes_per_s: int = setting(8 << 20, "B/s", least=1024, theirs="compactionRateByBytes")
+    compaction_bytes_per_s: int = setting(8 << 20, "B/s", least=100, theirs="compactionRateByBytes")
     """What compaction of one ledger directory reads at most."""
     compacted_log_bytes: int = setting(64 << 20, "bytes", least=1, theirs="logSizeLimit")
     """About what a log that compaction writes holds at most."""
     scrub_interval_s: float = setting(7 * 86400.0, "s", above=0, theirs="localScrubInterval")
     """From the end of one look at all blocks to the next."""
-    scrub_bytes_per_s: int = setting(2 << 20, "B/s", least=1024, theirs="localScrubRateLimit (entries)")
+    scrub_bytes_per_s: int = setting(2 << 20, "B/s", least=100, theirs="localScrubRateLimit (entries)")
     """What the look at all blocks of one ledger directory reads at most."""
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
 from region_node.compaction.compacted_view import CURSOR, properties_of, read_properties
 from region_node.compaction.compacted_writer import delete_ledgers
+from region_node.compaction.settings import CompactorSettings
 from replicator.log.transaction_buffer import ABORT, COMMIT, TransactionBuffer, marker_run
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.sealing.cipher import WITH_HEADER
@@ -401,5 +402,23 @@ def test_an_owner_that_is_replaced_neither_leaves_a_ledger_nor_takes_one_away(af
     with Simulation(seed=f"replaced-{after}") as sim:
         owners: list[Owner] = []
         stores: list[Pausing] = []
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_messages_without_a_key_stay_where_that_is_set() -> None:
+    async def main() -> None:
+        await region.start()
+        kept: list[tuple[str, ...]] = []
+        for retain in (False, True):
+            owner = Owner(region, sim)
+            owner.settings = CompactorSettings(retain_null_key=retain)
+            topic = await owner.open()
+            assert await owner.publish([("k", "old"), ("k", "new"), (None, "none")])
+            assert await owner.compact() == "SUCCESS", topic.compaction().error
+            kept.append(tuple(sorted(value for _, _, value in await rows_of(topic.compaction().view))))
+        assert kept == [("new",), ("new", "none")], "what is compacted away does not come back"
+
+    with Simulation(seed="null keys") as sim:
         region = Region(sim)
         sim.run(main(), limit_s=600)

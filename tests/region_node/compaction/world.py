@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,8 +97,8 @@ class Owner:
         )
         return self.topic
 
-    async def publish(self, rows: list[Row]) -> bool:
-        """Whether it is confirmed."""
+    async def publish(self, rows: Sequence[tuple[str | None, str]]) -> bool:
+        """Whether it is confirmed. A row without a key: None."""
         parts = [entry(value.encode(), partition_key=key) for key, value in rows]
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         run = Run(parts, [len(part) for part in parts])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.process.settings import ProcessSettings, host_and_port, load
+from region_node.process.settings import BookieRoleSettings, ProcessSettings, host_and_port, load
 
 BROKER: dict[str, Any] = {
     "format": 1,
@@ -167,11 +167,22 @@ def test_a_bookies_journal_cache_and_compaction_are_an_operators(tmp_path: Path)
     for wrong, sentence in (
         ({"segment_bytes": 1 << 20}, "bookie.storage.segment_bytes must be a multiple of 4096, and"),
         ({"segment_bytes": 2 << 30}, "bookie.storage.segment_bytes must be at most 1073741824"),
-        ({"scrub_bytes_per_s": 0}, "bookie.storage.scrub_bytes_per_s must be 1024 or more"),
+        ({"scrub_bytes_per_s": 0}, "bookie.storage.scrub_bytes_per_s must be 100 or more"),
         ({"minor_live_max": 0.6}, "minor_live_max 0.6 must not be above major_live_max 0.5"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             loaded(tmp_path, {**BROKER, "bookie": {"storage": wrong}})
+
+
+def test_where_a_bookies_directories_are() -> None:
+    for own, journals, ledgers in (
+        (BookieRoleSettings(), ("/d/journal",), ("/d/ledgers",)),
+        (BookieRoleSettings(journal_dir="/j"), ("/j",), ("/d/ledgers",)),
+        (BookieRoleSettings(journal_dirs=("/a", "/b"), ledger_dirs=("/x", "/y")), ("/a", "/b"), ("/x", "/y")),
+    ):
+        assert own.directories("/d") == (journals, ledgers)
+    with pytest.raises(ConfigError, match="both set"):
+        BookieRoleSettings(journal_dir="/j", journal_dirs=("/a",))
 
 
 def test_a_missing_field_and_a_missing_or_broken_file(tmp_path: Path) -> None:

@@ -118,6 +118,15 @@ def test_clients_may_come_without_a_certificate_and_check_the_name(folder: Path)
     assert not met(listener, old)
 
 
+def test_each_role_has_a_pair_of_its_own(folder: Path) -> None:
+    ca, cert, key = (str(folder / name) for name in ("ca.pem", "broker.us.pem", "broker.us.key"))
+    given = TlsSettings(ca=ca, config_cert=cert, config_key=key, meta_cert=cert, meta_key=key)
+    assert given.pair("config") == given.pair("meta") == (cert, key)
+    assert TlsSettings(ca=ca, broker_cert=cert, broker_key=key).pair("broker") == (cert, key)
+    with pytest.raises(ConfigError, match="broker_cert and broker_key are not set"):
+        given.pair("broker")
+
+
 def test_plain_where_nothing_is_set(folder: Path) -> None:
     assert Certificates(None, "us").listener("bookie", "broker") is None
     assert Certificates(settings(folder), "us").dialer("broker", "bookie") is None

@@ -86,6 +86,19 @@ def test_logs_that_live_are_left_alone() -> None:
     scenario(body)
 
 
+def test_a_major_compaction_begins_by_itself_once_its_interval_is_over() -> None:
+    async def body(box: Box) -> None:
+        box.start(replace(EAGER, minor_live_max=0.1, major_interval_s=60.0))
+        await fill(box)
+        await box.ask(Kind.DELETE, 5)
+        await compact(box, 40)
+        assert box.bookie.dirs[0].compactor.compacted_logs == 0
+        await compact(box, 60)
+        assert box.bookie.dirs[0].compactor.compacted_logs == 4
+
+    scenario(body)
+
+
 def test_it_is_slow_on_purpose_and_can_be_suspended() -> None:
     async def body(box: Box) -> None:
         box.start(replace(EAGER, compaction_bytes_per_s=500, compacted_log_bytes=1 << 20))

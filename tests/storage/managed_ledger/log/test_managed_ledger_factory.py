@@ -204,3 +204,16 @@ def test_ledgers_that_the_metadata_does_not_name_go_while_the_topic_is_held(over
         assert left == [overtaken, True], "one that names a topic is not this one's"
 
     scenario(work)
+
+
+def test_what_repairs_read_and_what_is_kept_for_readers_that_lag_is_bounded_as_is_set() -> None:
+    async def work(region: Region) -> None:
+        settings = ManagedLedgerSettings(read_ahead_cache_bytes=4096, mend_bytes_per_s=1000)
+        factory = Broker(region, settings=settings).factory
+        assert factory.ahead.byte_bound == 4096
+        begun = region.sim.now()
+        for _ in range(5):
+            await factory._parts.mending.take(1000)
+        assert region.sim.now() - begun == pytest.approx(4.0, abs=0.1)
+
+    scenario(work)

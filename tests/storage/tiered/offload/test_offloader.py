@@ -13,18 +13,19 @@ from storage.tiered.tiered_settings import TieredSettings
 from tests.region_node.topics.fake_storage import FakeClock
 
 
-def made(opened: list[Any]) -> Tiering:
+def made(opened: list[Any], settings: TieredSettings | None = None, context: Any = None, lender: Any = None) -> Tiering:
     nothing: Any = None
     return Tiering(
         region="us",
-        context=nothing,
+        context=context,
         stores=nothing,
         opened=lambda: opened,
         policy=nothing,
         describe=nothing,
         collects=lambda: False,
         clock=FakeClock(),
-        settings=TieredSettings(),
+        settings=settings or TieredSettings(),
+        lender=lender,
     )
 
 
@@ -79,3 +80,35 @@ def test_nothing_is_kept_of_topics_that_are_other_brokers_by_now() -> None:
     del opened[1]
     tiering._next_topics()
     assert set(tiering.statuses()) == {"stays"} and set(tiering.read_ms) == {"stays", ""}
+
+
+def test_so_many_topics_are_offloaded_at_the_same_time() -> None:
+    async def run() -> None:
+        tiering = made([], TieredSettings(uploads_max=2))
+        now = most = 0
+        room = asyncio.Event()
+
+        async def steps(*_: Any) -> None:
+            nonlocal now, most
+            now, most = now + 1, max(most, now + 1)
+            await room.wait()
+            now -= 1
+
+        tiering._all_steps = steps  # type: ignore[method-assign]
+        topics: list[Any] = [SimpleNamespace(topic=f"t{number}") for number in range(5)]
+        running = [asyncio.ensure_future(tiering._run(each, None, False, OffloadStatus())) for each in topics]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (now, most) == (2, 2)
+        room.set()
+        await asyncio.gather(*running)
+        assert (now, most) == (0, 2)
+
+    asyncio.run(run())
+
+
+def test_a_tick_looks_at_so_many_topics_that_nobody_has_loaded() -> None:
+    context: Any = SimpleNamespace(meta=None)
+    for count in (0, 7):
+        tiering = made([], TieredSettings(sweep_topics=count), context=context, lender=context)
+        assert (tiering.sweep._topics_a_step if tiering.sweep is not None else 0) == count
