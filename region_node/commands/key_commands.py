@@ -159,7 +159,8 @@ def reseal(
     """Write what a tenant's older data keys sealed anew under its newest one, ledger by ledger, while topics are in
     use. It goes on whichever broker dies; nothing that names a message changes.
 
-    Give it a day after a rotation, and an older key can be removed. What lies in an object store is left as it is.
+    Topics that were compacted are compacted once more. Give it a day after a rotation, and an older key can be removed.
+    Ledgers of logs that lie in an object store are left as they are.
     """
     path = path_of(_RESEAL, tenant=tenant)
     if cancel:
@@ -206,11 +207,16 @@ def reseal_text(job: dict[str, Any]) -> str:
         lines.append(f"{job['ledgers_open']} are open; they are written anew once they are closed")
     if job["ledgers_offloaded"]:
         lines.append(f"{job['ledgers_offloaded']} lie in an object store, and are left as they are")
+    if job["compacted_left"]:
+        lines.append(
+            f"of {job['compacted_left']} topics what they were compacted to is left: their owners compact them"
+        )
     if job["waits_for"]:
         lines.append(f"it waits for {', '.join(job['waits_for'])}")
     if job["trouble"]:
         lines.append(job["trouble"])
-    if job["state"] == "running" and not (job["ledgers_left"] or job["ledgers_kept"] or job["ledgers_open"]):
+    to_do = "ledgers_left", "ledgers_kept", "ledgers_open", "compacted_left"
+    if job["state"] == "running" and not any(job[name] for name in to_do):
         until = datetime.fromtimestamp(job["settled_ms"] / 1000, UTC).isoformat(timespec="seconds")
         lines.append(f"it looks for more until {until}, when every broker has heard of the newest key")
     return "\n".join(lines)

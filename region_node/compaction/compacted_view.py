@@ -8,7 +8,8 @@ is read alone, as far as it goes back, and that is logged once.
 
 Properties of the cursor: `CompactedTopicLedger` (ledger, -1: everything was taken away), `CompactedThrough`
 (ledger:entry, the horizon), `CompactedEntries`, `CompactedBytes`, `CompactedTime` (wall time, ms), `CompactedObject`
-(where it was offloaded: the fields of an OffloadRecord, as JSON), and `CompactionGarbage`: ledgers, by commas, that are
+(where it was offloaded: the fields of an OffloadRecord, as JSON), `CompactedKey` (what sealed it; it lacks where an
+earlier version has written these), and `CompactionGarbage`: ledgers, by commas, that are
 this topic's and nobody needs unless they are the first, while that is not read from its object: then it names the
 local copy, until it is gone. No other number is a ledger of this region: a restored topic's are the lost region's.
 """
@@ -36,7 +37,8 @@ log = logging.getLogger("region_node.compaction")
 CURSOR = "__compaction"
 _ENDS_KEPT = 16
 _NAMES = ("CompactedTopicLedger", "CompactedThrough", "CompactedEntries", "CompactedBytes")
-_GARBAGE, _TIME, _OBJECT = "CompactionGarbage", "CompactedTime", "CompactedObject"
+_GARBAGE, _TIME, _OBJECT, _KEY = "CompactionGarbage", "CompactedTime", "CompactedObject", "CompactedKey"
+OPEN, UNKNOWN = 0, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class Compacted:
     """Wall time; 0: before that was written down."""
     offload: OffloadRecord | None = None
     """How far its copy in an object store is; None: it was never to be copied."""
+    data_key: int = UNKNOWN
+    """Number of the data key that sealed all of it; OPEN: it was written in the clear; UNKNOWN: by a version that did
+    not write that down.
+    """
 
     @property
     def offloaded(self) -> bool:
@@ -68,6 +74,8 @@ def properties_of(compacted: Compacted | None, garbage: list[int]) -> dict[str, 
             compacted.size_bytes,
         )
         found = {name: str(value) for name, value in zip(_NAMES, values, strict=True)} | {_TIME: str(compacted.made_ms)}
+        if compacted.data_key != UNKNOWN:
+            found[_KEY] = str(compacted.data_key)
         if compacted.offload is not None:
             found[_OBJECT] = json.dumps(compacted.offload.fields())
     return found | ({_GARBAGE: ",".join(map(str, garbage))} if garbage else {})
@@ -82,9 +90,9 @@ def read_properties(properties: Mapping[str, str]) -> tuple[Compacted | None, li
         ledger, horizon, entries, size = (properties[name] for name in _NAMES)
         at, _, entry = horizon.partition(":")
         offload = OffloadRecord.of(json.loads(properties[_OBJECT])) if _OBJECT in properties else None
-        compacted = Compacted(
-            int(ledger), int(entries), int(size), (int(at), int(entry)), int(properties.get(_TIME, 0)), offload
-        )
+        made_ms, data_key = int(properties.get(_TIME, 0)), int(properties.get(_KEY, UNKNOWN))
+        where = int(at), int(entry)
+        compacted = Compacted(int(ledger), int(entries), int(size), where, made_ms, offload, data_key)
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptData(f"properties of cursor {CURSOR}: {error}") from error
     return compacted, [number for number in garbage if number not in local_ledgers(compacted)]

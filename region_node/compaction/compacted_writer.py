@@ -3,7 +3,8 @@
 Is: naming it as garbage before it exists, appending, waiting, closing, giving up; how long its writes took. Isn't: what
 is written (`compactor`), or the change from the old ledger to the new.
 Invariants: the ledger is named with the cursor `__compaction` before anybody can find it in the metadata; nothing is
-made before there is an entry.
+made before there is an entry. One data key seals all of it, which is still the newest that is known here when it ends:
+so what is compacted a day after a rotation needs no older key.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import logging
 from collections import deque
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.errors import HeliographError, LedgerFenced, TopicClosed
+from heliograph.model.errors import HeliographError, KeyMissing, LedgerFenced, TopicClosed
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from region_node.compaction.compacted_entries import Gather, wrap
-from region_node.compaction.compacted_view import CURSOR, Compacted, properties_of, read_properties
+from region_node.compaction.compacted_view import CURSOR, OPEN, UNKNOWN, Compacted, properties_of, read_properties
 from region_node.compaction.compaction_state import CompactedTopic, TopicCompaction
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.ledger_deletion import delete_on_bookies
 from storage.ledger.writing.ledger_handle import LedgerHandle
-from storage.sealing.cipher import UNSEALED, promised
+from storage.sealing.cipher import UNSEALED, RunSealer, promised
 
 log = logging.getLogger("region_node.compaction")
 
@@ -52,7 +53,7 @@ class CompactedWriter:
         self._writes, self._appended = state.writes, deque[tuple[int, int, float]]()
         self._gather = Gather()
         self._handle: LedgerHandle | None = None
-        self._number = -1
+        self._number, self._data_key = -1, OPEN
         self._failed: HeliographError | None = None
         self._moved = asyncio.Event()
 
@@ -66,7 +67,7 @@ class CompactedWriter:
         if run is not None:
             await self._append(run)
         if self._handle is None:
-            return Compacted(-1, 0, 0, horizon)
+            return Compacted(-1, 0, 0, horizon, data_key=OPEN)
         last = self._handle.last_appended
         await self._handle.drained()
         closed = await self._handle.close()
@@ -74,7 +75,11 @@ class CompactedWriter:
             raise self._failed or TopicClosed(
                 f"ledger {self._number} was closed before all of it was durable; compact again"
             )
-        return Compacted(self._number, last + 1, closed.size_bytes, horizon)
+        if self._data_key != OPEN:
+            assert self._context.sealing is not None
+            if self._context.sealing.seals_with(self._topic.text) != self._data_key:
+                raise KeyMissing(f"a data key was rotated while {self._topic.text} was compacted: compact it again")
+        return Compacted(self._number, last + 1, closed.size_bytes, horizon, data_key=self._data_key)
 
     async def give_up(self) -> None:
         """Nobody will name it. Where it cannot be deleted now, the next owner of the topic, or the next compaction,
@@ -105,6 +110,9 @@ class CompactedWriter:
     async def _create(self) -> LedgerHandle:
         policies, sealing = self._topic.policies, self._context.sealing
         form = UNSEALED if sealing is None else await sealing.ensure(self._topic.text)
+        former = self._view.compacted
+        if sealing is not None and former is not None and former.data_key not in (OPEN, UNKNOWN):
+            form = form or sealing.form()  # what lay there sealed is not written in the clear, whatever is wanted today
         affinity = policies.affinity
         bookies = self._context.pool.pick(policies.ensemble, policies.write_quorum, affinity)
         self._number = await self._meta.next_ids(keys.LEDGER_IDS)
@@ -127,7 +135,9 @@ class CompactedWriter:
         cursor.set_properties(properties_of(self._view.compacted, garbage))
         # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
         await cursor.flushed()
-        sealer = None if sealing is None else sealing.sealer(self._topic.text, self._number, form)
+        sealer: RunSealer | None = None
+        if sealing is not None and (form != UNSEALED or sealing.wanted(self._topic.text)):
+            self._data_key, sealer = await sealing.anew(self._topic.text, self._number)
         return LedgerHandle(
             self._context, metadata, version, on_lac=self._confirmed, on_failed=self._on_failed, sealer=sealer
         )

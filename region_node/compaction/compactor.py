@@ -100,9 +100,13 @@ class Compactor:
             self._tasks.spawn(self._sweep_quietly(topic, garbage))
         return made
 
-    def start(self, topic: CompactedTopic) -> None:
-        """Compacts up to what is confirmed now, in the background. Raises NotAllowed; AlreadyExists where that is under
-        way.
+    @property
+    def busy(self) -> bool:
+        return self._compacting.locked()
+
+    def start(self, topic: CompactedTopic, *, anew: bool = False) -> None:
+        """Compacts up to what is confirmed now, in the background. anew: writes what is compacted once more, also where
+        nothing came since. Raises NotAllowed; AlreadyExists where that is under way.
         """
         state = topic.compaction()
         if state.status == "RUNNING":
@@ -110,7 +114,7 @@ class Compactor:
         if state.truncating:
             raise AlreadyExists(f"{topic.text} is being truncated: compact it once that is done")
         state.status, state.error = "RUNNING", ""
-        self._tasks.spawn(self._compact(topic, state))
+        self._tasks.spawn(self._compact(topic, state, anew))
 
     async def hold_log(self, topic: CompactedTopic) -> None:
         """From now on the log keeps what is not compacted."""
@@ -169,11 +173,11 @@ class Compactor:
 
     # -- one compaction -----------------------------------------------------------------------------------------------
 
-    async def _compact(self, topic: CompactedTopic, state: TopicCompaction) -> None:
+    async def _compact(self, topic: CompactedTopic, state: TopicCompaction, anew: bool) -> None:
         async with self._compacting:
             began = self._clock.monotonic()
             try:
-                await self._run(topic, state)
+                await self._run(topic, state, anew)
                 state.status, state.succeeded, state.succeeded_ms = (
                     "SUCCESS",
                     state.succeeded + 1,
@@ -193,12 +197,14 @@ class Compactor:
             finally:
                 state.duration_ms = int(1000 * (self._clock.monotonic() - began))
 
-    async def _run(self, topic: CompactedTopic, state: TopicCompaction) -> None:
+    async def _run(self, topic: CompactedTopic, state: TopicCompaction, anew: bool) -> None:
         cursor = await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
         before, upto = state.view.compacted, topic.readable.last_confirmed
         if upto[1] < 0 or (before is not None and before.horizon >= upto):
-            state.removed = 0
-            return
+            if not anew or before is None:
+                state.removed = 0
+                return
+            upto = before.horizon
         work = _Work(topic, self._view(topic, before), upto, self._clock, self.settings)
         await work.count()
         writer = CompactedWriter(topic, self._context, self._meta, state, self._clock)

@@ -176,6 +176,7 @@ class BrokerRole(BrokerParts):
         from region_node.security.authorization import deleted_topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering.broker_tier import BrokerTier
+        from region_node.tiering.compacted_resealing import CompactedResealing
         from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
         from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
         from region_node.topics.serving.topic_service import (
@@ -317,6 +318,14 @@ class BrokerRole(BrokerParts):
                 tracing=self._tracing(),
                 holds=own.transaction_coordinator_enabled,
             ),
+        )
+        self.reseals.beside = CompactedResealing(
+            lambda: self.topics.compactor,
+            lambda: self.topics.loaded.values(),
+            self.meta,
+            self.sealing,
+            clock,
+            self.tier,
         )
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()

@@ -176,6 +176,11 @@ class Sealing:
             out.append((first, run))
         return out
 
+    def seals_with(self, topic: str) -> int:
+        """Number of the data key that seals what is written of a topic now; 0: none that is known here can."""
+        key = self._ring.current(TopicName.parse(topic).tenant)
+        return 0 if key is None else key[0]
+
     def knows(self, key: int) -> bool:
         """Whether what that data key sealed opens here, as far as is known without a look."""
         return self._ring.secret(key) is not None

@@ -1,6 +1,7 @@
 """ResealJob: that a tenant's older ledgers are to be written anew under its newest data key, and how far that is.
 
-Is: the value at `/reseals/{tenant}` of a region's local metadata, who may change it, and which ledgers it is about.
+Is: the value at `/reseals/{tenant}` of a region's local metadata, who may change it, which ledgers it is about, and the
+port to what topics have beside their logs.
 Isn't: the work (`reseal_worker`), or one ledger (`ledger_resealing`).
 Invariants: what is done is told from the ledgers' own places, never from what is counted here; so a job goes on
 wherever it stopped, on any broker.
@@ -10,9 +11,9 @@ Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new k
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under
 from heliograph.kv.unreadable_records import readable
@@ -53,6 +54,8 @@ class ResealJob:
     ledgers_open: int = 0
     ledgers_offloaded: int = 0
     """Those that an object store has: they are left as they are."""
+    compacted_left: int = 0
+    """Topics whose compacted ledger, here or in an object store, is to be written anew by their owners."""
     waits_for: tuple[str, ...] = ()
     """Some topics whose ledgers are open, or could not be written anew."""
     trouble: str = ""
@@ -111,6 +114,15 @@ async def cancel(meta: MetadataStore, tenant: str) -> ResealJob:
             continue  # its worker tells how far it is
 
 
+async def topics_of(meta: MetadataStore, tenant: str) -> AsyncIterator[str]:
+    """Each topic of the tenant that has a log in this region."""
+    pace = RowPace()
+    async for page in pages_under(meta, keys.managed_ledgers_of(tenant)):
+        for key, _, _ in page:
+            await pace.row()
+            yield keys.topic_of(key)
+
+
 async def ledgers_begun_before(
     meta: MetadataStore, tenant: str, before_ms: int
 ) -> AsyncIterator[tuple[str, int, LedgerInfo]]:
@@ -134,3 +146,32 @@ async def ledgers_begun_before(
                 await pace.row()
                 if begun < before_ms:
                     yield topic, begun, info
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a job wants of a tenant. newer: numbers of the data keys that may stay."""
+
+    tenant: str
+    newer: Collection[int]
+    before_ms: int
+    """What was made before that may hold something of an older key, where nothing else tells; wall ms."""
+    left: bool = True
+    """Whether anything was left as the job was last counted."""
+
+
+class SideReseals(Protocol):
+    """What topics have beside their logs, as a job sees it (what they were compacted to:
+    `region_node.tiering.compacted_resealing`). What is left is told from the metadata, whoever owns the topic; the
+    topic's owner alone writes it.
+    """
+
+    async def left(self, topic: str, aim: Aim) -> bool:
+        """Whether something of it is to be written anew. Raises what the metadata raises; CorruptData."""
+        ...
+
+    async def step(self, aims: Sequence[Aim]) -> None:
+        """Begins some of what this broker is to write. It is called every few seconds, also where there is no aim, and
+        raises nothing but what the metadata raises.
+        """
+        ...

@@ -1,7 +1,8 @@
 """ResealWorker: does a region's reseal jobs, on whichever broker looks after the region's ledgers.
 
 Is: one job after the other, pass by pass; the pace; what is told of it; and the end of open ledgers on the brokers that
-write them. Isn't: one ledger (`ledger_resealing`), or the job's value (`reseal_job`).
+write them. Isn't: one ledger (`ledger_resealing`), what topics were compacted to, or the job's value
+(`reseal_job`).
 Invariants: a ledger that fails stops no other one. The pace and the end of a job are obeyed within a run of entries.
 Two brokers that both believe to be the one do no harm: each change of a ledger is by compare-and-set.
 Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new key".
@@ -10,12 +11,12 @@ Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new k
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from heliograph.kv.metadata_store import rows_under
 from heliograph.kv.unreadable_records import readable
-from heliograph.model.errors import HeliographError, KeyMissing, VersionConflict
+from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadState
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
@@ -32,10 +33,14 @@ from storage.managed_ledger.resealing.reseal_job import (
     DONE,
     EXAMPLES,
     RUNNING,
+    Aim,
     ResealJob,
+    SideReseals,
     job_of,
     ledgers_begun_before,
+    topics_of,
 )
+from storage.sealing.keyring import DataKey
 
 log = logging.getLogger("storage.managed_ledger.resealing")
 
@@ -64,6 +69,7 @@ class ResealWorker:
         opened: Callable[[], Iterable[ManagedLedger]],
     ) -> None:
         self._context, self._clock, self._leads, self._opened = context, clock, leads, opened
+        self.beside: SideReseals | None = None
         self._tasks = TaskSet("nothing is sealed anew by this broker any more")
         self._not_before: dict[str, float] = {}
         """Tenant -> when its next pass may begin, of the monotonic clock."""
@@ -91,8 +97,9 @@ class ResealWorker:
         begins, and once more where that may have been before all brokers heard of the newer key.
         """
         pace = RowPace()
-        for job in await self._jobs():
-            before_ms = job.settled_ms if self._clock.wall_ms() >= job.settled_ms else job.begun_ms
+        jobs = await self._jobs()
+        for job in jobs:
+            before_ms = self._before_ms(job)
             for ledger in list(self._opened()):
                 await pace.row()
                 if ledger.topic.split("/", 3)[2] != job.tenant or isinstance(ledger, ShadowLedger):
@@ -101,6 +108,19 @@ class ResealWorker:
                     await ledger.roll_over(before_ms)
                 except HeliographError as error:
                     log.warning("reseal.not_rolled_over", extra={"topic": ledger.topic, "error": str(error)})
+        sealing = self._context.sealing
+        if self.beside is not None and sealing is not None:
+            known = sealing.listing()
+            await self.beside.step(
+                [
+                    Aim(job.tenant, newer_keys(job, known), self._before_ms(job), job.compacted_left > 0)
+                    for job in jobs
+                    if job.state == RUNNING
+                ]
+            )
+
+    def _before_ms(self, job: ResealJob) -> int:
+        return before_ms(job, self._clock.wall_ms())
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +135,7 @@ class ResealWorker:
             found = await job_of(self._context.meta, job.tenant)
             if found is None or not found[0].active:
                 continue
-            work = _Pass(self._context, self._clock, self._leads, *found)
+            work = _Pass(self._context, self._clock, self._leads, self.beside, *found)
             try:
                 wrote = await work.run()
             except _Ended:
@@ -128,13 +148,31 @@ class ResealWorker:
             self._not_before[job.tenant] = now if wrote else now + max(pause_s, _COUNTING * (now - began))
 
 
+def newer_keys(job: ResealJob, known: Mapping[str, Sequence[DataKey]]) -> list[int]:
+    """Those of the tenant's data keys that may stay, the oldest first. known: as `Sealing.listing` says them."""
+    return [key.number for key in known.get(job.tenant, ()) if key.created_ms >= job.key_ms]
+
+
+def before_ms(job: ResealJob, now_ms: int) -> int:
+    """What was begun before may hold something of an older key: a broker may not have heard of the newer one until it
+    is settled.
+    """
+    return job.settled_ms if now_ms >= job.settled_ms else job.begun_ms
+
+
 class _Pass:
     """One pass of one job. job: as it was last stored."""
 
     def __init__(
-        self, context: LedgerContext, clock: Clock, leads: Callable[[], bool], job: ResealJob, version: int
+        self,
+        context: LedgerContext,
+        clock: Clock,
+        leads: Callable[[], bool],
+        beside: SideReseals | None,
+        job: ResealJob,
+        version: int,
     ) -> None:
-        self._context, self._clock, self._leads = context, clock, leads
+        self._context, self._clock, self._leads, self._beside = context, clock, leads, beside
         self.job, self._version = job, version
         self._throttle = Throttle(job.bytes_per_s)
         self._told_at = clock.monotonic()
@@ -144,7 +182,7 @@ class _Pass:
         sealing, job = self._context.sealing, self.job
         assert sealing is not None
         await sealing.look()
-        newer = [key.number for key in sealing.listing().get(job.tenant, ()) if key.created_ms >= job.key_ms]
+        newer = newer_keys(job, sealing.listing())
         if not newer:
             raise KeyMissing(
                 f"the data key with which ledgers of tenant {job.tenant} are sealed anew is not known here"
@@ -179,6 +217,8 @@ class _Pass:
                 bytes_of[stage] += info.size_bytes
                 if stage in (Stage.LEFT, Stage.DUE) and len(todo) < _BATCH:
                     todo.append((topic, info))
+        beside = [topic async for topic in self._left_beside(newer)]
+        waits |= dict.fromkeys(beside)
         written = Stage.DONE, Stage.KEPT, Stage.DUE
         self.job = replace(
             job,
@@ -190,16 +230,32 @@ class _Pass:
             ledgers_kept=counts[Stage.KEPT] + counts[Stage.DUE],
             ledgers_open=still_open,
             ledgers_offloaded=offloaded,
+            compacted_left=len(beside),
             waits_for=tuple(waits)[:EXAMPLES],
             trouble="" if not counts[Stage.LEFT] else job.trouble,
         )
         now = self._clock.wall_ms()
-        if not (self.job.ledgers_left or self.job.ledgers_kept or still_open) and now >= job.settled_ms:
+        left = self.job.ledgers_left or self.job.ledgers_kept or still_open or beside
+        if not left and now >= job.settled_ms:
             await self._tell(state=DONE, ended_ms=now)
             log.info("reseal.done", extra={"tenant": job.tenant, "ledgers": self.job.ledgers_done})
             raise _Ended
         await self._tell()
         return todo
+
+    async def _left_beside(self, newer: Collection[int]) -> AsyncIterator[str]:
+        """Topics; also those of which it cannot be read."""
+        if self._beside is None:
+            return
+        aim = Aim(self.job.tenant, newer, before_ms(self.job, self._clock.wall_ms()))
+        async for topic in topics_of(self._context.meta, self.job.tenant):
+            try:
+                left = await self._beside.left(topic, aim)
+            except CorruptData as error:
+                self.job = replace(self.job, trouble=f"what {topic} was compacted to: {error}")
+                left = True
+            if left:
+                yield topic
 
     async def _write(self, one: LedgerResealing, topic: str, info: LedgerInfo) -> bool:
         """Whether it is any further now."""

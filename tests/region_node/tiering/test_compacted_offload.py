@@ -18,7 +18,6 @@ from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, Offl
 from heliograph.wire.run import Run
 from local_meta import keys
 from region_node.compaction.compacted_view import CURSOR, read_properties
-from region_node.tiering.compacted_offload import CompactionOffload
 from region_node.tiering.offload_metrics import TierMetrics
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
@@ -36,67 +35,11 @@ from tests.region_node.compaction.world import (
     rows_of,
     settled,
 )
+from tests.region_node.tiering.tiered_owner import TieredOwner
 from tests.storage.managed_ledger.world import Region, until
-from tests.storage.tiered.world import OFF, FakeStore, TierBroker, more
+from tests.storage.tiered.world import OFF, more
 
 OTHER = "persistent://public/default/other"
-NOW = OffloadPolicy(threshold_bytes=0, deletion_lag_ms=0)
-
-
-class TieredOwner(Owner):
-    """With an object store for what is compacted."""
-
-    def __init__(
-        self,
-        region: Region,
-        sim: Simulation,
-        objects: dict[str, bytes],
-        *,
-        allowed: bool = True,
-        policy: OffloadPolicy = NOW,
-    ) -> None:
-        super().__init__(region, sim, keys_max=1000)
-        tiered = TierBroker(region, FakeStore(objects), policy)
-        self.tiering, self.store = tiered.tiering, tiered.store
-        self.broker = tiered
-        self.offload = CompactionOffload(
-            lambda: self.topic._compactor,
-            self.find,
-            tiered.meta,
-            tiered.stores,
-            lambda: self.tiering.holder,
-            lambda: allowed,
-            self.count,
-        )
-        self.tiering._beside = self.offload
-        self.opened = False
-
-    def count(self, topic: str) -> None:
-        assert self.tiering.collector is not None
-        self.tiering.collector.count(topic)
-
-    def find(self, topic: str) -> object:
-        return self.topic if self.opened and topic == TOPIC else None
-
-    async def open(self):  # type: ignore[no-untyped-def]
-        await self.tiering.start()
-        opened = await super().open()
-        self.opened = True
-        assert opened._compactor is not None
-        opened._compactor._cold = lambda: self.broker.cold
-        opened._compactor.delete_objects_by(self.offload.delete)
-        if opened.compacted is not None:
-            opened.compacted.view._cold = self.broker.cold
-        return opened
-
-    async def tiered(self) -> None:
-        """Until the policies want nothing more."""
-        while True:
-            self.tiering.tick()
-            if self.tiering.status(TOPIC).state != "RUNNING":
-                return
-            await self.tiering.idle()
-            assert self.tiering.status(TOPIC).state == "SUCCESS", self.tiering.status(TOPIC).error
 
 
 def compacted_objects(objects: dict[str, bytes], ledgers: set[int]) -> set[int]:

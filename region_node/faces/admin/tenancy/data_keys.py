@@ -22,10 +22,11 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from local_meta import keys
 from local_meta.located_ledger import LocatedLedger
-from region_node.compaction.compacted_view import CURSOR
+from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.tiering.compacted_resealing import stored_compacted
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.sealing.keyring import SETTLED_MS, DataKey
 from storage.sealing.sealing import Sealing
@@ -163,20 +164,20 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[t
             if stored is None:
                 continue
             spans = ManagedLedgerMetadata.decode(stored[0]).spans()
-            compacted = (
-                await meta.get(keys.cursor(name, CURSOR)) is not None
-            )  # that ledger is of any age, and stands elsewhere
+            compacted, now_ms = await stored_compacted(meta, name), admin.clock.wall_ms()
             await pace.rows(len(found) * len(spans))
             anew = places.get(name, {})
             ledgers = await _ledgers(meta, name) if anew else []
             for at, (key, following) in enumerate(pairwise(found)):
                 # with the first one also what was lost of older ledgers is sealed
                 times = (key.created_ms if at else 0), following.created_ms
-                if ledgers and not compacted:
+                if compacted is not None and compacted_holds(compacted, key.number, *times, now_ms):
+                    holds = True
+                elif ledgers:
                     await pace.rows(len(ledgers))
                     holds = any(holds_key(*one, anew.get(one[0].ledger), key.number, *times, order) for one in ledgers)
                 else:
-                    holds = compacted or may_hold(spans, *times)
+                    holds = may_hold(spans, *times)
                 if holds:
                     counts[at] += 1
                     if len(examples[at]) < _EXAMPLES:
@@ -227,6 +228,18 @@ def holds_key(
     if number in (place.data_key, place.next_key):
         return True
     return place.at < 0 and by_time and order.get(place.data_key, -1) < order[number]  # it was only looked at
+
+
+def compacted_holds(compacted: Compacted, number: int, made_ms: int, replaced_ms: int, now_ms: int) -> bool:
+    """The same of what a topic was compacted to. For a day after its rotation a key may still come to be needed: a
+    broker that has not heard of it may be compacting.
+    """
+    if now_ms < replaced_ms + SETTLED_MS or compacted.data_key == UNKNOWN:
+        return True
+    if compacted.data_key != OPEN or compacted.offload is None or compacted.ledger < 0:
+        return compacted.ledger >= 0 and compacted.data_key == number
+    # what lay in the clear was perhaps sealed as it was offloaded, with the key of its time
+    return may_hold([(compacted.made_ms, compacted.made_ms)], made_ms, replaced_ms)
 
 
 def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -> bool:

@@ -18,11 +18,22 @@ from heliograph.model.ledger_metadata import (
     ManagedLedgerMetadata,
     OffloadRecord,
     OffloadState,
+    pack,
 )
 from local_meta import keys
 from local_meta.located_ledger import LocatedLedger
+from region_node.compaction.compacted_view import CURSOR, UNKNOWN, Compacted, properties_of
+from region_node.compaction.compacted_view import OPEN as IN_THE_CLEAR
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
-from region_node.faces.admin.tenancy.data_keys import KEYS_MAX, holds_key, may_hold, of_tenant, rotate
+from region_node.faces.admin.tenancy.data_keys import (
+    KEYS_MAX,
+    compacted_holds,
+    holds_key,
+    may_hold,
+    of_tenant,
+    remove,
+    rotate,
+)
 from storage.sealing.keyring import SETTLED_MS, DataKey
 
 DAY = SETTLED_MS
@@ -75,8 +86,10 @@ class Tenant(dict[str, Any]):
         sealing = SimpleNamespace(
             look=self._nothing, listing=lambda: {"t": tuple(self.keys)}, rotate=self._rotate, master="one"
         )
+        self.now_ms = 10_000 * DAY
         self.admin: Any = SimpleNamespace(
             region="us",
+            clock=SimpleNamespace(wall_ms=lambda: self.now_ms),
             sealing=sealing,
             usage_store=self.meta,
             view=SimpleNamespace(
@@ -168,5 +181,55 @@ def test_a_key_is_let_go_once_what_it_sealed_was_sealed_anew_and_the_next_one_is
         assert await counts() == [0, 1, 0], "the newer of the two"
         await tenant.meta.put(keys.located(2), LocatedLedger(2, topic).encode())
         assert await counts() == [1, 1, 0]
+
+    asyncio.run(main())
+
+
+def test_what_is_compacted_holds_the_key_that_is_written_down_and_any_where_none_is() -> None:
+    """Of keys 1 to 3."""
+    times = {1: (0, 100 * DAY), 2: (100 * DAY, 200 * DAY), 3: (200 * DAY, 300 * DAY)}
+
+    def holding(data_key: int, ledger: int = 5, now_ms: int = 400 * DAY, **more: Any) -> list[int]:
+        one = Compacted(ledger, 3, 30, (1, 2), data_key=data_key, **more)
+        return [number for number in times if compacted_holds(one, number, *times[number], now_ms)]
+
+    assert holding(2) == [2] and holding(4) == [] == holding(IN_THE_CLEAR)
+    assert holding(UNKNOWN) == [1, 2, 3] == holding(UNKNOWN, -1), "an earlier version wrote it"
+    assert holding(4, now_ms=201 * DAY - 1) == [2, 3], "a broker that compacts may not have heard of the third"
+    assert holding(IN_THE_CLEAR, -1) == []
+    stored = OffloadRecord("ab", "us", OffloadState.STORED)
+    assert holding(2, offload=stored) == [2]
+    assert holding(IN_THE_CLEAR, offload=stored, made_ms=150 * DAY) == [2], "sealed as it was offloaded"
+    assert holding(IN_THE_CLEAR, offload=stored) == [1, 2, 3], "nobody knows when it was made"
+
+
+def test_a_key_goes_once_neither_log_nor_what_is_compacted_needs_it() -> None:
+    async def main() -> None:
+        tenant, topic = Tenant(3), "persistent://t/n/0"
+        tenant.keys = [DataKey(number, "one", b"", number * 10 * DAY) for number in (1, 2, 3)]
+        gone = list[int]()
+
+        async def removed(_: str, number: int) -> None:
+            gone.append(number)
+
+        tenant.admin.sealing.remove = removed
+        infos = (LedgerInfo(1, 5, 50, 500 * DAY, 0),)
+        form = ManagedLedgerMetadata(infos, properties={TRIMMED_MS: str(400 * DAY)})
+        await tenant.meta.put(keys.managed_ledger(topic), form.encode())
+
+        async def compacted_with(data_key: int) -> list[int]:
+            one = properties_of(Compacted(5, 3, 30, (1, 2), 1, data_key=data_key), [])
+            blob = pack([1, 2, [], one])
+            await tenant.meta.put(keys.cursor(topic, CURSOR), blob)
+            return [row["topics"] for row in (await of_tenant(tenant.admin, tenant))["keys"]]  # type: ignore[arg-type]
+
+        assert await compacted_with(UNKNOWN) == [1, 1, 0] and await compacted_with(1) == [1, 0, 0]
+        tenant.match_info["number"] = f"{1:016x}"
+        request: Any = SimpleNamespace(match_info=tenant.match_info, query={})
+        with pytest.raises(NotAllowed, match="may hold entries that are sealed with data key"):
+            await remove(tenant.admin, request)
+        assert await compacted_with(3) == [0, 0, 0]
+        await remove(tenant.admin, request)
+        assert gone == [1]
 
     asyncio.run(main())

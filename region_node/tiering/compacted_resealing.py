@@ -1,0 +1,140 @@
+"""CompactedResealing: compacted ledgers that older data keys sealed are written anew, by one more compaction.
+
+Is: the port `SideReseals` (`storage.managed_ledger.resealing.reseal_job`) over `Compactor`: which compacted ledgers are
+due, one after the other on each broker, and the topics that are loaded for it. Isn't: a compaction, or its crashes
+(`compactor`).
+Invariants: a topic is compacted by its owner alone; not again within _AGAIN_MS of a try that failed; and only where the
+key that it would be sealed with may stay. At most one topic is loaded for this at a time; one that clients use
+meanwhile stays loaded.
+Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new key".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from heliograph.kv.metadata_store import MetadataStore, prefix_end
+from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.positions import BEFORE_ALL
+from heliograph.runtime.clock import Clock
+from heliograph.runtime.throttle import RowPace
+from local_meta import keys
+from region_node.compaction.compacted_view import CURSOR, OPEN, Compacted, read_properties
+from region_node.compaction.compaction_state import CompactedTopic
+from region_node.compaction.compactor import Compactor
+from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.resealing.reseal_job import Aim
+from storage.sealing.sealing import Sealing
+from storage.tiered.offload.unloaded_topics import TopicLoader
+
+log = logging.getLogger("region_node.tiering")
+
+_AGAIN_MS = 60_000
+_TOPICS_A_STEP = 500
+"""Rows of topics' metadata that a step reads at most, in its search for one that nobody has loaded."""
+
+
+async def stored_compacted(meta: MetadataStore, topic: str) -> Compacted | None:
+    """What a topic is compacted to, as it is stored now: of one whose first compaction is still to end, nothing. None:
+    nobody compacts it. Raises CorruptData, and what the metadata raises.
+    """
+    found = await meta.get(keys.cursor(topic, CURSOR))
+    if found is None:
+        return None
+    return read_properties(Cursor.properties_in(found[0]))[0] or Compacted(-1, 0, 0, BEFORE_ALL, data_key=OPEN)
+
+
+def is_due(compacted: Compacted | None, aim: Aim, wanted: bool) -> bool:
+    """wanted: whether the topic is to be sealed by now."""
+    if compacted is None or compacted.ledger < 0:
+        return False
+    if compacted.data_key != OPEN:
+        return compacted.data_key not in aim.newer
+    # an object of what lay in the clear may be sealed, with the key of that time
+    return wanted or (compacted.offload is not None and compacted.made_ms < aim.before_ms)
+
+
+class CompactedResealing:
+    """compactor, loaded: of this broker; loaded: its topics by their full names. lender: loads those of nobody."""
+
+    def __init__(
+        self,
+        compactor: Callable[[], Compactor | None],
+        loaded: Callable[[], Iterable[CompactedTopic]],
+        meta: MetadataStore,
+        sealing: Sealing,
+        clock: Clock,
+        lender: TopicLoader,
+    ) -> None:
+        self._compactor, self._loaded, self._meta = compactor, loaded, meta
+        self._sealing, self._clock, self._lender = sealing, clock, lender
+        self._at = ""
+        """Where the search for topics that nobody has loaded goes on."""
+        self._borrowed = ""
+        self._lent = dict[str, float]()
+        """Topic -> when it was loaded for this, of the monotonic clock; the last few."""
+
+    async def left(self, topic: str, aim: Aim) -> bool:
+        return is_due(await stored_compacted(self._meta, topic), aim, self._sealing.wanted(topic))
+
+    async def step(self, aims: Sequence[Aim]) -> None:
+        """Begins at most one compaction, where none is under way."""
+        compactor = self._compactor()
+        if compactor is None or compactor.busy:
+            return
+        began = await self._begin(compactor, {aim.tenant: aim for aim in aims}) if aims else ""
+        if self._borrowed and began != self._borrowed:
+            gone, self._borrowed = self._borrowed, ""
+            await self._lender.give_back(gone)
+        for aim in aims if not began else ():
+            if aim.left and await self._borrow(aim):
+                return
+
+    async def _begin(self, compactor: Compactor, aims: Mapping[str, Aim]) -> str:
+        """The topic of which a compaction was begun; "": of none."""
+        pace = RowPace()
+        for topic in sorted(self._loaded(), key=lambda one: one.text != self._borrowed):
+            await pace.row()
+            aim = aims.get(topic.text.split("/", 3)[2])
+            if aim is not None and self._begun(compactor, topic, aim):
+                return topic.text
+        return ""
+
+    def _begun(self, compactor: Compactor, topic: CompactedTopic, aim: Aim) -> bool:
+        if topic.volatile or topic.closed or CURSOR not in topic.ledger.cursors:
+            return False
+        state, now_ms = topic.compaction(), self._clock.wall_ms()
+        if state.status == "RUNNING" or state.truncating or 0 <= now_ms - state.failed_ms < _AGAIN_MS:
+            return False
+        if not is_due(state.view.compacted, aim, self._sealing.wanted(topic.text)):
+            return False
+        if self._sealing.seals_with(topic.text) not in aim.newer:  # this broker is yet to hear of the newer key
+            return False
+        compactor.start(topic, anew=True)
+        return True
+
+    async def _borrow(self, aim: Aim) -> bool:
+        """Whether a topic that is due was loaded; it is begun at the next step."""
+        now = self._clock.monotonic()
+        self._lent = {topic: at for topic, at in self._lent.items() if now - at < _AGAIN_MS / 1000}
+        prefix = keys.managed_ledgers_of(aim.tenant)
+        start = self._at if self._at.startswith(prefix) else prefix
+        rows = await self._meta.range(start, prefix_end(prefix), limit=_TOPICS_A_STEP)
+        for key, _, _ in rows:
+            self._at = key + "\0"
+            topic = keys.topic_of(key)
+            try:
+                if topic in self._lent or not self._lender.lends(topic) or not await self.left(topic, aim):
+                    continue
+                self._lent[topic] = now
+                if await self._lender.load(topic):
+                    self._borrowed = topic
+                    return True
+            except CorruptData as error:
+                log.error("compaction.unreadable", extra={"topic": topic, "error": str(error)})
+            except HeliographError as error:
+                log.info("reseal.topic_not_loaded", extra={"topic": topic, "error": str(error)})
+        if not rows:
+            self._at = ""
+        return False
