@@ -190,6 +190,10 @@ class OffloadRecord:
     """As `LedgerMetadata.seal_form`, of what was uploaded."""
     data_key: int = 0
     """Number of the data key that sealed all of it anew; 0: those of the ledger's time did."""
+    also: str = ""
+    """Attempt of a second object that is kept: one that is uploaded to take this one's place, or the one whose place
+    this one took, as long as a manifest may name it.
+    """
 
     def fields(self) -> list[Any]:
         sizes = self.size_bytes, self.index_bytes, self.stored_ms
@@ -201,10 +205,12 @@ class OffloadRecord:
         return cls(attempt, holder, OffloadState(state), *rest)
 
 
-def _if_any(record: OffloadRecord) -> list[int]:
-    """What is said of its seals. Stands at the end only as far as it is set: earlier versions would not read it, and
-    need not while it is not.
+def _if_any(record: OffloadRecord) -> list[Any]:
+    """What is said of its seals, and of a second object. Stands at the end only as far as it is set: earlier versions
+    would not read it, and need not while it is not.
     """
+    if record.also:
+        return [record.seal_form, record.data_key, record.also]
     if record.data_key:
         return [record.seal_form, record.data_key]
     return [record.seal_form] if record.seal_form else []
@@ -377,7 +383,8 @@ def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
     to the one before.
 
     names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the
-    closing, form of its seals where they have one, data key where it was sealed anew] of each.
+    closing, form of its seals where they have one, data key where it was sealed anew, attempt of a second object] of
+    each.
     """
     names = list(
         dict.fromkeys(

@@ -160,7 +160,7 @@ def reseal(
     use. It goes on whichever broker dies; nothing that names a message changes.
 
     Topics that were compacted are compacted once more. Give it a day after a rotation, and an older key can be removed.
-    Ledgers of logs that lie in an object store are left as they are.
+    Objects in a store are uploaded anew, and the older ones deleted.
     """
     path = path_of(_RESEAL, tenant=tenant)
     if cancel:
@@ -207,6 +207,10 @@ def reseal_text(job: dict[str, Any]) -> str:
         lines.append(f"{job['ledgers_open']} are open; they are written anew once they are closed")
     if job["ledgers_offloaded"]:
         lines.append(f"{job['ledgers_offloaded']} lie in an object store, and are left as they are")
+    if job["objects_left"]:
+        lines.append(
+            f"{job['objects_left']} have objects in a store that are to be uploaded anew by their topics' owners"
+        )
     if job["compacted_left"]:
         lines.append(
             f"of {job['compacted_left']} topics what they were compacted to is left: their owners compact them"
@@ -215,7 +219,7 @@ def reseal_text(job: dict[str, Any]) -> str:
         lines.append(f"it waits for {', '.join(job['waits_for'])}")
     if job["trouble"]:
         lines.append(job["trouble"])
-    to_do = "ledgers_left", "ledgers_kept", "ledgers_open", "compacted_left"
+    to_do = "ledgers_left", "ledgers_kept", "ledgers_open", "compacted_left", "objects_left"
     if job["state"] == "running" and not any(job[name] for name in to_do):
         until = datetime.fromtimestamp(job["settled_ms"] / 1000, UTC).isoformat(timespec="seconds")
         lines.append(f"it looks for more until {until}, when every broker has heard of the newest key")

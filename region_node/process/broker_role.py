@@ -176,7 +176,7 @@ class BrokerRole(BrokerParts):
         from region_node.security.authorization import deleted_topic_grants
         from region_node.subscriptions.filter_plugins import load_filters
         from region_node.tiering.broker_tier import BrokerTier
-        from region_node.tiering.compacted_resealing import CompactedResealing
+        from region_node.tiering.topic_resealing import TopicResealing
         from region_node.topics.serving.loaded_topics import Loaded, TopicsHere
         from region_node.topics.serving.namespace_cleanup import NamespaceCleanup
         from region_node.topics.serving.topic_service import (
@@ -200,6 +200,7 @@ class BrokerRole(BrokerParts):
         from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
         from storage.managed_ledger.resealing.reseal_worker import ResealWorker
         from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
+        from storage.tiered.offload.object_resealing import ObjectResealing
 
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
         config = ConfigAdmin(self.config, rng=rng, clock=clock)
@@ -319,13 +320,14 @@ class BrokerRole(BrokerParts):
                 holds=own.transaction_coordinator_enabled,
             ),
         )
-        self.reseals.beside = CompactedResealing(
+        self.reseals.beside = TopicResealing(
             lambda: self.topics.compactor,
             lambda: self.topics.loaded.values(),
             self.meta,
             self.sealing,
             clock,
             self.tier,
+            ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered),
         )
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()

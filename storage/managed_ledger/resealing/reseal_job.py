@@ -53,7 +53,9 @@ class ResealJob:
     """Those that are written anew, while readers still go to the older copy."""
     ledgers_open: int = 0
     ledgers_offloaded: int = 0
-    """Those that an object store has: they are left as they are."""
+    """Those whose objects in a store are left as they are, as the broker that counts is set to none."""
+    objects_left: int = 0
+    """Ledgers whose objects in a store are to be uploaded anew by their topics' owners."""
     compacted_left: int = 0
     """Topics whose compacted ledger, here or in an object store, is to be written anew by their owners."""
     waits_for: tuple[str, ...] = ()
@@ -156,15 +158,25 @@ class Aim:
     newer: Collection[int]
     before_ms: int
     """What was made before that may hold something of an older key, where nothing else tells; wall ms."""
+    settled_ms: int
+    """A ledger that was begun later holds nothing of an older key; wall ms."""
+    bytes_per_s: int
     left: bool = True
-    """Whether anything was left as the job was last counted."""
+    """Whether anything that topics were compacted to was left as the job was last counted."""
+    objects_left: bool = True
+    """The same of objects."""
 
 
 class SideReseals(Protocol):
     """What topics have beside their logs, as a job sees it (what they were compacted to:
-    `region_node.tiering.compacted_resealing`). What is left is told from the metadata, whoever owns the topic; the
-    topic's owner alone writes it.
+    `region_node.tiering.topic_resealing`). What is left is told from the metadata, whoever owns the topic; the
+    topic's owner alone writes it, and the objects of its log.
     """
+
+    @property
+    def writes_objects(self) -> bool:
+        """Whether this broker is set to an object store."""
+        ...
 
     async def left(self, topic: str, aim: Aim) -> bool:
         """Whether something of it is to be written anew. Raises what the metadata raises; CorruptData."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from heliograph.kv.metadata_store import rows_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, VersionConflict
-from heliograph.model.ledger_metadata import LedgerInfo, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, local_gone, stored
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
@@ -99,13 +99,13 @@ class ResealWorker:
         pace = RowPace()
         jobs = await self._jobs()
         for job in jobs:
-            before_ms = self._before_ms(job)
+            before = before_ms(job, self._clock.wall_ms())
             for ledger in list(self._opened()):
                 await pace.row()
                 if ledger.topic.split("/", 3)[2] != job.tenant or isinstance(ledger, ShadowLedger):
                     continue
                 try:
-                    await ledger.roll_over(before_ms)
+                    await ledger.roll_over(before)
                 except HeliographError as error:
                     log.warning("reseal.not_rolled_over", extra={"topic": ledger.topic, "error": str(error)})
         sealing = self._context.sealing
@@ -113,14 +113,15 @@ class ResealWorker:
             known = sealing.listing()
             await self.beside.step(
                 [
-                    Aim(job.tenant, newer_keys(job, known), self._before_ms(job), job.compacted_left > 0)
+                    replace(
+                        aim_of(job, newer_keys(job, known), self._clock.wall_ms()),
+                        left=job.compacted_left > 0,
+                        objects_left=job.objects_left > 0,
+                    )
                     for job in jobs
                     if job.state == RUNNING
                 ]
             )
-
-    def _before_ms(self, job: ResealJob) -> int:
-        return before_ms(job, self._clock.wall_ms())
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
@@ -158,6 +159,10 @@ def before_ms(job: ResealJob, now_ms: int) -> int:
     is settled.
     """
     return job.settled_ms if now_ms >= job.settled_ms else job.begun_ms
+
+
+def aim_of(job: ResealJob, newer: Collection[int], now_ms: int) -> Aim:
+    return Aim(job.tenant, newer, before_ms(job, now_ms), job.settled_ms, job.bytes_per_s)
 
 
 class _Pass:
@@ -204,21 +209,27 @@ class _Pass:
         job, todo, waits = self.job, list[tuple[str, LedgerInfo]](), dict[str, None]()
         counts = dict.fromkeys(Stage, 0)
         bytes_of = dict.fromkeys(Stage, 0)
-        still_open = offloaded = 0
+        still_open = offloaded = objects = 0
+        objects_of = dict[str, None]()
         async for topic, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
             if not info.closed_ms:
                 still_open += 1
                 waits[topic] = None
-            elif info.offload is not None and info.offload.state != OffloadState.BEGUN:
-                offloaded += info.offload.data_key not in newer
-            elif info.entries:
+                continue
+            if stored(info) and info.offload is not None:
+                if self._beside is None or not self._beside.writes_objects:
+                    offloaded += info.offload.data_key not in newer
+                elif info.offload.also or info.offload.data_key not in newer:
+                    objects += 1
+                    objects_of[topic] = None
+            if info.entries and not local_gone(info):
                 stage = await one.stage(info.ledger)
                 counts[stage] += 1
                 bytes_of[stage] += info.size_bytes
                 if stage in (Stage.LEFT, Stage.DUE) and len(todo) < _BATCH:
                     todo.append((topic, info))
         beside = [topic async for topic in self._left_beside(newer)]
-        waits |= dict.fromkeys(beside)
+        waits |= dict.fromkeys(beside) | objects_of
         written = Stage.DONE, Stage.KEPT, Stage.DUE
         self.job = replace(
             job,
@@ -230,12 +241,13 @@ class _Pass:
             ledgers_kept=counts[Stage.KEPT] + counts[Stage.DUE],
             ledgers_open=still_open,
             ledgers_offloaded=offloaded,
+            objects_left=objects,
             compacted_left=len(beside),
             waits_for=tuple(waits)[:EXAMPLES],
             trouble="" if not counts[Stage.LEFT] else job.trouble,
         )
         now = self._clock.wall_ms()
-        left = self.job.ledgers_left or self.job.ledgers_kept or still_open or beside
+        left = self.job.ledgers_left or self.job.ledgers_kept or still_open or objects or beside
         if not left and now >= job.settled_ms:
             await self._tell(state=DONE, ended_ms=now)
             log.info("reseal.done", extra={"tenant": job.tenant, "ledgers": self.job.ledgers_done})
@@ -247,7 +259,7 @@ class _Pass:
         """Topics; also those of which it cannot be read."""
         if self._beside is None:
             return
-        aim = Aim(self.job.tenant, newer, before_ms(self.job, self._clock.wall_ms()))
+        aim = aim_of(self.job, newer, self._clock.wall_ms())
         async for topic in topics_of(self._context.meta, self.job.tenant):
             try:
                 left = await self._beside.left(topic, aim)

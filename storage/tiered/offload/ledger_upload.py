@@ -9,11 +9,11 @@ What fails leaves at most one object, which no metadata ever calls stored.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 
 from heliograph.model.errors import BookieUnavailable, CorruptData
-from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, LedgerState, OffloadRecord, OffloadState
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.block import encode_block
@@ -60,9 +60,6 @@ async def upload(
             f"ledger {info.ledger} of {topic} is to hold {info.entries} entries, but its metadata says "
             f"{metadata.state.name} at {metadata.last_entry}"
         )
-    key = ledger_key(begun.holder, topic, info.ledger, begun.attempt)
-    writer = IndexWriter(settings.index_bytes)
-    sizes: list[int] = []
     forms = {WITH_HEADER}
     data_key = await data_key_of(context.meta, info.ledger)
 
@@ -74,12 +71,34 @@ async def upload(
         if sealing is not None:  # what was written before the topic had to be sealed goes to no store in the clear
             of = topic, info.ledger, info.closed_ms
             if data_key:
-                runs = [(at, await _anew(sealing, of, metadata, at, run, data_key)) for at, run in runs]
+                seals = metadata.ledger, metadata.seal_form
+                runs = [(at, await sealed_anew(sealing, of, *seals, at, run, data_key)) for at, run in runs]
             else:
                 runs = [(at, await sealing.sealed(*of, at, run, metadata.seal_form)) for at, run in runs]
         forms.update(form_of(run) for _, run in runs)
         return runs
 
+    record = await put_object(store, topic, info, begun, settings, throttle, read, forms)
+    if await data_key_of(context.meta, info.ledger) != data_key:
+        raise BookieUnavailable(f"ledger {info.ledger} of {topic} was sealed anew while it was uploaded")
+    return replace(record, data_key=data_key)
+
+
+async def put_object(
+    store: ObjectStore,
+    topic: str,
+    info: LedgerInfo,
+    begun: OffloadRecord,
+    settings: TieredSettings,
+    throttle: Throttle,
+    read: Callable[[int], Awaitable[list[tuple[int, Run]]]],
+    forms: Collection[int],
+) -> OffloadRecord:
+    """Returns the record of the object, STORED at wall time 0, once it was read back. read: entries from one on; forms:
+    those of all that it gave. Raises what `read` and the store raise.
+    """
+    key = ledger_key(begun.holder, topic, info.ledger, begun.attempt)
+    writer, sizes = IndexWriter(settings.index_bytes), list[int]()
     await store.put(key, _body(read, topic, info, begun, writer, throttle, sizes))
     record = replace(
         begun,
@@ -87,24 +106,21 @@ async def upload(
         size_bytes=writer.offset + sizes[0],
         index_bytes=sizes[0],
         seal_form=promised(min(forms)),
-        data_key=data_key,
     )
-    if await data_key_of(context.meta, info.ledger) != data_key:
-        raise BookieUnavailable(f"ledger {info.ledger} of {topic} was sealed anew while it was uploaded")
     index = await check(store, topic, info, record)
     await _verify_blocks(store, key, index, settings.read_bytes)
     return record
 
 
-async def _anew(
-    sealing: Sealing, of: tuple[str, int, int], metadata: LedgerMetadata, at: int, run: Run, data_key: int
+async def sealed_anew(
+    sealing: Sealing, of: tuple[str, int, int], ledger: int, form: int, at: int, run: Run, data_key: int
 ) -> Run:
     """What is uploaded of a ledger that was sealed anew, or looked at for that: nothing in it has another key. of:
-    topic, ledger, and when it was closed; that ledger is the one that an object's seals are of.
+    topic, ledger, and when it was closed; that ledger is the one that an object's seals are of, `ledger` the one that
+    the run's seal is of. form: the lowest of those that it was read with.
     """
-    form = metadata.seal_form
     if run.seal is not None:
-        ((at, run),) = await sealing.opened(metadata.ledger, [(at, run)])
+        ((at, run),) = await sealing.opened(ledger, [(at, run)])
         form = form or sealing.form()
     return await sealing.sealed(*of, at, run, form, data_key)
 

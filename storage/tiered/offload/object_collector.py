@@ -196,7 +196,12 @@ def doomed(
     """
     if topic is None:
         return [key for key, _ in objects]
-    named = {(info.ledger, info.offload.attempt) for info in topic.ledgers if info.offload is not None} | set(beside)
+    named = {
+        (info.ledger, attempt)
+        for info in topic.ledgers
+        if info.offload is not None
+        for attempt in (info.offload.attempt, info.offload.also)
+    } | set(beside)
     manifests = sorted((name.number, key) for key, name in objects if name.kind == MANIFEST)
     unnamed = [key for key, name in objects if name.kind == LEDGER and (name.number, name.attempt) not in named]
     return unnamed + [key for _, key in manifests[:-_MANIFESTS_KEPT]]

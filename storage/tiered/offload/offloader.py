@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 from heliograph.model.errors import (
@@ -190,7 +191,7 @@ class Tiering:
             raise StoreRefused("this broker is set to no object store: set broker.tiered.store")
         if ledger.topic in self._running:
             raise AlreadyExists(f"{ledger.topic} is being offloaded already")
-        self._begin(ledger, before, roll_over)
+        self.begin(ledger, partial(self._all_steps, ledger, before, roll_over))
 
     async def idle(self) -> None:
         """Returns once nothing that was begun is running."""
@@ -261,7 +262,7 @@ class Tiering:
         if status.unread:
             status.state, status.error, status.failures, status.unread = "NOT_RUN", "", 0, False
         if due:
-            self._begin(ledger, None)
+            self.begin(ledger, partial(self._all_steps, ledger, None, False))
 
     def _is_due(self, ledger: ManagedLedger, now: float) -> bool:
         infos, now_ms = ledger.unsettled(), self._clock.wall_ms()
@@ -298,30 +299,32 @@ class Tiering:
         if deleted:
             log.info("tier.collected", extra={"objects": len(deleted)})
 
-    def _begin(self, ledger: ManagedLedger, before: Position | None, roll_over: bool = False) -> None:
-        status = self._status.setdefault(ledger.topic, OffloadStatus())
+    def begin(
+        self, ledger: ManagedLedger, steps: Callable[[OffloadStatus], Awaitable[None]], *, put_off: bool = False
+    ) -> bool:
+        """Takes steps with a topic, in the background. False: not now, as others are being taken. put_off: nor where
+        some have failed a moment ago.
+        """
+        topic = ledger.topic
+        status = self._status.setdefault(topic, OffloadStatus())
+        waits = ledger.failed is not None or status.not_before > self._clock.monotonic()
+        if topic in self._running or (put_off and waits):
+            return False
         status.state, status.error, status.unread = "RUNNING", "", False
-        self._running[ledger.topic] = self._context.tasks.spawn(self._run(ledger, before, roll_over, status))
+        self._running[topic] = self._context.tasks.spawn(self._run(topic, steps, status))
+        return True
 
     # -- one topic ----------------------------------------------------------------------------------------------------
 
-    async def _run(
-        self, ledger: ManagedLedger, before: Position | None, roll_over: bool, status: OffloadStatus
-    ) -> None:
+    async def _run(self, topic: str, steps: Callable[[OffloadStatus], Awaitable[None]], status: OffloadStatus) -> None:
         try:
             async with self._slots:
-                early: State | None = None
-                if roll_over:
-                    await ledger.whole()
-                    form, _ = ledger.stored_form()
-                    early = form.state_through, form.state_blob  # reaches no further than what is about to be stored
-                    await ledger.roll_over()
-                await self._all_steps(ledger, before, status, early)
+                await steps(status)
             status.state, status.failures = "SUCCESS", 0
         except HeliographError as error:
-            self._failed(ledger.topic, status, error)
+            self._failed(topic, status, error)
         finally:
-            self._running.pop(ledger.topic, None)
+            self._running.pop(topic, None)
 
     def _failed(self, topic: str, status: OffloadStatus, error: Exception) -> None:
         status.state, status.error = "ERROR", str(error)
@@ -332,14 +335,20 @@ class Tiering:
         log.warning("tier.offload_failed", extra={"topic": topic, "error": str(error), "failures": status.failures})
 
     async def _all_steps(
-        self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None
+        self, ledger: ManagedLedger, before: Position | None, roll_over: bool, status: OffloadStatus
     ) -> None:
+        early: State | None = None
+        if roll_over:
+            await ledger.whole()
+            form, _ = ledger.stored_form()
+            early = form.state_through, form.state_blob  # reaches no further than what is about to be stored
+            await ledger.roll_over()
         policy = self._policy(ledger.topic)
         await ledger.whole()
         for info in to_offload(ledger.unsettled(), policy, self._clock.wall_ms(), before):
             status.offloaded_bytes += await self._offload(ledger, info)
         if self._manifest_due(ledger, ledger.unsettled(), None):
-            await self._store_manifest(ledger, status, early)
+            await self.store_manifest(ledger, status, early)
         for info in to_drop(ledger.unsettled(), policy, self._clock.wall_ms()):
             await self._drop(ledger, info)
         if self._beside is not None:
@@ -444,7 +453,8 @@ class Tiering:
             ledger.terminated_at,
         )
 
-    async def _store_manifest(self, ledger: ManagedLedger, status: OffloadStatus, early: State | None) -> None:
+    async def store_manifest(self, ledger: ManagedLedger, status: OffloadStatus, early: State | None = None) -> None:
+        """Stores one of a topic that steps are being taken with. early: a state no further than what is stored."""
         store = self._stores.get()
         if status.states is None:
             status.states = await self._former_states(store, ledger.topic)

@@ -124,8 +124,10 @@ def test_a_topic_with_very_many_offloaded_ledgers_is_stored_in_columns(count: in
         value.ledgers[0],
         offload=replace(value.ledgers[0].offload or OffloadRecord("", ""), attempt="Not Hex", holder="", stored_ms=0),
     )
-    value = replace(value, ledgers=(odd, *value.ledgers[1:]))
-    assert ManagedLedgerMetadata.decode(value.encode()) == value
+    two = replace(odd, offload=replace(odd.offload or OffloadRecord("", ""), data_key=2**64 - 1, also="ab"))
+    for one in (odd, two):
+        value = replace(value, ledgers=(one, *value.ledgers[1:]))
+        assert ManagedLedgerMetadata.decode(value.encode()) == value
 
 
 def test_a_value_of_the_metadata_holds_eighteen_thousand_offloaded_ledgers() -> None:

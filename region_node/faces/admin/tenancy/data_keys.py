@@ -26,7 +26,7 @@ from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.tiering.compacted_resealing import stored_compacted
+from region_node.tiering.topic_resealing import stored_compacted
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.sealing.keyring import SETTLED_MS, DataKey
 from storage.sealing.sealing import Sealing
@@ -219,7 +219,7 @@ def holds_key(
     by_time = may_hold([span], made_ms, replaced_ms)
     if info.offload is not None:
         sealed_with = info.offload.data_key
-        if sealed_with == number or (not sealed_with and by_time):
+        if info.offload.also or sealed_with == number or (not sealed_with and by_time):  # of two, one is of before
             return True
     if local_gone(info):
         return False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from storage.managed_ledger.resealing.reseal_job import (
     CANCELLED,
     DONE,
     RUNNING,
+    Aim,
     ResealJob,
     begin,
     cancel,
@@ -212,7 +214,35 @@ def test_what_an_object_store_has_is_left_and_counted() -> None:
         jobs.worker(world.broker)
         await begin(world.meta, jobs.job())
         job = await jobs.ended()
-        assert job.ledgers_offloaded == 1 and job.ledgers_done == len(world.infos) - 1
-        assert world.infos[0].ledger not in await world.places()
+        assert job.ledgers_offloaded == 1 and not job.objects_left, "this broker is set to no store"
+        assert job.ledgers_done == len(world.infos) and world.infos[0].ledger in await world.places()
+
+    jobs(work)
+
+
+def test_a_job_waits_for_objects_where_brokers_are_set_to_a_store() -> None:
+    class Away:
+        """The topic's owner is elsewhere."""
+
+        writes_objects = True
+
+        async def left(self, topic: str, aim: Aim) -> bool:
+            return False
+
+        async def step(self, aims: Sequence[Aim]) -> None: ...
+
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        info, record = world.infos[0], OffloadRecord("a", "h", OffloadState.STORED)
+        await world.ledger.set_offload(info.ledger, record)
+        jobs.worker(world.broker).beside = Away()
+        await begin(world.meta, jobs.job())
+        await asyncio.sleep(200)
+        job = await jobs.now()
+        assert job.state == RUNNING and job.objects_left == 1 and not job.ledgers_left and TOPIC in job.waits_for
+        await world.ledger.set_offload(info.ledger, replace(record, data_key=world.newest, also="b"))
+        await asyncio.sleep(200)
+        assert (await jobs.now()).objects_left == 1, "the older one is still there"
+        await world.ledger.set_offload(info.ledger, replace(record, data_key=world.newest))
+        assert (await jobs.ended()).state == DONE
 
     jobs(work)

@@ -161,6 +161,7 @@ def test_a_ledger_that_was_sealed_anew_holds_that_key_and_no_older_one() -> None
     assert holding(anew, replace(closed, offload=stored)) == [2, 4], "the object is of before"
     stored = replace(stored, data_key=3)
     assert holding(anew, replace(closed, offload=stored)) == [3, 4]
+    assert holding(anew, replace(closed, offload=replace(stored, also="b"))) == [1, 2, 3, 4], "two objects are there"
     gone = replace(closed, offload=replace(stored, state=OffloadState.LOCAL_GONE))
     assert holding(None, gone) == [3] == holding(anew, gone)
 

@@ -91,12 +91,20 @@ def test_what_a_person_reads_says_what_is_left_and_why() -> None:
             "t: running; 3 ledgers are done, 2.5 MB; 0 are left, 0.0 MB",
             "it looks for more until 1970-01-02T00:00:01+00:00, when every broker has heard of the newest key",
         ]
-        job |= {"ledgers_left": 1, "ledgers_kept": 2, "ledgers_open": 4, "ledgers_offloaded": 5, "compacted_left": 6}
+        job |= {
+            "ledgers_left": 1,
+            "ledgers_kept": 2,
+            "ledgers_open": 4,
+            "ledgers_offloaded": 5,
+            "compacted_left": 6,
+            "objects_left": 7,
+        }
         job |= {"waits_for": ["a", "b"], "trouble": "ledger 7 of a: it is damaged"}
         assert reseal_text(job).splitlines()[1:] == [
             "2 of those that are done still have their older copy",
             "4 are open; they are written anew once they are closed",
             "5 lie in an object store, and are left as they are",
+            "7 have objects in a store that are to be uploaded anew by their topics' owners",
             "of 6 topics what they were compacted to is left: their owners compact them",
             "it waits for a, b",
             "ledger 7 of a: it is damaged",

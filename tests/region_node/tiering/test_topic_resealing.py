@@ -12,13 +12,14 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
-from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
+from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, OffloadState
 from heliograph.wire.block import decode_block
 from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted, properties_of, read_properties
-from region_node.tiering.compacted_resealing import CompactedResealing, is_due, stored_compacted
+from region_node.tiering.topic_resealing import TopicResealing, is_due, stored_compacted
 from storage.managed_ledger.resealing.reseal_job import DONE, RUNNING, Aim, ResealJob, begin, job_of
 from storage.managed_ledger.resealing.reseal_worker import ResealWorker
 from storage.sealing.sealing import Sealing
+from storage.tiered.offload.object_resealing import ObjectResealing
 from tests.region_node.compaction.world import (
     TOPIC,
     Owner,
@@ -32,7 +33,7 @@ from tests.region_node.compaction.world import (
 from tests.region_node.tiering.tiered_owner import TieredOwner
 from tests.storage.managed_ledger.world import Region, until
 from tests.storage.sealing.world import Config, leaks
-from tests.storage.tiered.world import Steps
+from tests.storage.tiered.world import SETTINGS, Steps
 
 Rows = list[tuple[tuple[int, int], str, str]]
 SETTLES_MS = 300_000
@@ -64,6 +65,7 @@ class World:
         self.region, self.owner, self.sealing = region, owner, sealing
         self.rows: Rows = []
         self.worker: ResealWorker | None = None
+        self.objects: ObjectResealing | None = None
 
     @classmethod
     async def make(cls, region: Region, owner: Owner, sealing: Sealing, *, rotated: bool = True) -> World:
@@ -90,17 +92,19 @@ class World:
         return found
 
     def aim(self, **changes: Any) -> Aim:
-        return Aim("public", (self.newest,), self.region.sim.clock().wall_ms(), **changes)
+        now = self.region.sim.clock().wall_ms()
+        return Aim("public", (self.newest,), now, now, 1 << 20, **changes)
 
-    def beside(self, shelf: Shelf | None = None) -> CompactedResealing:
+    def beside(self, shelf: Shelf | None = None) -> TopicResealing:
         owner = self.owner
-        return CompactedResealing(
+        return TopicResealing(
             lambda: owner.topic._compactor,
             lambda: [owner.topic],
             owner.broker.meta,
             self.sealing,
             self.region.sim.clock(),
             shelf or Shelf(),
+            self.objects,
         )
 
     async def read(self) -> Rows:
@@ -191,7 +195,7 @@ def test_a_job_does_not_end_before_what_is_compacted_is_written_anew() -> None:
         class Away:
             """Its owner is elsewhere."""
 
-            left = staticmethod(beside.left)
+            left, writes_objects = staticmethod(beside.left), False
 
             async def step(self, aims: Sequence[Aim]) -> None: ...
 
@@ -328,7 +332,7 @@ def test_one_that_fails_waits_before_it_is_tried_again_and_none_is_begun_with_an
         await beside.step([world.aim()])
         assert not started
         await asyncio.sleep(61)
-        older = Aim("public", (world.newest + 1,), 0)
+        older = Aim("public", (world.newest + 1,), 0, 0, 1)
         await beside.step([older])
         assert not started, "this broker has not heard of that key"
         await beside.step([world.aim()])
@@ -345,7 +349,7 @@ def test_a_topic_that_nobody_has_loaded_is_loaded_for_it_and_given_back() -> Non
             loaded.append(world.owner.topic)
 
         shelf = Shelf(load)
-        beside = CompactedResealing(
+        beside = TopicResealing(
             lambda: world.owner.topic._compactor,
             lambda: loaded,
             world.owner.broker.meta,
@@ -398,8 +402,86 @@ def test_what_an_object_store_has_of_it_is_written_anew_and_the_object_goes() ->
         sim.run(main(), limit_s=600)
 
 
+def objects_anew(owner: TieredOwner) -> ObjectResealing:
+    broker: Any = owner.broker
+    return ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS)
+
+
+def objects_of(ledgers: Sequence[LedgerInfo], newest: int) -> list[bool]:
+    """Of each that the store has, whether it was sealed anew, and that is settled."""
+    return [info.offload.data_key == newest and not info.offload.also for info in ledgers if info.offload is not None]
+
+
+def test_a_job_has_objects_of_the_log_uploaded_anew_by_the_owner_and_ends_behind_that() -> None:
+    async def main() -> None:
+        await region.start()
+        objects: dict[str, bytes] = {}
+        sealing = await Config().sealing(region)
+        owner = TieredOwner(region, sim, objects, sealing=sealing)
+        world = await World.make(region, owner, sealing)
+        await owner.topic.ledger.roll_over()  # type: ignore[attr-defined]
+        await owner.tiered()
+        (older,) = {key.number for key in sealing.listing()["public"][:-1]}
+        before = await rows_of(owner.topic.ledger)
+        world.objects = objects_anew(owner)
+        await world.job()
+        job = await world.reaches(lambda job: job.counted)
+        assert job.objects_left > 1 and job.state == RUNNING and TOPIC in job.waits_for
+        await world.reaches(lambda job: job.state == DONE)
+        ledgers = owner.topic.ledger.ledgers()  # type: ignore[attr-defined]
+        assert len(objects_of(ledgers, world.newest)) > 1 and all(objects_of(ledgers, world.newest))
+        await sealing.remove("public", older)
+        owner.broker.cold._parts.clear()  # type: ignore[attr-defined]
+        owner.broker.cold._of.clear()  # type: ignore[attr-defined]
+        assert await rows_of(owner.topic.ledger) == before and await world.read() == world.rows
+        assert world.worker is not None
+        await world.worker.stop()
+
+    with Simulation(seed="log objects") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=3600)
+
+
+def test_a_topic_that_nobody_has_loaded_is_loaded_for_its_objects() -> None:
+    async def main() -> None:
+        await region.start()
+        sealing = await Config().sealing(region)
+        owner = TieredOwner(region, sim, {}, sealing=sealing)
+        world = await World.make(region, owner, sealing)
+        await owner.topic.ledger.roll_over()  # type: ignore[attr-defined]
+        await owner.tiered()
+        assert await world.anew() == "SUCCESS"
+        loaded = list[Any]()
+
+        async def load() -> None:
+            loaded.append(owner.topic)
+
+        shelf = Shelf(load)
+        beside = TopicResealing(
+            lambda: owner.topic._compactor,
+            lambda: loaded if shelf.loads > shelf.back else [],
+            owner.broker.meta,
+            sealing,
+            sim.clock(),
+            shelf,
+            objects_anew(owner),
+        )
+        await beside.step([world.aim(objects_left=False)])
+        assert not shelf.loads, "the job counts none that is left"
+        for _ in range(8):
+            await beside.step([world.aim()])
+            await asyncio.sleep(2)
+        assert shelf.loads == shelf.back == 1
+        ledgers = owner.topic.ledger.ledgers()  # type: ignore[attr-defined]
+        assert objects_of(ledgers, world.newest) and all(objects_of(ledgers, world.newest))
+
+    with Simulation(seed="nobody's objects") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
 def test_which_are_due_and_what_earlier_versions_wrote_is() -> None:
-    aim = Aim("t", (7, 8), 1000)
+    aim = Aim("t", (7, 8), 1000, 1000, 1)
     assert not is_due(None, aim, True) and not is_due(Compacted(-1, 0, 0, (1, 2)), aim, True)
 
     def one(data_key: int, made_ms: int = 500, offload: OffloadRecord | None = None) -> Compacted:

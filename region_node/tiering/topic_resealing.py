@@ -1,8 +1,9 @@
-"""CompactedResealing: compacted ledgers that older data keys sealed are written anew, by one more compaction.
+"""TopicResealing: what a topic's owner alone can write anew under another data key: what it was compacted to, by one
+more compaction, and objects of its log in a store, by one more upload.
 
-Is: the port `SideReseals` (`storage.managed_ledger.resealing.reseal_job`) over `Compactor`: which compacted ledgers are
-due, one after the other on each broker, and the topics that are loaded for it. Isn't: a compaction, or its crashes
-(`compactor`).
+Is: the port `SideReseals` (`storage.managed_ledger.resealing.reseal_job`) over `Compactor` and `ObjectResealing`: which
+topics are due, one after the other on each broker, and those that are loaded for it. Isn't: a compaction (`compactor`),
+or the upload of an object (`storage.tiered.offload.object_resealing`).
 Invariants: a topic is compacted by its owner alone; not again within _AGAIN_MS of a try that failed; and only where the
 key that it would be sealed with may stay. At most one topic is loaded for this at a time; one that clients use
 meanwhile stays loaded.
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
-from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.throttle import RowPace
@@ -24,8 +25,12 @@ from region_node.compaction.compacted_view import CURSOR, OPEN, Compacted, read_
 from region_node.compaction.compaction_state import CompactedTopic
 from region_node.compaction.compactor import Compactor
 from storage.managed_ledger.cursors.cursor import Cursor
+from storage.managed_ledger.log.managed_ledger import ManagedLedger
+from storage.managed_ledger.log.shadow_ledger import ShadowLedger
+from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.resealing.reseal_job import Aim
 from storage.sealing.sealing import Sealing
+from storage.tiered.offload.object_resealing import ObjectResealing, to_seal_anew
 from storage.tiered.offload.unloaded_topics import TopicLoader
 
 log = logging.getLogger("region_node.tiering")
@@ -55,8 +60,8 @@ def is_due(compacted: Compacted | None, aim: Aim, wanted: bool) -> bool:
     return wanted or (compacted.offload is not None and compacted.made_ms < aim.before_ms)
 
 
-class CompactedResealing:
-    """compactor, loaded: of this broker; loaded: its topics by their full names. lender: loads those of nobody."""
+class TopicResealing:
+    """compactor, loaded, objects: of this broker. lender: loads topics of nobody."""
 
     def __init__(
         self,
@@ -66,40 +71,67 @@ class CompactedResealing:
         sealing: Sealing,
         clock: Clock,
         lender: TopicLoader,
+        objects: ObjectResealing | None = None,
     ) -> None:
         self._compactor, self._loaded, self._meta = compactor, loaded, meta
         self._sealing, self._clock, self._lender = sealing, clock, lender
+        self._objects = objects
         self._at = ""
         """Where the search for topics that nobody has loaded goes on."""
-        self._borrowed = ""
+        self._borrowed = self._uploading = ""
         self._lent = dict[str, float]()
         """Topic -> when it was loaded for this, of the monotonic clock; the last few."""
+
+    @property
+    def writes_objects(self) -> bool:
+        return self._objects is not None and self._objects.possible
 
     async def left(self, topic: str, aim: Aim) -> bool:
         return is_due(await stored_compacted(self._meta, topic), aim, self._sealing.wanted(topic))
 
     async def step(self, aims: Sequence[Aim]) -> None:
-        """Begins at most one compaction, where none is under way."""
+        """Begins the work on at most one topic, where none is under way."""
         compactor = self._compactor()
-        if compactor is None or compactor.busy:
+        if compactor is None or compactor.busy or self._uploads:
             return
         began = await self._begin(compactor, {aim.tenant: aim for aim in aims}) if aims else ""
         if self._borrowed and began != self._borrowed:
             gone, self._borrowed = self._borrowed, ""
             await self._lender.give_back(gone)
         for aim in aims if not began else ():
-            if aim.left and await self._borrow(aim):
+            if (aim.left or aim.objects_left) and await self._borrow(aim):
                 return
 
     async def _begin(self, compactor: Compactor, aims: Mapping[str, Aim]) -> str:
-        """The topic of which a compaction was begun; "": of none."""
+        """The topic of which something was begun; "": of none."""
         pace = RowPace()
         for topic in sorted(self._loaded(), key=lambda one: one.text != self._borrowed):
             await pace.row()
             aim = aims.get(topic.text.split("/", 3)[2])
-            if aim is not None and self._begun(compactor, topic, aim):
+            if aim is not None and (self._begun(compactor, topic, aim) or self._begun_objects(topic, aim)):
                 return topic.text
         return ""
+
+    @property
+    def _uploads(self) -> bool:
+        return self._objects is not None and self._objects.busy(self._uploading)
+
+    def _begun_objects(self, topic: CompactedTopic, aim: Aim) -> bool:
+        if self._objects is None or not aim.objects_left or not self.writes_objects:
+            return False
+        if self._sealing.seals_with(topic.text) not in aim.newer or not isinstance(topic.ledger, ManagedLedger):
+            return False
+        if isinstance(topic.ledger, ShadowLedger):
+            return False
+        try:
+            if not to_seal_anew(topic.ledger.ledgers(), aim.newer, aim.settled_ms):
+                return False
+        except MetadataUnavailable:  # they are being read
+            return topic.text == self._borrowed
+        if not self._objects.begin(topic.ledger, list(aim.newer), aim.settled_ms, aim.bytes_per_s):
+            return False
+        self._uploading = topic.text
+        return True
 
     def _begun(self, compactor: Compactor, topic: CompactedTopic, aim: Aim) -> bool:
         if topic.volatile or topic.closed or CURSOR not in topic.ledger.cursors:
@@ -114,6 +146,14 @@ class CompactedResealing:
         compactor.start(topic, anew=True)
         return True
 
+    async def _stored_left(self, topic: str, aim: Aim) -> bool:
+        if aim.left and await self.left(topic, aim):
+            return True
+        if not aim.objects_left or not self.writes_objects:
+            return False
+        found = await stored_topic(self._meta, topic)
+        return found is not None and bool(to_seal_anew(found[0].ledgers, aim.newer, aim.settled_ms))
+
     async def _borrow(self, aim: Aim) -> bool:
         """Whether a topic that is due was loaded; it is begun at the next step."""
         now = self._clock.monotonic()
@@ -125,7 +165,7 @@ class CompactedResealing:
             self._at = key + "\0"
             topic = keys.topic_of(key)
             try:
-                if topic in self._lent or not self._lender.lends(topic) or not await self.left(topic, aim):
+                if topic in self._lent or not self._lender.lends(topic) or not await self._stored_left(topic, aim):
                     continue
                 self._lent[topic] = now
                 if await self._lender.load(topic):
