@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from heliograph.kv.metadata_store import Check, Put
+from heliograph.kv.metadata_store import ABSENT, Check, Put
 from heliograph.model.errors import (
     HeliographError,
     NoSuchLedger,
@@ -28,6 +28,7 @@ from heliograph.model.errors import (
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, local_gone
 from heliograph.runtime.throttle import Throttle
 from local_meta import keys
+from local_meta.located_ledger import NOWHERE, LocatedLedger
 from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.repair.in_place_repair import Refilled, Source, refill, unreadable
@@ -111,9 +112,14 @@ def _named(topic: str, infos: Collection[LedgerInfo], ledger: int) -> LedgerInfo
 
 
 async def _name_anew(context: LedgerContext, topic: str, info: LedgerInfo, quorums: tuple[int, int, int]) -> None:
-    """Metadata for a ledger that has lost its own, on the bookies that still hold some of it, and on others."""
+    """Metadata for a ledger that has lost its own, on the bookies that still hold some of it, and on others; of one
+    that was sealed anew, under the number where its entries lie.
+    """
     _, write_quorum, ack_quorum = quorums
-    holders = await _holders(context, info.ledger)
+    place = await context.meta.get(keys.located(info.ledger))
+    at = NOWHERE if place is None else LocatedLedger.decode(place[0]).at
+    number = info.ledger if at == NOWHERE else at
+    holders = await _holders(context, number)
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         found = await stored_topic(context.meta, topic)
         if found is None:
@@ -123,7 +129,7 @@ async def _name_anew(context: LedgerContext, topic: str, info: LedgerInfo, quoru
         picked = dict.fromkeys([*holders, *context.pool.pick(write_quorum)])
         bookies = tuple(picked)[:write_quorum]
         metadata = LedgerMetadata(
-            info.ledger,
+            number,
             write_quorum,
             ack_quorum,
             ((0, bookies),),
@@ -135,11 +141,15 @@ async def _name_anew(context: LedgerContext, topic: str, info: LedgerInfo, quoru
         )
         try:
             await context.meta.txn(
-                [Put(keys.ledger(info.ledger), metadata.encode(), -1), Check(keys.managed_ledger(topic), found[1])]
+                [
+                    Put(keys.ledger(number), metadata.encode(), ABSENT),
+                    Check(keys.managed_ledger(topic), found[1]),
+                    Check(keys.located(info.ledger), ABSENT if place is None else place[1]),
+                ]
             )
             return
         except (VersionConflict, OutcomeUnknown):
-            if await context.meta.get(keys.ledger(info.ledger)) is not None:
+            if await context.meta.get(keys.ledger(number)) is not None:
                 return  # by an attempt whose outcome was unknown, or by somebody else
             await asyncio.sleep(context.pause_s(attempt))
     raise NotEnoughBookies(

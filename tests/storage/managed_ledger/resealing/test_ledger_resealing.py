@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -13,19 +14,21 @@ import pytest
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
 from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError
-from heliograph.model.ledger_metadata import OffloadRecord, local_gone
+from heliograph.model.ledger_metadata import LedgerMetadata, OffloadRecord, local_gone
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
 from local_meta import keys
+from storage.ledger.ledger_context import LedgerContext
 from storage.ledger.reading.ledger_reader import ledger_metadata
 from storage.ledger.underreplicated_marks import Mark
+from storage.managed_ledger.log import shadow_ledger
 from storage.managed_ledger.resealing.ledger_resealing import Stage
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
 from storage.sealing.cipher import BYTES_ALONE, WITH_HEADER
 from storage.tiered.offload.ledger_upload import upload
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from tests.storage.managed_ledger.resealing.world import ROLLING, World, run
-from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all, run_of
+from tests.storage.managed_ledger.world import TOPIC, Broker, Names, Region, read_all, run_of
 from tests.storage.sealing.world import Config, leaks
 from tests.storage.tiered.world import AT_ONCE, SETTINGS, FakeStore, TierBroker, settled, until
 
@@ -393,5 +396,73 @@ def test_an_upload_during_which_a_ledger_moves_is_none(monkeypatch: pytest.Monke
             await upload(*given, region.sim.clock())
         monkeypatch.undo()
         assert (await upload(*given, region.sim.clock())).data_key == world.newest
+
+    run(work)
+
+
+def test_a_shadow_goes_on_behind_a_move_of_the_ledger_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        reader = Broker(region, sealing=await config.sealing(region))
+        await reader.pool.ready()
+        looked = list[int]()
+
+        async def moves(context: LedgerContext, ledger: int) -> LedgerMetadata:
+            if looked or ledger in closed:
+                return await ledger_metadata(context, ledger)
+            looked.append(ledger)
+            world.broker.append(world.ledger, "later")
+            await until(lambda: len(world.broker.done) == 51)
+            await world.ledger.roll_over()
+            found = await ledger_metadata(context, ledger)
+            await world.sealing.rotate("public")
+            await world.all_anew()  # between what it has found and what it reads
+            for bookie in region.bookies.values():
+                bookie.ledgers.pop(found.ledger, None)
+            return found
+
+        closed = [info.ledger for info in world.infos]
+        monkeypatch.setattr(shadow_ledger, "ledger_metadata", moves)
+        shadow = await reader.factory.open_shadow(f"{TOPIC}-shadow", TOPIC, Names(), (2, 2, 2), create=True)
+        await until(lambda: shadow.entries == 51)
+        assert looked and await read_all(shadow) == await read_all(world.ledger)
+
+    run(work)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_ledger_whose_metadata_is_lost_comes_back_where_its_entries_lie(lost: bool) -> None:
+    class Source:
+        asked = 0
+
+        async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+            self.asked += 1
+            assert lost, "bookies have it"
+            return [(first, runs[ledger, first])]
+
+    runs: dict[tuple[int, int], Run] = {}
+
+    async def work(region: Region, config: Config) -> None:
+        world = await World.make(region, config)
+        info, source = world.infos[0], Source()
+        for entry in range(info.entries):
+            ((_, _, one),) = await world.ledger.read((info.ledger, entry), 1, 1)
+            runs[info.ledger, entry] = copy(one)
+            runs[info.ledger, entry].first_index = -1
+        await world.all_anew()
+        at = (await world.places())[info.ledger].at
+        await world.ledger.close()
+        await EmbeddedStore(region.machine).delete(keys.ledger(at))
+        if lost:
+            for bookie in region.bookies.values():
+                bookie.ledgers.pop(at, None)
+        other = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        ledger = await other.open()
+        assert await ledger.damaged(info.ledger) == [(0, info.entries - 1)]
+        await ledger.refill(info.ledger, source)
+        assert await read_all(ledger) == world.before and bool(source.asked) == lost
+        assert at in await world.records() and info.ledger not in await world.records()
+        await OrphanCollector(other.factory.context, 0.0).sweep(0.0)
+        assert at in await world.records()
 
     run(work)
