@@ -385,7 +385,9 @@ class ManagedLedger(LogRepair):
 
     async def roll_over(self, begun_before_ms: int | None = None) -> None:
         """What is confirmed by now lies in closed ledgers when it returns; or only if the open one may have been begun
-        before that wall time. Raises NotEnoughBookies, and what closed the topic.
+        before that wall time: as the ledger before it was closed says, or where that was trimmed how long it has been
+        open. By the latter, a wall clock that jumped ahead since puts it off by as much. Raises NotEnoughBookies, and
+        what closed the topic.
         """
         self._check_open()
         if not self._catalog.ids or self._catalog.closed(self._catalog.ids[-1]):

@@ -246,3 +246,21 @@ def test_a_job_waits_for_objects_where_brokers_are_set_to_a_store() -> None:
         assert (await jobs.ended()).state == DONE
 
     jobs(work)
+
+
+def test_a_topic_whose_ledgers_are_trimmed_at_once_is_not_rolled_over_again_and_again() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        await asyncio.sleep(2)
+        world.ledger.set_retention(0, 0)
+        await begin(world.meta, jobs.job(settles_ms=SETTLES_MS))
+        jobs.worker(world.broker)
+        names = list[int]()
+        for number in range(20):
+            world.broker.append(world.ledger, f"more{number}")
+            await until(lambda number=number: len(world.broker.done) == 51 + number)
+            await asyncio.sleep(6)
+            names.append(world.ledger.ledgers()[-1].ledger)
+        assert len(world.ledger.ledgers()) == 1, "no other ledger says how old it is"
+        assert len(set(names)) <= 4, "once, and as it is full"
+
+    jobs(work)
