@@ -53,12 +53,19 @@ class Stage(Enum):
 
 class LedgerResealing:
     """newer: numbers of the data keys that may stay, the oldest first. keep_ms: so long a copy is there beside the
-    older one.
+    older one. job: what has to hold where a copy is begun, so that none is by a job that has ended meanwhile.
     """
 
     def __init__(
-        self, context: LedgerContext, clock: Clock, paced: Paced, newer: Collection[int], keep_ms: int = 0
+        self,
+        context: LedgerContext,
+        clock: Clock,
+        paced: Paced,
+        newer: Collection[int],
+        keep_ms: int = 0,
+        job: Callable[[], Op] | None = None,
     ) -> None:
+        self._job = job
         self._context, self._clock, self._paced, self._newer, self._keep_ms = context, clock, paced, newer, keep_ms
 
     async def stage(self, ledger: int) -> Stage:
@@ -210,6 +217,8 @@ class LedgerResealing:
         begun = replace(place, next=number, next_key=data_key, copied_ms=0)
         ops: list[Op] = [Put(keys.ledger(number), copy.encode(), ABSENT), same]
         ops.append(Put(keys.located(place.ledger), begun.encode(), version))
+        if self._job is not None:
+            ops.append(self._job())
         given_up = None if place.next == NOWHERE else await meta.get(keys.ledger(place.next))
         if given_up is not None:
             ops.append(Delete(keys.ledger(place.next), given_up[1]))

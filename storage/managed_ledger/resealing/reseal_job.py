@@ -42,6 +42,8 @@ class ResealJob:
     """So much is read; as much is written, to each bookie of a copy."""
     keep_ms: int
     """So long an older copy stays beside the newer one."""
+    key: int = 0
+    """Number of the oldest data key that may stay; 0, and where that was removed: the one of `key_ms`."""
     state: str = RUNNING
     counted: bool = False
     ended_ms: int = 0

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from heliograph.kv.metadata_store import rows_under
+from heliograph.kv.metadata_store import Check, Op, rows_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, local_gone, stored
@@ -150,8 +150,14 @@ class ResealWorker:
 
 
 def newer_keys(job: ResealJob, known: Mapping[str, Sequence[DataKey]]) -> list[int]:
-    """Those of the tenant's data keys that may stay, the oldest first. known: as `Sealing.listing` says them."""
-    return [key.number for key in known.get(job.tenant, ()) if key.created_ms >= job.key_ms]
+    """Those of the tenant's data keys that may stay, the oldest first, whatever the clocks said that made later ones.
+    known: as `Sealing.listing` says them.
+    """
+    keys_known = known.get(job.tenant, ())
+    numbers = [key.number for key in keys_known]
+    if job.key in numbers:
+        return numbers[numbers.index(job.key) :]
+    return [key.number for key in keys_known if key.created_ms >= job.key_ms]
 
 
 def before_ms(job: ResealJob, now_ms: int) -> int:
@@ -192,7 +198,7 @@ class _Pass:
             raise KeyMissing(
                 f"the data key with which ledgers of tenant {job.tenant} are sealed anew is not known here"
             )
-        one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms)
+        one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms, self._as_told)
         if job.state == CANCELLING:
             async for _, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
                 await one.give_up(info.ledger)
@@ -309,6 +315,10 @@ class _Pass:
                 await self._tell()
             if size_bytes <= 0:
                 return
+
+    def _as_told(self) -> Op:
+        """Whether nobody else has changed the job, such as to cancel it."""
+        return Check(keys.reseal(self.job.tenant), self._version)
 
     async def _tell(self, **changes: object) -> None:
         """Raises _Ended where somebody has changed the job."""

@@ -53,7 +53,7 @@ async def start(admin: Admin, request: web.Request, given: ResealWanted) -> dict
         await admin.reach_level(RESEALED_LEDGERS, f"that ledgers of tenant {tenant} are sealed anew")
     key_ms = found[-1].created_ms
     begun_ms, pace = admin.clock.wall_ms(), (given.bytes_per_s, 1000 * given.keep_s)
-    job = ResealJob(tenant, begun_ms, key_ms, key_ms + SETTLED_MS, *pace)
+    job = ResealJob(tenant, begun_ms, key_ms, key_ms + SETTLED_MS, *pace, key=found[-1].number)
     await begin(meta, job)
     admin.changed(request, {}, {"bytes_per_s": given.bytes_per_s, "keep_s": given.keep_s})
     return _shown(job)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from heliograph.model.errors import AlreadyExists, CorruptData, NotFound
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
+from local_meta import keys
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing
 from storage.managed_ledger.resealing.reseal_job import (
     CANCELLED,
@@ -21,7 +24,8 @@ from storage.managed_ledger.resealing.reseal_job import (
     cancel,
     job_of,
 )
-from storage.managed_ledger.resealing.reseal_worker import ResealWorker
+from storage.managed_ledger.resealing.reseal_worker import ResealWorker, newer_keys
+from storage.sealing.keyring import DataKey
 from tests.storage.managed_ledger.resealing.world import ROLLING, World, run
 from tests.storage.managed_ledger.world import TOPIC, Broker, Region, read_all
 from tests.storage.sealing.world import Config, leaks
@@ -44,8 +48,8 @@ class Jobs:
 
     def job(self, *, settles_ms: int = 0, bytes_per_s: int = 1 << 20, keep_ms: int = 0) -> ResealJob:
         now = self.world.region.sim.clock().wall_ms()
-        key_ms = self.world.sealing.listing()["public"][-1].created_ms
-        return ResealJob("public", now, key_ms, now + settles_ms, bytes_per_s, keep_ms)
+        key = self.world.sealing.listing()["public"][-1]
+        return ResealJob("public", now, key.created_ms, now + settles_ms, bytes_per_s, keep_ms, key.number)
 
     async def now(self) -> ResealJob:
         found = await job_of(self.world.meta, "public")
@@ -262,5 +266,51 @@ def test_a_topic_whose_ledgers_are_trimmed_at_once_is_not_rolled_over_again_and_
             names.append(world.ledger.ledgers()[-1].ledger)
         assert len(world.ledger.ledgers()) == 1, "no other ledger says how old it is"
         assert len(set(names)) <= 4, "once, and as it is full"
+
+    jobs(work)
+
+
+def test_a_job_that_ended_meanwhile_begins_no_copy_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        begins = LedgerResealing._begin
+
+        async def late(self: LedgerResealing, *given: Any) -> Any:
+            job, version = await job_of(world.meta, "public") or (jobs.job(), -1)
+            if job.state == RUNNING:  # and whoever leads now has given up all that there was
+                await world.meta.put(keys.reseal("public"), replace(job, state=CANCELLED).encode(), expected=version)
+            return await begins(self, *given)
+
+        monkeypatch.setattr(LedgerResealing, "_begin", late)
+        before = await world.records()
+        await begin(world.meta, jobs.job())
+        jobs.worker(world.broker)
+        assert (await jobs.ended()).state == CANCELLED
+        await asyncio.sleep(60)
+        assert not await world.places() and await world.records() == before
+
+    jobs(work)
+
+
+def test_a_later_key_that_a_slower_clock_made_may_stay_too() -> None:
+    def key(number: int, created_ms: int) -> DataKey:
+        return DataKey(number, "one", b"", created_ms)
+
+    job = ResealJob("t", 0, 1000, 5000, 1, 0, 2)
+    known = {"t": (key(1, 1500), key(2, 1000), key(3, 900))}
+    assert newer_keys(job, known) == [2, 3], "nor does an older one that a faster clock made"
+    assert newer_keys(job, {"t": (key(1, 500), key(3, 1100))}) == [3], "where it was removed"
+    assert newer_keys(job, {}) == []
+
+
+def test_a_rotation_by_a_slower_clock_makes_no_job_begin_again_and_again() -> None:
+    async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
+        await begin(world.meta, jobs.job())
+        clock: Any = world.sealing._clock
+        world.sealing._clock = SimpleNamespace(wall_ms=lambda: clock.wall_ms() - 2000)  # type: ignore[assignment]
+        await world.sealing.rotate("public")
+        world.sealing._clock = clock
+        jobs.worker(world.broker)
+        job = await jobs.ended()
+        assert job.state == DONE and world.keys_held() == {world.newest}
 
     jobs(work)
