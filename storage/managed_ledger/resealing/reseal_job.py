@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import Any, Protocol, Self
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under
@@ -24,8 +25,16 @@ from local_meta import keys
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 FORMAT = 1
-RUNNING, CANCELLING, CANCELLED, DONE = "running", "cancelling", "cancelled", "done"
 EXAMPLES = 5
+
+
+class JobState(StrEnum):
+    """Each as it is stored, and as the command shows it."""
+
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,7 @@ class ResealJob:
     """So long an older copy stays beside the newer one."""
     key: int = 0
     """Number of the oldest data key that may stay; 0, and where that was removed: the one of `key_ms`."""
-    state: str = RUNNING
+    state: JobState = JobState.RUNNING
     counted: bool = False
     ended_ms: int = 0
     ledgers_done: int = 0
@@ -67,7 +76,13 @@ class ResealJob:
 
     @property
     def active(self) -> bool:
-        return self.state in (RUNNING, CANCELLING)
+        return self.state in (JobState.RUNNING, JobState.CANCELLING)
+
+    @property
+    def left(self) -> bool:
+        """Whether anything was to be done, or waited for, as it was last counted."""
+        ledgers = self.ledgers_left + self.ledgers_kept + self.ledgers_open
+        return ledgers + self.objects_left + self.compacted_left > 0
 
     def encode(self) -> bytes:
         return json.dumps({"format": FORMAT, **asdict(self)}).encode()
@@ -79,7 +94,8 @@ class ResealJob:
             fields: dict[str, Any] = json.loads(blob)
             if (found := fields.pop("format")) != FORMAT:
                 raise CorruptData(f"reseal job: of format {found}; this version reads format {FORMAT}")
-            return cls(**{**fields, "waits_for": tuple(fields["waits_for"])})
+            state = JobState(fields["state"])
+            return cls(**{**fields, "state": state, "waits_for": tuple(fields["waits_for"])})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"reseal job: {error!r}") from error
 
@@ -110,7 +126,7 @@ async def cancel(meta: MetadataStore, tenant: str) -> ResealJob:
         found = await job_of(meta, tenant)
         if found is None or not found[0].active:
             raise NotFound(f"no ledgers of tenant {tenant} are being sealed anew")
-        cancelled = replace(found[0], state=CANCELLING)
+        cancelled = replace(found[0], state=JobState.CANCELLING)
         try:
             await meta.put(keys.reseal(tenant), cancelled.encode(), expected=found[1])
             return cancelled

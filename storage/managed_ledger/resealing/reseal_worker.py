@@ -28,12 +28,9 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing, Stage
 from storage.managed_ledger.resealing.reseal_job import (
-    CANCELLED,
-    CANCELLING,
-    DONE,
     EXAMPLES,
-    RUNNING,
     Aim,
+    JobState,
     ResealJob,
     SideReseals,
     job_of,
@@ -119,7 +116,7 @@ class ResealWorker:
                         objects_left=job.objects_left > 0,
                     )
                     for job in jobs
-                    if job.state == RUNNING
+                    if job.state == JobState.RUNNING
                 ]
             )
 
@@ -131,7 +128,7 @@ class ResealWorker:
             return
         for job in await self._jobs():
             began = self._clock.monotonic()
-            if began < self._not_before.get(job.tenant, 0.0) and job.state == RUNNING:
+            if began < self._not_before.get(job.tenant, 0.0) and job.state == JobState.RUNNING:
                 continue
             found = await job_of(self._context.meta, job.tenant)
             if found is None or not found[0].active:
@@ -199,10 +196,10 @@ class _Pass:
                 f"the data key with which ledgers of tenant {job.tenant} are sealed anew is not known here"
             )
         one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms, self._as_told)
-        if job.state == CANCELLING:
+        if job.state == JobState.CANCELLING:
             async for _, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
                 await one.give_up(info.ledger)
-            await self._tell(state=CANCELLED, ended_ms=self._clock.wall_ms())
+            await self._tell(state=JobState.CANCELLED, ended_ms=self._clock.wall_ms())
             return False
         wrote = False
         for topic, info in await self._count(one, newer):
@@ -235,6 +232,7 @@ class _Pass:
                 if stage in (Stage.LEFT, Stage.DUE) and len(todo) < _BATCH:
                     todo.append((topic, info))
         beside = [topic async for topic in self._left_beside(newer)]
+        trouble = self.job.trouble if counts[Stage.LEFT] or self.job is not job else ""
         waits |= dict.fromkeys(beside) | objects_of
         written = Stage.DONE, Stage.KEPT, Stage.DUE
         self.job = replace(
@@ -250,12 +248,11 @@ class _Pass:
             objects_left=objects,
             compacted_left=len(beside),
             waits_for=tuple(waits)[:EXAMPLES],
-            trouble="" if not counts[Stage.LEFT] else job.trouble,
+            trouble=trouble,
         )
         now = self._clock.wall_ms()
-        left = self.job.ledgers_left or self.job.ledgers_kept or still_open or objects or beside
-        if not left and now >= job.settled_ms:
-            await self._tell(state=DONE, ended_ms=now)
+        if not self.job.left and now >= job.settled_ms:
+            await self._tell(state=JobState.DONE, ended_ms=now)
             log.info("reseal.done", extra={"tenant": job.tenant, "ledgers": self.job.ledgers_done})
             raise _Ended
         await self._tell()

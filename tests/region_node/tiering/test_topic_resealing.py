@@ -16,7 +16,7 @@ from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, OffloadS
 from heliograph.wire.block import decode_block
 from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted, properties_of, read_properties
 from region_node.tiering.topic_resealing import TopicResealing, is_due, stored_compacted
-from storage.managed_ledger.resealing.reseal_job import DONE, RUNNING, Aim, ResealJob, begin, job_of
+from storage.managed_ledger.resealing.reseal_job import Aim, JobState, ResealJob, begin, job_of
 from storage.managed_ledger.resealing.reseal_worker import ResealWorker
 from storage.sealing.sealing import Sealing
 from storage.tiered.offload.object_resealing import ObjectResealing
@@ -175,13 +175,15 @@ def test_a_job_has_what_is_compacted_written_anew_once_and_counts_it() -> None:
         found = await world.reaches(lambda job: job.counted)
         assert found.compacted_left == 1 and TOPIC in found.waits_for
         found = await world.reaches(lambda job: job.counted and not job.compacted_left)
-        assert found.state == RUNNING and world.compacted.horizon == older.horizon
+        assert found.state == JobState.RUNNING and world.compacted.horizon == older.horizon
         assert world.held(world.compacted.ledger) == {world.newest} and world.held(older.ledger) == set()
         assert await world.read() == world.rows and not leaks(world.region, "secret")
         assert await ledgers_without_topic(world.owner.broker.meta) == {world.compacted.ledger}
         anew = world.compacted.ledger
         found = await world.reaches(lambda job: not job.active)
-        assert found.state == DONE and found.ended_ms >= job.settled_ms and world.compacted.ledger == anew, "once"
+        assert found.state == JobState.DONE and found.ended_ms >= job.settled_ms and world.compacted.ledger == anew, (
+            "once"
+        )
 
     run(work)
 
@@ -201,9 +203,9 @@ def test_a_job_does_not_end_before_what_is_compacted_is_written_anew() -> None:
 
         world.worker.beside = Away()
         await asyncio.sleep(200)
-        assert (await world.reaches(lambda job: job.counted)).state == RUNNING
+        assert (await world.reaches(lambda job: job.counted)).state == JobState.RUNNING
         world.worker.beside = beside
-        await world.reaches(lambda job: job.state == DONE)
+        await world.reaches(lambda job: job.state == JobState.DONE)
         assert world.compacted.data_key == world.newest
 
     run(work)
@@ -308,13 +310,13 @@ def test_what_lay_there_in_the_clear_is_sealed_where_it_is_to_be_by_now() -> Non
         world = await World.make(region, Owner(region, sim, sealing=sealing), sealing, rotated=False)
         assert world.compacted.data_key == OPEN == 0 and world.held(world.compacted.ledger) == {0}
         await world.job()
-        assert (await world.reaches(lambda job: not job.active)).state == DONE
+        assert (await world.reaches(lambda job: not job.active)).state == JobState.DONE
         assert world.compacted.data_key == OPEN
         assert world.worker is not None
         await world.worker.stop()
         sealing.wanted = lambda topic: True
         await world.job()
-        assert (await world.reaches(lambda job: not job.active)).state == DONE
+        assert (await world.reaches(lambda job: not job.active)).state == JobState.DONE
         assert world.held(world.compacted.ledger) == {world.newest} and await world.read() == world.rows
         await world.worker.stop()
 
@@ -426,8 +428,8 @@ def test_a_job_has_objects_of_the_log_uploaded_anew_by_the_owner_and_ends_behind
         world.objects = objects_anew(owner)
         await world.job()
         job = await world.reaches(lambda job: job.counted)
-        assert job.objects_left > 1 and job.state == RUNNING and TOPIC in job.waits_for
-        await world.reaches(lambda job: job.state == DONE)
+        assert job.objects_left > 1 and job.state == JobState.RUNNING and TOPIC in job.waits_for
+        await world.reaches(lambda job: job.state == JobState.DONE)
         ledgers = owner.topic.ledger.ledgers()  # type: ignore[attr-defined]
         assert len(objects_of(ledgers, world.newest)) > 1 and all(objects_of(ledgers, world.newest))
         await sealing.remove("public", older)

@@ -18,10 +18,16 @@ from storage.managed_ledger.resealing.reseal_job import ResealJob, ledgers_begun
 def test_what_is_stored_of_a_job_is_read_again_or_refused() -> None:
     job = ResealJob("t", 1, 2, 3, 4, 5, waits_for=("a",))
     assert ResealJob.decode(job.encode()) == job
-    for blob in (b"{", b"{}", b'{"format": 2}', job.encode().replace(b"begun_ms", b"other")):
+    for blob in (
+        b"{",
+        b"{}",
+        b'{"format": 2}',
+        job.encode().replace(b"begun_ms", b"other"),
+        job.encode().replace(b"running", b"asleep"),
+    ):
         with pytest.raises(CorruptData):
             ResealJob.decode(blob)
-    assert keys.reseal("a/b") == "/reseals/a%2Fb" and not replace(job, state=reseal_job.DONE).active
+    assert keys.reseal("a/b") == "/reseals/a%2Fb" and not replace(job, state=reseal_job.JobState.DONE).active
 
 
 def test_it_is_about_the_ledgers_of_one_tenant_that_were_begun_before_also_those_in_pages() -> None:

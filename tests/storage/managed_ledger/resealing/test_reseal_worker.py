@@ -14,16 +14,7 @@ from heliograph.model.errors import AlreadyExists, CorruptData, NotFound
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
 from local_meta import keys
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing
-from storage.managed_ledger.resealing.reseal_job import (
-    CANCELLED,
-    DONE,
-    RUNNING,
-    Aim,
-    ResealJob,
-    begin,
-    cancel,
-    job_of,
-)
+from storage.managed_ledger.resealing.reseal_job import Aim, JobState, ResealJob, begin, cancel, job_of
 from storage.managed_ledger.resealing.reseal_worker import ResealWorker, newer_keys
 from storage.sealing.keyring import DataKey
 from tests.storage.managed_ledger.resealing.world import ROLLING, World, run
@@ -91,12 +82,12 @@ def test_a_job_counts_writes_everything_anew_and_ends_once_no_broker_can_lag() -
         jobs.worker(world.broker)
         await asyncio.sleep(120)
         job = await jobs.now()
-        assert job.state == RUNNING and job.ledgers_done == len(world.infos) and not job.ledgers_left
+        assert job.state == JobState.RUNNING and job.ledgers_done == len(world.infos) and not job.ledgers_left
         assert job.bytes_done == sum(info.size_bytes for info in world.infos) and not job.bytes_left
         assert world.keys_held() == {world.newest} and await read_all(world.ledger) == world.before
         job = await jobs.ended()
         assert job.ended_ms >= job.settled_ms
-        assert job.state == DONE and not job.ledgers_open and not job.waits_for
+        assert job.state == JobState.DONE and not job.ledgers_open and not job.waits_for
         assert not leaks(region, "secret")
 
     jobs(work)
@@ -114,7 +105,7 @@ def test_another_broker_goes_on_where_one_died() -> None:
         await other.pool.ready()
         jobs.worker(other)
         job = await jobs.ended()
-        assert job.state == DONE and job.ledgers_done == len(world.infos)
+        assert job.state == JobState.DONE and job.ledgers_done == len(world.infos)
         after = await world.places()
         moved = [number for number, place in before.items() if place.at >= 0]
         assert all(after[number] == before[number] for number in moved), "what was done is not done again"
@@ -160,14 +151,14 @@ def test_a_job_that_is_cancelled_leaves_readers_where_they_are_and_nothing_over(
         assert (await jobs.now()).ledgers_kept == len(world.infos)
         await cancel(world.meta, "public")
         job = await jobs.ended(120)
-        assert job.state == CANCELLED
+        assert job.state == JobState.CANCELLED
         assert await world.records() == {info.ledger for info in world.infos}
         assert {place.at for place in (await world.places()).values()} == {-1}
         assert await read_all(world.ledger) == world.before
         with pytest.raises(NotFound):
             await cancel(world.meta, "public")
         await begin(world.meta, jobs.job())
-        assert (await jobs.ended()).state == DONE and world.keys_held() == {world.newest}
+        assert (await jobs.ended()).state == JobState.DONE and world.keys_held() == {world.newest}
 
     jobs(work)
 
@@ -182,7 +173,7 @@ def test_a_cancellation_is_heard_within_a_ledger() -> None:
         await jobs.reaches(lambda job: job.counted and job.ledgers_left == 1)
         await asyncio.sleep(20)
         await cancel(world.meta, "public")
-        assert (await jobs.ended(20)).state == CANCELLED
+        assert (await jobs.ended(20)).state == JobState.CANCELLED
 
     jobs(work)
 
@@ -201,11 +192,11 @@ def test_a_ledger_that_fails_stops_no_other_and_is_named(monkeypatch: pytest.Mon
         await begin(world.meta, jobs.job())
         await asyncio.sleep(90)
         job = await jobs.now()
-        assert (job.state, job.ledgers_left, job.ledgers_done) == (RUNNING, 1, len(world.infos) - 1)
+        assert (job.state, job.ledgers_left, job.ledgers_done) == (JobState.RUNNING, 1, len(world.infos) - 1)
         assert job.trouble == f"ledger {bad} of {TOPIC}: it is damaged" and job.waits_for == (TOPIC,)
         monkeypatch.undo()
         job = await jobs.ended()
-        assert job.state == DONE and not job.trouble and not job.waits_for
+        assert job.state == JobState.DONE and not job.trouble and not job.waits_for
 
     jobs(work)
 
@@ -228,9 +219,11 @@ def test_a_job_waits_for_objects_where_brokers_are_set_to_a_store() -> None:
     class Away:
         """The topic's owner is elsewhere."""
 
-        writes_objects = True
+        writes_objects, damaged = True, False
 
         async def left(self, topic: str, aim: Aim) -> bool:
+            if self.damaged:
+                raise CorruptData("a cursor that cannot be read")
             return False
 
         async def step(self, aims: Sequence[Aim]) -> None: ...
@@ -238,16 +231,23 @@ def test_a_job_waits_for_objects_where_brokers_are_set_to_a_store() -> None:
     async def work(region: Region, config: Config, world: World, jobs: Jobs) -> None:
         info, record = world.infos[0], OffloadRecord("a", "h", OffloadState.STORED)
         await world.ledger.set_offload(info.ledger, record)
-        jobs.worker(world.broker).beside = Away()
+        jobs.worker(world.broker).beside = away = Away()
         await begin(world.meta, jobs.job())
         await asyncio.sleep(200)
         job = await jobs.now()
-        assert job.state == RUNNING and job.objects_left == 1 and not job.ledgers_left and TOPIC in job.waits_for
+        assert (
+            job.state == JobState.RUNNING and job.objects_left == 1 and not job.ledgers_left and TOPIC in job.waits_for
+        )
         await world.ledger.set_offload(info.ledger, replace(record, data_key=world.newest, also="b"))
         await asyncio.sleep(200)
         assert (await jobs.now()).objects_left == 1, "the older one is still there"
+        away.damaged = True
         await world.ledger.set_offload(info.ledger, replace(record, data_key=world.newest))
-        assert (await jobs.ended()).state == DONE
+        await asyncio.sleep(200)
+        job = await jobs.now()
+        assert job.active and job.compacted_left == 1 and "cannot be read" in job.trouble
+        away.damaged = False
+        assert (await jobs.ended()).state == JobState.DONE
 
     jobs(work)
 
@@ -276,15 +276,17 @@ def test_a_job_that_ended_meanwhile_begins_no_copy_any_more(monkeypatch: pytest.
 
         async def late(self: LedgerResealing, *given: Any) -> Any:
             job, version = await job_of(world.meta, "public") or (jobs.job(), -1)
-            if job.state == RUNNING:  # and whoever leads now has given up all that there was
-                await world.meta.put(keys.reseal("public"), replace(job, state=CANCELLED).encode(), expected=version)
+            if job.state == JobState.RUNNING:  # and whoever leads now has given up all that there was
+                await world.meta.put(
+                    keys.reseal("public"), replace(job, state=JobState.CANCELLED).encode(), expected=version
+                )
             return await begins(self, *given)
 
         monkeypatch.setattr(LedgerResealing, "_begin", late)
         before = await world.records()
         await begin(world.meta, jobs.job())
         jobs.worker(world.broker)
-        assert (await jobs.ended()).state == CANCELLED
+        assert (await jobs.ended()).state == JobState.CANCELLED
         await asyncio.sleep(60)
         assert not await world.places() and await world.records() == before
 
@@ -311,6 +313,6 @@ def test_a_rotation_by_a_slower_clock_makes_no_job_begin_again_and_again() -> No
         world.sealing._clock = clock
         jobs.worker(world.broker)
         job = await jobs.ended()
-        assert job.state == DONE and world.keys_held() == {world.newest}
+        assert job.state == JobState.DONE and world.keys_held() == {world.newest}
 
     jobs(work)
