@@ -327,7 +327,7 @@ class BrokerRole(BrokerParts):
             self.sealing,
             clock,
             self.tier,
-            ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered),
+            ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered, clock),
         )
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()

@@ -124,11 +124,11 @@ class TopicResealing:
         if isinstance(topic.ledger, ShadowLedger):
             return False
         try:
-            if not to_seal_anew(topic.ledger.ledgers(), aim.newer, aim.settled_ms):
+            if not to_seal_anew(topic.ledger.ledgers(), aim.newer, aim.settled_ms, self._clock.wall_ms() - aim.keep_ms):
                 return False
         except MetadataUnavailable:  # they are being read
             return topic.text == self._borrowed
-        if not self._objects.begin(topic.ledger, list(aim.newer), aim.settled_ms, aim.bytes_per_s):
+        if not self._objects.begin(topic.ledger, list(aim.newer), aim.settled_ms, aim.bytes_per_s, aim.keep_ms):
             return False
         self._uploading = topic.text
         return True
@@ -152,7 +152,9 @@ class TopicResealing:
         if not aim.objects_left or not self.writes_objects:
             return False
         found = await stored_topic(self._meta, topic)
-        return found is not None and bool(to_seal_anew(found[0].ledgers, aim.newer, aim.settled_ms))
+        return found is not None and bool(
+            to_seal_anew(found[0].ledgers, aim.newer, aim.settled_ms, self._clock.wall_ms() - aim.keep_ms)
+        )
 
     async def _borrow(self, aim: Aim) -> bool:
         """Whether a topic that is due was loaded; it is begun at the next step."""

@@ -179,6 +179,8 @@ class Aim:
     settled_ms: int
     """A ledger that was begun later holds nothing of an older key; wall ms."""
     bytes_per_s: int
+    keep_ms: int
+    """So long an older object stays beside the newer one."""
     left: bool = True
     """Whether anything that topics were compacted to was left as the job was last counted."""
     objects_left: bool = True

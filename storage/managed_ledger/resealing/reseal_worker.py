@@ -165,7 +165,7 @@ def before_ms(job: ResealJob, now_ms: int) -> int:
 
 
 def aim_of(job: ResealJob, newer: Collection[int], now_ms: int) -> Aim:
-    return Aim(job.tenant, newer, before_ms(job, now_ms), job.settled_ms, job.bytes_per_s)
+    return Aim(job.tenant, newer, before_ms(job, now_ms), job.settled_ms, job.bytes_per_s, job.keep_ms)
 
 
 class _Pass:

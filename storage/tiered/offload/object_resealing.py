@@ -17,6 +17,7 @@ from functools import partial
 
 from heliograph.model.errors import KeyMissing, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, stored
+from heliograph.runtime.clock import Clock
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
@@ -43,12 +44,19 @@ def is_left(info: LedgerInfo, newer: Collection[int]) -> bool:
     return stored(info) and record is not None and (bool(record.also) or record.data_key not in newer)
 
 
-def to_seal_anew(ledgers: Sequence[LedgerInfo], newer: Collection[int], settled_ms: int) -> list[LedgerInfo]:
-    """Some of them, the oldest first. ledgers: all of a topic. settled_ms: what was begun later holds newer keys
-    alone.
+def to_seal_anew(
+    ledgers: Sequence[LedgerInfo], newer: Collection[int], settled_ms: int, kept_before_ms: int
+) -> list[LedgerInfo]:
+    """Some of them, the oldest first; of those of which the older object is still kept the ones that were sealed anew
+    by `kept_before_ms`. ledgers: all of a topic. settled_ms: what was begun later holds newer keys alone.
     """
     begun = zip([0, *(info.closed_ms for info in ledgers)], ledgers, strict=False)
-    return [info for begun_ms, info in begun if begun_ms < settled_ms and is_left(info, newer)][:OBJECTS_AT_ONCE]
+    found = [info for begun_ms, info in begun if begun_ms < settled_ms and is_left(info, newer)]
+    return [info for info in found if not _kept(info, newer, kept_before_ms)][:OBJECTS_AT_ONCE]
+
+
+def _kept(info: LedgerInfo, newer: Collection[int], before_ms: int) -> bool:
+    return info.offload is not None and info.offload.data_key in newer and info.offload.stored_ms > before_ms
 
 
 class SealedObject:
@@ -106,7 +114,10 @@ class SealedObject:
 class ObjectResealing:
     """One a broker, for the topics that it has open."""
 
-    def __init__(self, tiering: Tiering, context: LedgerContext, stores: Stores, settings: TieredSettings) -> None:
+    def __init__(
+        self, tiering: Tiering, context: LedgerContext, stores: Stores, settings: TieredSettings, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._tiering, self._context, self._stores, self._settings = tiering, context, stores, settings
 
     @property
@@ -117,11 +128,14 @@ class ObjectResealing:
     def busy(self, topic: str) -> bool:
         return self._tiering.status(topic).state == "RUNNING"
 
-    def begin(self, ledger: ManagedLedger, newer: Sequence[int], settled_ms: int, bytes_per_s: int) -> bool:
+    def begin(
+        self, ledger: ManagedLedger, newer: Sequence[int], settled_ms: int, bytes_per_s: int, keep_ms: int
+    ) -> bool:
         """Seals some of the topic's objects anew, in the background. False: not now, as it is being offloaded, or has
-        failed a moment ago. newer: numbers of the data keys that may stay, the oldest first.
+        failed a moment ago. newer: numbers of the data keys that may stay, the oldest first. keep_ms: so
+        long an older object stays beside the newer one.
         """
-        steps = partial(self._all_anew, ledger, newer, settled_ms, Throttle(bytes_per_s))
+        steps = partial(self._all_anew, ledger, newer, settled_ms, keep_ms, Throttle(bytes_per_s))
         return self.possible and self._tiering.begin(ledger, steps, put_off=True)
 
     async def _all_anew(
@@ -129,11 +143,12 @@ class ObjectResealing:
         ledger: ManagedLedger,
         newer: Sequence[int],
         settled_ms: int,
+        keep_ms: int,
         throttle: Throttle,
         status: OffloadStatus,
     ) -> None:
         await ledger.whole()
-        for info in to_seal_anew(ledger.ledgers(), newer, settled_ms):
+        for info in to_seal_anew(ledger.ledgers(), newer, settled_ms, self._clock.wall_ms() - keep_ms):
             assert info.offload is not None
             if info.offload.data_key not in newer:
                 await self._object_anew(ledger, info, info.offload, newer, throttle)
@@ -142,7 +157,7 @@ class ObjectResealing:
             await self._tiering.store_manifest(ledger, status)
         for info in kept:
             assert info.offload is not None
-            if info.offload.data_key in newer:
+            if info.offload.data_key in newer and not _kept(info, newer, self._clock.wall_ms() - keep_ms):
                 await self._recorded(ledger, info, replace(info.offload, also=""))
 
     async def _object_anew(
@@ -156,7 +171,7 @@ class ObjectResealing:
         if not await self._recorded(ledger, info, replace(old, also=begun.attempt)):
             return
         done = await source.upload(self._stores.get(), begun, newer[-1], throttle)
-        anew = replace(done, state=old.state, stored_ms=old.stored_ms, data_key=newer[-1], also=old.attempt)
+        anew = replace(done, state=old.state, stored_ms=self._clock.wall_ms(), data_key=newer[-1], also=old.attempt)
         if await self._recorded(ledger, info, anew):
             log.info("ledger.object_sealed_anew", extra={"topic": ledger.topic, "ledger": info.ledger})
 

@@ -93,7 +93,7 @@ class World:
 
     def aim(self, **changes: Any) -> Aim:
         now = self.region.sim.clock().wall_ms()
-        return Aim("public", (self.newest,), now, now, 1 << 20, **changes)
+        return Aim("public", (self.newest,), now, now, 1 << 20, 0, **changes)
 
     def beside(self, shelf: Shelf | None = None) -> TopicResealing:
         owner = self.owner
@@ -334,7 +334,7 @@ def test_one_that_fails_waits_before_it_is_tried_again_and_none_is_begun_with_an
         await beside.step([world.aim()])
         assert not started
         await asyncio.sleep(61)
-        older = Aim("public", (world.newest + 1,), 0, 0, 1)
+        older = Aim("public", (world.newest + 1,), 0, 0, 1, 0)
         await beside.step([older])
         assert not started, "this broker has not heard of that key"
         await beside.step([world.aim()])
@@ -406,7 +406,7 @@ def test_what_an_object_store_has_of_it_is_written_anew_and_the_object_goes() ->
 
 def objects_anew(owner: TieredOwner) -> ObjectResealing:
     broker: Any = owner.broker
-    return ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS)
+    return ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS, broker.region.sim.clock())
 
 
 def objects_of(ledgers: Sequence[LedgerInfo], newest: int) -> list[bool]:
@@ -483,7 +483,7 @@ def test_a_topic_that_nobody_has_loaded_is_loaded_for_its_objects() -> None:
 
 
 def test_which_are_due_and_what_earlier_versions_wrote_is() -> None:
-    aim = Aim("t", (7, 8), 1000, 1000, 1)
+    aim = Aim("t", (7, 8), 1000, 1000, 1, 0)
     assert not is_due(None, aim, True) and not is_due(Compacted(-1, 0, 0, (1, 2)), aim, True)
 
     def one(data_key: int, made_ms: int = 500, offload: OffloadRecord | None = None) -> Compacted:

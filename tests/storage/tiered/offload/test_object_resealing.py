@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -64,14 +65,20 @@ class World:
         """Those that the store has."""
         return [info for info in self.ledger.ledgers() if stored(info)]
 
-    def begin(self) -> bool:
+    @property
+    def now_ms(self) -> int:
+        return self.broker.region.sim.clock().wall_ms()
+
+    def begin(self, keep_ms: int = 0) -> bool:
         broker = self.broker
-        work = ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS)
-        return work.begin(self.ledger, [self.newest], LATER, 1 << 30)
+        work = ObjectResealing(
+            broker.tiering, broker.factory.context, broker.stores, SETTINGS, broker.region.sim.clock()
+        )
+        return work.begin(self.ledger, [self.newest], LATER, 1 << 30, keep_ms)
 
     async def anew(self) -> None:
         """All that is left, turn by turn."""
-        while to_seal_anew(self.ledger.ledgers(), (self.newest,), LATER):
+        while to_seal_anew(self.ledger.ledgers(), (self.newest,), LATER, LATER):
             assert self.begin()
             await self.broker.tiering.idle()
             assert self.broker.tiering.status(TOPIC).state == "SUCCESS", self.broker.tiering.status(TOPIC).error
@@ -332,6 +339,24 @@ def test_what_is_not_what_was_stored_is_not_copied() -> None:
     run(work)
 
 
+def test_the_older_objects_are_kept_for_a_while_beside_the_newer_ones() -> None:
+    async def work(region: Region, world: World, config: Config) -> None:
+        before = attempts(world.broker.store.objects)
+        for _ in range(2):
+            assert world.begin(60_000)
+            await world.broker.tiering.idle()
+            await world.collected()
+            assert before < attempts(world.broker.store.objects) and await read_all(world.ledger) == world.rows
+            assert not to_seal_anew(world.ledger.ledgers(), [world.newest], LATER, world.now_ms - 60_000)
+        assert all(is_left(info, [world.newest]) for info in world.infos), "a job waits for that"
+        await asyncio.sleep(61)
+        assert world.begin(60_000)
+        await world.broker.tiering.idle()
+        await world.is_anew()
+
+    run(work)
+
+
 def test_which_are_left_and_how_many_at_once() -> None:
     record = OffloadRecord("ab", "us", OffloadState.STORED, data_key=7)
     begun = replace(record, state=OffloadState.BEGUN, data_key=0)
@@ -343,6 +368,6 @@ def test_which_are_left_and_how_many_at_once() -> None:
     assert not is_left(one(1, begun), [8]) and is_left(one(1, replace(record, also="cd")), [7])
     older = replace(record, data_key=0)
     ledgers = [one(1, older, 10), one(2, older, 20), one(3, older, 30)]
-    assert [info.ledger for info in to_seal_anew(ledgers, [7], 20)] == [1, 2], "the third was begun at 20"
+    assert [info.ledger for info in to_seal_anew(ledgers, [7], 20, 0)] == [1, 2], "the third was begun at 20"
     many = [one(number, older, number) for number in range(1, 40)]
-    assert len(to_seal_anew(many, [7], LATER)) == OBJECTS_AT_ONCE
+    assert len(to_seal_anew(many, [7], LATER, 0)) == OBJECTS_AT_ONCE
