@@ -40,6 +40,8 @@ PENDING_BYTES_MAX = 64 << 20
 FRESH_S = 3.0
 """A server speaks each second; what it said longer ago than this says nothing about now."""
 _REPEAT_S = 0.1
+_SILENCE_S = 5.0
+"""A server says something each second; one that is silent this long is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,6 @@ class ClientSettings:
     timeout_s: float = 10.0
     """Bounds one call, reconnects and repetitions included."""
     connect_timeout_s: float = 3.0
-    silence_s: float = 5.0
-    """A server says something each second; one that is silent this long is given up."""
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
     name: str = ""
@@ -60,7 +60,7 @@ class ClientSettings:
     """Keys that a range without a limit returns at most."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.backoff_min_s <= self.backoff_max_s and self.timeout_s > 0 and self.silence_s > 0
+        assert 0 < self.backoff_min_s <= self.backoff_max_s and self.timeout_s > 0
         assert self.writes_max > 0 and self.requests_max > 0
 
 
@@ -368,7 +368,7 @@ class MetaClient:
     async def _connect(self, address: str) -> MetaConnection:
         host, _, port = address.rpartition(":")
         loop, settings = asyncio.get_running_loop(), self.settings
-        made = partial(MetaConnection, self, settings.name, settings.silence_s)
+        made = partial(MetaConnection, self, settings.name, _SILENCE_S)
         _, connection = await loop.create_connection(made, host.strip("[]"), int(port), ssl=self._ssl)
         return connection
 

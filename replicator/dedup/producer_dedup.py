@@ -29,6 +29,12 @@ from heliograph.model.producer_names import EVERYWHERE
 from heliograph.wire.run import ProducerSegment, Run
 from replicator.dedup.published_checksums import PublishedChecksums, entries
 
+_STORED_BYTES = (320 << 10, 320 << 10, 64 << 10)
+_CHECKSUMS_BYTES = 64 << 10
+"""The bounds on highest sequences, ranges, and ranges of local producers, and on checksums, in the stored state, which
+is one value of the metadata with all else that is known of the topic: what was heard of longest ago is left out.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupSettings:
@@ -36,13 +42,6 @@ class DedupSettings:
     ranges_max: int = 16_384
     local_ranges_max: int = 2_048
     """The bound on ranges of local producers, beside the highest sequence of each: they are in every stored state."""
-    durable_bytes_max: int = 320 << 10
-    ranges_bytes_max: int = 320 << 10
-    local_bytes_max: int = 64 << 10
-    checksums_bytes_max: int = 64 << 10
-    """The bound on these ranges, and on checksums, in the stored state, which is one value of the metadata with all
-    else that is known of the topic: what was heard of longest ago is left out.
-    """
 
 
 def _newest(mapping: Mapping[str, Any], bytes_max: int) -> Mapping[str, Any]:
@@ -419,14 +418,13 @@ class Producers:
 
     def dump(self, bytes_max: int | None = None) -> list[Any]:
         """bytes_max: of all of it, where there is less room than usual."""
-        bounds = self.settings.durable_bytes_max, self.settings.ranges_bytes_max, self.settings.local_bytes_max
-        share = 1.0 if bytes_max is None else bytes_max / (sum(bounds) + self.settings.checksums_bytes_max)
+        share = 1.0 if bytes_max is None else bytes_max / (sum(_STORED_BYTES) + _CHECKSUMS_BYTES)
         local = {} if self._local is None else self._local.names
         parts: tuple[Mapping[str, Any], ...] = self._durable, self._ranges, local
-        kept = [_newest(part, int(bound * share)) for part, bound in zip(parts, bounds, strict=True)]
+        kept = [_newest(part, int(bound * share)) for part, bound in zip(parts, _STORED_BYTES, strict=True)]
         if self._checksums is None:
             return [*kept, self.leadership]
-        return [*kept, self.leadership, self._checksums.dump(int(self.settings.checksums_bytes_max * share))]
+        return [*kept, self.leadership, self._checksums.dump(int(_CHECKSUMS_BYTES * share))]
 
     def load(self, dumped: list[Any]) -> None:
         """Exact ranges that do not say of which leadership they are (an earlier version wrote them) are dropped."""

@@ -24,6 +24,7 @@ from heliograph.wire.run import Buffer
 from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.bandwidth.send_window import LIVE_BYTES, Window
 from replicator.coordinates.published_totals import NOTHING, Totals
+from replicator.health.incoming_stats import LOST_S
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.health.watchdog import Facts, Watchdog
@@ -48,6 +49,8 @@ _STEADY_S = 5.0
 TREES_LEVEL = 5
 _RATE_MIN = 0.01
 _TAKE_OVER_S = 5.0
+_OPEN_TIMEOUT_S = 10.0
+"""A target that does not answer an OPEN for longer is left, and asked again."""
 
 
 class Link:
@@ -188,7 +191,7 @@ class Link:
         self.connection = connection
         self.number = connection.open(self, self.log.topic, self.manager.region, self.manager.region_number())
         self._timer = self.manager.timers.after(
-            self.manager.settings.open_timeout_s, lambda: self.restart(Cause.TIMEOUT, "no answer to OPEN")
+            _OPEN_TIMEOUT_S, lambda: self.restart(Cause.TIMEOUT, "no answer to OPEN")
         )
 
     def restart(self, cause: Cause, text: str) -> None:
@@ -517,7 +520,7 @@ class Link:
             cause, text = self.parked.cause, self.parked.text
         heard = self.state == "open" and connection is not None
         silent_s = connection.heard.silent_s if heard and connection is not None else self.manager.silent_s(self.target)
-        if heard and silent_s >= self.manager.settings.heartbeat_lost_s:  # the next look closes the connection
+        if heard and silent_s >= LOST_S:  # the next look closes the connection
             heard, cause, text = False, Cause.HEARTBEAT_LOST, f"nothing heard for {silent_s:.1f} s"
         return LinkStats(
             source=self.manager.region,

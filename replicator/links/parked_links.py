@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 LEVEL = 6
+_LOOK_S = 30.0
+"""How often a parked link looks whether its conflict is over, where nothing tells it."""
 """From here on a target hears OVERRULE."""
 
 
@@ -60,9 +62,8 @@ def park(link: Link | PulsarLink, cause: Cause, text: str, rows: Sequence[Schema
     link.parked = ParkedLink(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
     manager.parked[link] = None
     link.state, link.cause, link.cause_text = "parked", cause, text
-    longest = manager.settings.parked_look_s
     # A route may only be on its way to the target: the first looks follow soon.
-    wait_s = longest if cause is not Cause.ROUTE_CONFLICT else min(longest, 2.0**link.failures)
+    wait_s = _LOOK_S if cause is not Cause.ROUTE_CONFLICT else min(_LOOK_S, 2.0**link.failures)
     link.failures = min(link.failures + 1, 16)
     return wait_s
 

@@ -36,7 +36,7 @@ from replicator.bandwidth.bandwidth_budgets import Budgets
 from replicator.bandwidth.compression_settings import CompressionSettings
 from replicator.bandwidth.drain_throttle import DrainThrottle
 from replicator.bandwidth.send_window import AppendActivity
-from replicator.health.incoming_stats import LOST_S, IncomingStats
+from replicator.health.incoming_stats import IncomingStats
 from replicator.health.link_causes import Cause
 from replicator.health.link_stats import LinkStats
 from replicator.links.link import Link
@@ -61,6 +61,10 @@ from storage.managed_ledger.append_counts import Appends
 
 events = logging.getLogger("replicator")
 
+_SUBSCRIPTIONS_S = 0.4
+"""How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice that
+and the way there.
+"""
 CURSOR_PREFIX = "pulsar.repl."
 
 
@@ -105,23 +109,14 @@ class LinkSettings:
     audit_limits: AuditLimits = field(default_factory=AuditLimits)
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     connect_timeout_s: float = 5.0
-    parked_look_s: float = 30.0
-    """How often a parked link looks whether its conflict is over, where nothing tells it."""
-    open_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
-    heartbeat_lost_s: float = LOST_S
     backoff_min_s: float = 0.1
     backoff_max_s: float = 5.0
-    idle_connection_s: float = 30.0
     establishing_max: int = 32
     reads_max: int = 16
     drain_floor_bytes_per_s: float = 8 << 20
     """So fast are the drains of a broker together at least while they give way to who publishes there; 0: they never
     do.
-    """
-    subscriptions_s: float = 0.4
-    """How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice
-    that and the way there.
     """
     syncs_max: int = 8
     claims: ClaimSettings = field(default_factory=ClaimSettings)
@@ -232,7 +227,7 @@ class LinkManager:
         self._regions_changed()
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)
-        self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
+        self.timers.after(_SUBSCRIPTIONS_S, self._sync_subscriptions)
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
@@ -523,7 +518,7 @@ class LinkManager:
     # -- replicated subscriptions --------------------------------------------------------------------------------------
 
     def _sync_subscriptions(self) -> None:
-        self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
+        self.timers.after(_SUBSCRIPTIONS_S, self._sync_subscriptions)
         self._rounds.begin()
 
     # -- once a second -------------------------------------------------------------------------------------------------

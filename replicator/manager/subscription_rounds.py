@@ -36,7 +36,7 @@ class SubscriptionRounds:
         return not self._in_step
 
     def begin(self) -> None:
-        """Called once each `subscriptions_s`: begins a round of each topic that is due, or lets it wait for a place."""
+        """Called every 0.4 s: begins a round of each topic that is due, or lets it wait for a place."""
         for log in list(self._in_step):
             if log.replicate_all and log.closed is None:
                 log.subscriptions.enable_all()

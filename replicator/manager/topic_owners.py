@@ -23,13 +23,16 @@ from heliograph.model.errors import LinkError, NotFound, reason_of
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import report_unexpected
-from replicator.health.incoming_stats import Heard
+from replicator.health.incoming_stats import LOST_S, Heard
 from replicator.health.link_causes import Cause, cause_of
 from replicator.links.link_connection import Key, LinkConnection
 
 if TYPE_CHECKING:
     from replicator.links.link import Link
     from replicator.manager.link_manager import LinkRegions, LinkSettings
+
+_IDLE_S = 30.0
+"""A connection that no stream needs is closed after so long."""
 
 
 class Owners:
@@ -86,15 +89,13 @@ class Owners:
         for connection in list(self._connections.values()):
             if connection.closed:
                 continue
-            silent = connection.heard.silent_s >= self._settings.heartbeat_lost_s
+            silent = connection.heard.silent_s >= LOST_S
             if silent and connection.streams and not stood_s:
-                connection.close(
-                    LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self._settings.heartbeat_lost_s:g} s")
-                )
+                connection.close(LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {LOST_S:g} s"))
                 continue
             if connection.streams:
                 self._idle_since.pop(connection.key, None)
-            elif now - self._idle_since.setdefault(connection.key, now) > self._settings.idle_connection_s:
+            elif now - self._idle_since.setdefault(connection.key, now) > _IDLE_S:
                 connection.close(ConnectionLost("no stream needs it"))
                 continue
             connection.beat()

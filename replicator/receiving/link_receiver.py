@@ -42,6 +42,12 @@ events = logging.getLogger("replicator")
 
 _Behind = tuple[int, Position, Run] | tuple[int, SkipRecord]
 _SKIP_BYTES = 256
+_RECEIPT_AFTER_S = 0.01
+"""A receipt goes out so long after something became durable: at most 50 ms."""
+STREAMS_MAX = 100_000
+"""Of one connection; a peer that opens more is cut off."""
+_HELD_BEAT_S = 1.0
+"""While reading is held, the sender hears so often that this side lives."""
 """About what a SKIP takes in memory."""
 
 
@@ -63,20 +69,12 @@ _Adoption = tuple[LinkFrameKind, ReceiverStream, _Adopting, list[SchemaRow]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSettings:
     window_bytes: int = 16 << 20
-    receipt_after_s: float = 0.01
-    """A receipt goes out so long after something became durable: at most 50 ms."""
-    streams_max: int = 100_000
     unpacked_bytes: int = 4 << 20
     """So many bytes of compressed runs are unpacked at once: a read of 256 KiB can hold 2 GiB of them."""
     adopters: int = 32
     """So many topics' schemas are stored at once: each takes round trips to the metadata, and all may come together."""
-    held_beat_s: float = 1.0
-    """While reading is held, the sender hears so often that this side lives."""
     feature_level: int = wire.FEATURE_LEVEL
     """What sources are told that this side understands."""
-
-    def __post_init__(self) -> None:
-        assert 0 < self.receipt_after_s <= 0.05
 
 
 class LinkReceiver:
@@ -246,8 +244,8 @@ class LinkReceiver:
     def _on_open(self, number: int, topic: str, source: str, source_number: int, level: int) -> None:
         if number in self._streams or number in self._opening:
             raise PeerError(f"link: stream {number} is open already")
-        if len(self._streams) + len(self._opening) >= self.settings.streams_max:
-            raise PeerError(f"link: more than {self.settings.streams_max} streams on one connection")
+        if len(self._streams) + len(self._opening) >= STREAMS_MAX:
+            raise PeerError(f"link: more than {STREAMS_MAX} streams on one connection")
         if self._session.peer and source != self._session.peer:
             text = f"the certificate is of region {self._session.peer}, which may not send as {source}"
             self._write(wire.close_frame(number, Cause.UNAUTHORIZED, text))
@@ -440,10 +438,10 @@ class LinkReceiver:
             return
         self._session.hold(hold)
         if hold:
-            self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
+            self._held_timer = asyncio.get_running_loop().call_later(_HELD_BEAT_S, self._beat_while_held)
 
     def _beat_while_held(self) -> None:
-        self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
+        self._held_timer = asyncio.get_running_loop().call_later(_HELD_BEAT_S, self._beat_while_held)
         self._write(wire.heartbeat_frame(LinkHeartbeat(self._clock.wall_ms(), 0, 0)))
 
     def _on_grown(self, stream: ReceiverStream) -> None:
@@ -454,7 +452,7 @@ class LinkReceiver:
     def _on_dirty(self, stream: ReceiverStream) -> None:
         self._dirty[stream.number] = stream
         if self._timer is None and not self._lost:
-            self._timer = asyncio.get_running_loop().call_later(self.settings.receipt_after_s, self._send_receipts)
+            self._timer = asyncio.get_running_loop().call_later(_RECEIPT_AFTER_S, self._send_receipts)
 
     def _send_receipts(self) -> None:
         self._timer = None

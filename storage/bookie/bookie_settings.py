@@ -45,8 +45,6 @@ class BookieSettings:
     """What is kept of the indexes of the entry logs, of all ledger directories together; the rest is read again where
     it is needed.
     """
-    lac_waits_max: int = 4096
-    """Readers that wait for a ledger to be confirmed further; one more, and the oldest is answered at once."""
     held_looks_max: int = 500
     """In the index, for one answer about what is held: other frames wait for a few milliseconds at most."""
     free_bytes_min: int = 256 << 20
@@ -78,7 +76,7 @@ class BookieSettings:
                 f"bookie.storage.segment_bytes must be a multiple of 4096, and {least} or more, for the largest frame, "
                 f"not {self.segment_bytes}"
             )
-        positive = self.unsent_bytes, self.open_logs_max, self.index_bytes_max, self.lac_waits_max, self.held_looks_max
+        positive = self.unsent_bytes, self.open_logs_max, self.index_bytes_max, self.held_looks_max
         if min(positive) < 1 or self.free_bytes_min < 0:
             raise ConfigError("sizes of a bookie must be positive")
         if self.free_bytes_again and self.free_bytes_again < self.free_bytes_min:

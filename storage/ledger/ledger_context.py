@@ -23,22 +23,33 @@ from storage.ledger.ticker import Ticker
 from storage.sealing.sealing import Sealing
 
 _ACKS_PERCENTILE = 0.99
+STALL_S = 1.0
+"""A bookie whose ack is the only one that a ledger waits for is replaced after so long, or after STALL_FACTOR times
+what acks take here, whichever is longer, but no later than after `add_timeout_s`. Where others have it already, a disk
+that is merely busy is soon no longer alone.
+"""
+STALL_FACTOR = 10.0
+SLOW_AFTER_S = 1.0
+"""A bookie that owes an ack for longer, while an ack quorum had it, is kept, but new ledgers and reads go elsewhere for
+a while.
+"""
+SECOND_READ_PERCENTILE = 0.95
+"""A bookie that takes longer to answer a read than so many of the last reads did is not waited for alone: another copy
+is read too.
+"""
+SECOND_READ_MIN_S = 0.02
+"""But not before this; also the wait while too few reads are known."""
+SECOND_READ_MAX_S = 1.0
+RETURNS_WITHIN_S = 10.0
+"""A bookie whose registration is gone for less may be back at once: a ledger that it may have entries of is not closed
+on the word of one that has none of it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSettings:
     add_timeout_s: float = 5.0
     """A bookie that owes an ack for longer is replaced, as if its connection had broken."""
-    stall_s: float = 1.0
-    """A bookie whose ack is the only one that a ledger waits for is replaced after so long, or after `stall_factor`
-    times what acks take here, whichever is longer, but no later than after `add_timeout_s`. Where others have it
-    already, a disk that is merely busy is soon no longer alone.
-    """
-    stall_factor: float = 10.0
-    slow_after_s: float = 1.0
-    """A bookie that owes an ack for longer, while an ack quorum had it, is kept, but new ledgers and reads go elsewhere
-    for a while.
-    """
     lost_after_s: float = 10.0
     """A ledger whose LAC stands still for longer, with runs waiting, is given up for a new one."""
     backlog_bytes_max: int = 32 << 20
@@ -46,35 +57,17 @@ class LedgerSettings:
     retry_s: float = 0.1
     """First pause before a bookie, or the metadata, is tried again; doubles up to `retry_max_s`."""
     retry_max_s: float = 2.0
-    second_read_percentile: float = 0.95
-    """A bookie that takes longer to answer a read than so many of the last reads did is not waited for alone: another
-    copy is read too.
-    """
-    second_read_min_s: float = 0.02
-    """But not before this; also the wait while too few reads are known."""
-    second_read_max_s: float = 1.0
     stride: int = STRIDE
     """Entries of a stripe of new ledgers whose ensemble is wider than the write quorum."""
     recovery_timeout_s: float = 20.0
     """How long a recovery goes on trying while bookies don't answer."""
-    returns_within_s: float = 10.0
-    """A bookie whose registration is gone for less may be back at once: a ledger that it may have entries of is not
-    closed on the word of one that has none of it.
-    """
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s <= self.retry_max_s:
             raise ConfigError(f"ledgers: want 0 < retry_s {self.retry_s} <= retry_max_s {self.retry_max_s}")
-        if not 0 < self.second_read_percentile < 1 or not 0 < self.second_read_min_s <= self.second_read_max_s:
-            raise ConfigError(
-                "ledgers: want 0 < second_read_percentile < 1 and 0 < second_read_min_s <= second_read_max_s"
-            )
         if self.stride < 1:
             raise ConfigError(f"ledgers: stride must be at least 1, not {self.stride}")
-        if self.stall_factor < 1:
-            raise ConfigError(f"ledgers: stall_factor must be at least 1, not {self.stall_factor}")
-        times = self.stall_s, self.add_timeout_s, self.slow_after_s, self.lost_after_s, self.recovery_timeout_s
-        if min(*times, self.returns_within_s) <= 0:
+        if min(self.add_timeout_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
             raise ConfigError("ledgers: time-outs must be above 0")
 
 
@@ -104,16 +97,14 @@ class LedgerContext:
 
     def second_read_s(self) -> float:
         """How long one bookie is waited for before another one is asked too."""
-        usual = self.latency.percentile(self.settings.second_read_percentile)
-        return min(max(usual, self.settings.second_read_min_s), self.settings.second_read_max_s)
+        return min(max(self.latency.percentile(SECOND_READ_PERCENTILE), SECOND_READ_MIN_S), SECOND_READ_MAX_S)
 
     def stalled_s(self, suspected: bool) -> float:
         """How long an ack is waited for that alone holds a ledger up. suspected: the bookie has just failed another
         ledger.
         """
-        settings = self.settings
-        least = settings.stall_s / 4 if suspected else settings.stall_s
-        return min(max(least, settings.stall_factor * self.acks.percentile(_ACKS_PERCENTILE)), settings.add_timeout_s)
+        least = STALL_S / 4 if suspected else STALL_S
+        return min(max(least, STALL_FACTOR * self.acks.percentile(_ACKS_PERCENTILE)), self.settings.add_timeout_s)
 
     def pause_s(self, attempt: int) -> float:
         """How long to wait before attempt number `attempt` (1 is the first that is repeated): doubling, and spread by

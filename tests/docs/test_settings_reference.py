@@ -46,7 +46,7 @@ def test_what_has_no_mark_is_a_section_or_inner() -> None:
                 found.add(f"{kind.__name__}.{name}")
             else:
                 waiting.append(section)
-    inner = ("frame_bytes_max", "unsent_bytes", "open_logs_max", "index_bytes_max", "lac_waits_max", "held_looks_max")
+    inner = ("frame_bytes_max", "unsent_bytes", "open_logs_max", "index_bytes_max", "held_looks_max")
     assert found == {f"BookieSettings.{name}" for name in (*inner, "free_bytes_min", "free_bytes_again")}
 
 

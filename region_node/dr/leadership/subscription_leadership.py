@@ -39,21 +39,21 @@ from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.dr")
 
+_ASKED_S = 15.0
+"""A group that was turned away here waits as long as it has asked again within this time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLeadershipSettings:
     """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes
     over.
-
-    `asked_s`: a group that was turned away here waits as long as it has asked again within this time.
     """
 
     look_s: float = 1.0
     lost_after_s: float = 5.0
-    asked_s: float = 15.0
 
     def __post_init__(self) -> None:
-        assert self.look_s > 0 and self.lost_after_s >= 0 and self.asked_s > self.look_s
+        assert self.look_s > 0 and self.lost_after_s >= 0
 
 
 class Unmade:
@@ -258,7 +258,7 @@ class SubscriptionLeadership:
     def _waiting(self) -> dict[str, SubscriptionGate | None]:
         """Subscriptions that have consumers here which get nothing because of a leadership. None: it was never made."""
         found: dict[str, SubscriptionGate | None] = {}
-        asked_before = self._clock.monotonic() - self.settings.asked_s
+        asked_before = self._clock.monotonic() - _ASKED_S
         for gone in [name for name, asked in self._asked.items() if asked < asked_before]:
             del self._asked[gone]
         for name in [

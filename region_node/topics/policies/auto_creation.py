@@ -35,16 +35,13 @@ class Creation:
         exists: Callable[[str], Awaitable[bool]],
         count: Callable[[str], Awaitable[int]],
         partition: MakePartitions | None,
-        *,
-        allowed: bool,
     ) -> None:
-        self._policies, self._view, self._exists, self._count, self._partition, self._allowed = (
+        self._policies, self._view, self._exists, self._count, self._partition = (
             policies,
             view,
             exists,
             count,
             partition,
-            allowed,
         )
         self._coming: list[tuple[TopicName, int]] = []
         """Partitioned topics that are being declared here, and how many partitions they will have then."""
@@ -54,9 +51,7 @@ class Creation:
         name = TopicName.parse(topic)
         if 0 <= name.partition < self._view.partitions(str(name.partitioned)):
             return True
-        return self._allowed and bool(
-            self._policies.of_namespace(name.namespace).part("autoTopicCreation", "allowAutoTopicCreation")
-        )
+        return bool(self._policies.of_namespace(name.namespace).part("autoTopicCreation", "allowAutoTopicCreation"))
 
     async def make_partitions(self, topic: str) -> int:
         """A client asks how many partitions a topic has: one that is not there is made with as many as its namespace

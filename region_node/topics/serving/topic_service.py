@@ -80,7 +80,6 @@ class TopicSettings:
     """Topics that are loaded at once; others wait for their turn, as they came."""
     tick_s: float = 1.0
     """Period of the one tick: rates, statistics, and what policies want done. Above 0."""
-    auto_create: bool = True
     batch_index_acks: bool = True
     """Single messages of a batch can be acknowledged; else an entry only once all its messages are."""
     close_timeout_s: float = 10.0
@@ -214,9 +213,7 @@ class TopicService(NamedTopics):
         self._applier = PolicyApplier(
             self.policies, view, links, self._maintenance, self.loaded, region.name, self.tasks, clock, self.filters
         )
-        self.creation = Creation(
-            self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create
-        )
+        self.creation = Creation(self.policies, view, self.exists, self._factory.count, create_partitioned)
         self._group_use: GroupUse | None = None
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 

@@ -48,6 +48,8 @@ from storage.ledger.repair.lost_bookies import is_surplus
 log = logging.getLogger("storage.bookie.garbage")
 
 _DELETES_A_RECORD = 500
+_GLANCE_S = 5.0
+"""How often it reads its mark between the looks."""
 _FIRST_PASS_S = 60.0
 """After the start: a new bookie should know its metadata before somebody restores it."""
 
@@ -60,15 +62,12 @@ class CollectorSettings:
     """At least so long must a ledger be missing from the metadata."""
     look_s: float = 60.0
     """How often it looks between the passes whether the metadata went back; each look is two small writes."""
-    glance_s: float = 5.0
-    """How often it reads its mark between the looks."""
     page_ledgers: int = 10_000
 
     def __post_init__(self) -> None:
-        if min(self.interval_s, self.look_s, self.glance_s) <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
+        if min(self.interval_s, self.look_s) <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
             raise ConfigError(
-                "interval_s, look_s, glance_s, and page_ledgers of the garbage collection must be above 0, apart_s not "
-                "below"
+                "interval_s, look_s, and page_ledgers of the garbage collection must be above 0, apart_s not below"
             )
 
 
@@ -219,7 +218,7 @@ class GarbageCollector:
         for _ in range(2):
             await self.look()
         self._tasks.spawn(every(lambda: self._settings.look_s * self._rng.uniform(0.8, 1.0), self.look))
-        self._tasks.spawn(every(lambda: self._settings.glance_s * self._rng.uniform(0.8, 1.0), self.glance))
+        self._tasks.spawn(every(lambda: _GLANCE_S * self._rng.uniform(0.8, 1.0), self.glance))
         await every(
             lambda: self._settings.interval_s * self._rng.uniform(0.8, 1.0),
             self.once,

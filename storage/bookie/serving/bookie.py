@@ -34,6 +34,8 @@ from storage.bookie.serving.lac_waits import LacWaits
 __all__ = ["Bookie", "BookieSettings", "DirectoryPlace", "Peer"]
 
 _LEDGERS_A_PAGE = 100_000
+_LAC_WAITS_MAX = 4096
+"""Readers that wait for a ledger to be confirmed further; one more, and the oldest is answered at once."""
 _READING = (Kind.READ, Kind.READ_LAC, Kind.LEDGERS)
 
 
@@ -52,7 +54,7 @@ class Bookie(Directories):
         clock: Clock,
     ) -> None:
         super().__init__(journals, ledgers, settings, bookie_id=bookie_id, instance=instance, rng=rng, clock=clock)
-        self._lac_waits = LacWaits(settings.lac_waits_max)
+        self._lac_waits = LacWaits(_LAC_WAITS_MAX)
         self._blocked: list[Peer] = []
         self._reading = 0
         self.keeps = ""

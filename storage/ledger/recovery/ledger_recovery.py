@@ -33,7 +33,7 @@ from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.bookies.added_copies import add_copies
 from storage.ledger.bookies.bookie_port import END
-from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.ledger_context import RETURNS_WITHIN_S, LedgerContext
 from storage.ledger.recovery.recovery_rules import LedgerRecovery
 from storage.ledger.sealed_copies import NotJudged, copy_refused, may_open, not_decoded, verified
 from storage.ledger.underreplicated_marks import mark_lacking
@@ -81,7 +81,7 @@ async def _recover_once(
             version = await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=version)
     else:
         metadata, version = marked
-    core = LedgerRecovery(metadata, lambda bookie: context.pool.comes_soon(bookie, context.settings.returns_within_s))
+    core = LedgerRecovery(metadata, lambda bookie: context.pool.comes_soon(bookie, RETURNS_WITHIN_S))
     await _fence(context, core, ledger)
     tail = await _read_tail(context, core, metadata)
     if core.forgotten:  # what was confirmed has its numbers, though nobody has it here: it may come from elsewhere

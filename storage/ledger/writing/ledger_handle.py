@@ -33,7 +33,7 @@ from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from storage.ledger.bookies.bookie_pool import ends_for
 from storage.ledger.bookies.bookie_port import BookiePort
-from storage.ledger.ledger_context import LedgerContext
+from storage.ledger.ledger_context import SLOW_AFTER_S, STALL_S, LedgerContext
 from storage.ledger.underreplicated_marks import mark_lacking
 from storage.ledger.writing.ledger_append import LedgerAppend
 from storage.sealing.cipher import RunSealer
@@ -295,7 +295,7 @@ class LedgerHandle:
                     slot,
                     BookieUnavailable(f"bookie {slot.bookie} has not acknowledged for {settings.add_timeout_s:.0f} s"),
                 )
-            elif stands_s > settings.stall_s / 4 and self._holds_up(slot, now, stands_s):
+            elif stands_s > STALL_S / 4 and self._holds_up(slot, now, stands_s):
                 self._on_lost(
                     slot,
                     BookieUnavailable(
@@ -307,7 +307,7 @@ class LedgerHandle:
                 and slot.client.backlog_bytes > settings.backlog_bytes_max
             ):
                 self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} is too far behind"))
-            elif self._core.durable(slot.bookie) < self._core.lac and now - slot.moved_at > settings.slow_after_s:
+            elif self._core.durable(slot.bookie) < self._core.lac and now - slot.moved_at > SLOW_AFTER_S:
                 self._context.pool.suspect(slot.bookie)
         if self._pending:
             if now - self._lac_moved_at > settings.lost_after_s:
@@ -459,12 +459,12 @@ class LedgerHandle:
 
     def _spare(self, at: int, *, forgiven: bool = False) -> str | None:
         """forgiven: also one that failed a while ago; but not one behind the other, where all of them are away."""
-        if forgiven and self._loop.time() - self._forgave_at < self._context.settings.stall_s:
+        if forgiven and self._loop.time() - self._forgave_at < STALL_S:
             return None
         ensemble, pool = self._core.ensemble, self._context.pool
         beside = [[ensemble[place] for place in others] for others in self._striping.others(at)]
         unfit = [*ensemble, *(b for b in pool.floors if pool.forgot(b, self.ledger))]
-        return pool.spare(unfit, beside, self.metadata.affinity, self._context.settings.stall_s if forgiven else None)
+        return pool.spare(unfit, beside, self.metadata.affinity, STALL_S if forgiven else None)
 
     def _retry_lost(self) -> None:
         if self._retry is not None:

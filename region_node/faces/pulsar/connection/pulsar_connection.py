@@ -17,6 +17,7 @@ from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.roles.certificate_role import REPLICATOR, peer_identity
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import (
+    HANDSHAKE_BYTES_MAX,
     BadSend,
     Event,
     Flow,
@@ -57,6 +58,8 @@ _LINK_ROOM = 128 << 10
 _JOIN_BELOW = 1 << 16
 _SHOWN_MAX = 256
 """Characters that are kept of what a client says that it is."""
+WRITE_BUFFER_BYTES = 1 << 20
+"""The high-water mark of what waits to be written to one connection; above it dispatch to it stops."""
 _GET = b"GET "
 """As a frame's size it would be more than a gigabyte."""
 
@@ -76,8 +79,8 @@ class PulsarConnection(asyncio.Protocol):
     ) -> None:
         self._opened, self._broker, self.link = opened, broker, link
         self.limits, settings = broker.settings.limits, broker.settings
-        self.admission = Admission(self, opened.addresses, settings.handshake_bytes_max, balanced=balanced)
-        self.cutter = FrameCutter(private=link, bytes_max=settings.handshake_bytes_max)
+        self.admission = Admission(self, opened.addresses, HANDSHAKE_BYTES_MAX, balanced=balanced)
+        self.cutter = FrameCutter(private=link, bytes_max=HANDSHAKE_BYTES_MAX)
         self.peer_region = ""
         self.session = PulsarSession(self, broker)
         self.certificate: dict[str, Any] | None = None
@@ -132,7 +135,7 @@ class PulsarConnection(asyncio.Protocol):
             return
         if self.admission.header is None and not self.admission.enter(host):
             return
-        self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._opened.all[self] = None
 
     def came_from(self, host: str, port: int) -> None:
@@ -395,12 +398,12 @@ class PulsarConnection(asyncio.Protocol):
             self._transport.writelines(out)
         if self._paused:
             self.unsent.look(self._transport)
-        elif size >= self._broker.settings.write_buffer_bytes:
+        elif size >= WRITE_BUFFER_BYTES:
             self.session.consuming.wake()
 
     @property
     def writable(self) -> bool:
-        return not self._paused and self.unflushed_bytes < self._broker.settings.write_buffer_bytes
+        return not self._paused and self.unflushed_bytes < WRITE_BUFFER_BYTES
 
     def pause_writing(self) -> None:
         self._paused = True

@@ -18,7 +18,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.compute_thread import Offload
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.pulsar import pulsar_pb2 as pb
-from heliograph.wire.pulsar.frame_cutter import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX, FrameCutter
+from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX, FrameCutter
 from heliograph.wire.run import Buffer
 from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.runtime.logged_tasks import logged_tasks
@@ -109,12 +109,9 @@ class ListenerSettings:
     keep_alive_s: float = 30.0
     inflight_bytes_max: int = 64 << 20
     """Publishes that wait for their receipts, in the whole broker; above it reading stops."""
-    write_buffer_bytes: int = 1 << 20
-    """High-water mark of what waits to be written to one connection; above it dispatch to it stops."""
     unsent_bytes_max: int = 16 << 20
     """Of answers that one client does not take; above it nothing more is read from it."""
     message_bytes_max: int = MESSAGE_BYTES_MAX
-    handshake_bytes_max: int = HANDSHAKE_BYTES_MAX
     connections_max: int = 10_000
     connections_per_address: int = 0
     """Bounds the connections that come from one address; 0: no limit."""
