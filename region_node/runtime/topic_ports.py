@@ -17,6 +17,7 @@ from heliograph.model.configuration.configuration_records import (
     TenantQuota,
     TopicPolicies,
 )
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
@@ -26,6 +27,7 @@ from region_node.runtime.cursor_ports import CursorPort, LeadershipPort, LedgerP
 from region_node.runtime.ready_queue import YieldingPort
 
 if TYPE_CHECKING:
+    from replicator.log.transaction_buffer import TransactionBuffer
     from storage.ledger.known_losses import KnownLosses
     from storage.managed_ledger.log.log_reader import ColdReads
 
@@ -181,6 +183,33 @@ class SyncPort(Protocol):
         ...
 
 
+class FirstTransaction(Protocol):
+    """`replicator.log.topic_state.TransactionHost`: a topic, as it hears that its first transaction has come."""
+
+    def first_transaction(self) -> None: ...
+
+
+class TransactionalLog(Protocol):
+    """`replicator.log.replicated_log.ReplicatedLog`, as transactions and copies of its entries ask it."""
+
+    @property
+    def transactions(self) -> TransactionBuffer | None:
+        """The transactions that it holds; None: it never held any."""
+        ...
+
+    def awaits_past(self, position: Position) -> bool:
+        """Whether the end of a transaction that began there may still come back from another region."""
+        ...
+
+    def origin_at(self, position: Position) -> Origin:
+        """The origin of a stored entry that was first published here: it changes with the region's epoch."""
+        ...
+
+    def await_transaction(self, host: FirstTransaction) -> None:
+        """Tells `host` when the first transaction comes while it is loaded."""
+        ...
+
+
 class LogPort(Protocol):
     """`replicator.log.replicated_log.ReplicatedLog`, as a topic uses it."""
 
@@ -192,6 +221,11 @@ class LogPort(Protocol):
     @property
     def linked(self) -> bool:
         """Another region has it, too."""
+        ...
+
+    @property
+    def transactional(self) -> TransactionalLog | None:
+        """The same log, as transactions ask it; None: nothing of it is stored, and it takes part in none."""
         ...
 
     @property

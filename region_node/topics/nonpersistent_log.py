@@ -167,7 +167,7 @@ class MemoryLog:
     unloaded.
     """
 
-    linked, syncing = False, None
+    linked, syncing, transactional = False, None, None
     incoming: Mapping[str, Counted] = NOTHING
     """Nothing of it goes to, or comes from, elsewhere."""
 

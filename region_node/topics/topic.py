@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.policy_table import DEFAULTS, Applied
@@ -47,6 +48,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.topics")
 
 _READER_IDLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBroker:
+    """What all topics of one broker share. `busy`: where a topic puts itself when the broker's tick is to visit it
+    (`region_node.topics.serving.topic_activity`). `on_fatal`: hears that a log cannot go on here. `on_held`: called
+    where a committed transaction is held until its other topics have it; None: nothing is held. `leadership_of`: of
+    subscriptions that are active in one region at a time.
+    """
+
+    ready: ReadyQueue
+    reads: BoundedReads
+    tasks: TaskSet
+    clock: Clock
+    wheel: DelayWheel | None = None
+    meta: MetadataStore | None = None
+    busy: dict[Topic, None] = field(default_factory=dict)
+    on_fatal: Callable[[Topic, HeliographError], None] | None = None
+    on_held: Callable[[Topic], None] | None = None
+    leadership_of: LeadershipOf | None = None
 
 
 class Topic(CompactingTopic):
@@ -86,26 +107,16 @@ class Topic(CompactingTopic):
         self,
         name: TopicName,
         log: LogPort,
-        *,
-        ready: ReadyQueue,
-        reads: BoundedReads,
-        tasks: TaskSet,
-        clock: Clock,
-        wheel: DelayWheel | None = None,
-        meta: MetadataStore | None = None,
+        broker: TopicBroker,
         compactor: Compactor | None = None,
-        busy: dict[Topic, None] | None = None,
     ) -> None:
-        """busy: where it puts itself when the broker's tick is to visit it
-        (`region_node.topics.serving.topic_activity`).
-        """
-        self._wheel = wheel
-        self._busy = busy if busy is not None else {}
+        self._wheel, clock = broker.wheel, broker.clock
+        self._busy = broker.busy
         self._busy[self] = None
         self.name, self.log, self.ledger = name, log, log.ledger
         self.text: str = getattr(log.ledger, "topic", "") or str(name)
         self.producers = ProducerRegistry()
-        self._meta = meta
+        self._meta = broker.meta
         self._compactor = compactor
         self._compaction: TopicCompaction | None = None
         self._epoch: TopicEpoch | None = None
@@ -115,9 +126,7 @@ class Topic(CompactingTopic):
         """Of a non-persistent one: when the tick first found nobody connected."""
         self.terminated = getattr(self.ledger, "terminated_at", None) is not None
         self.closed = False
-        self.leadership_of: LeadershipOf | None = None
-        """(topic, subscription, whether a policy wants it) -> its leadership, where it is active in one region at a
-        time."""
+        self.leadership_of = broker.leadership_of
         self.gate: GatePort | None = None
         """Of an active-passive namespace: what is published passes it twice. Of a migrated topic: `migration`, which
         lets nothing pass.
@@ -132,13 +141,11 @@ class Topic(CompactingTopic):
         self.messages_in = self.bytes_in = self.entries_in = 0
         self.converted_in = self.converted_out = self.unreadable_out = 0
         """Messages that went from one protocol's form, or format, to another, since it was loaded."""
-        self.on_fatal: Callable[[Topic, HeliographError], None] | None = None
-        self.on_held: Callable[[Topic], None] | None = None
-        """Called where a committed transaction is held until its other topics have it; None: nothing is held."""
+        self.on_fatal, self.on_held = broker.on_fatal, broker.on_held
         self.meter = Meter(2)
         self.incoming_rates: IncomingRates | None = None
         """By the region that a link brings messages from; None: none has."""
-        self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
+        self._ready, self._reads, self._tasks, self._clock = broker.ready, broker.reads, broker.tasks, clock
         self._offered = 0
         self.policies = DEFAULTS
         self.filters: Chosen = ()
@@ -152,11 +159,10 @@ class Topic(CompactingTopic):
         self._shown: tuple[Callable[[], None], ...] = ()
         self._moving = ()
         self._transactions: TopicTransactions | None = None
-        state = getattr(log, "state", None)
-        if state is not None and state.transactions is not None:
+        if (transactional := log.transactional) is not None and transactional.transactions is not None:
             self._transactions = TopicTransactions(self)
-        elif state is not None:
-            state.host = self
+        elif transactional is not None:
+            transactional.await_transaction(self)
         self._stop_wake = self.ledger.wake_on_append(self._appended)
         for cursor in list(self.ledger.cursors.values()):
             if not is_internal(cursor.name):
@@ -289,7 +295,9 @@ class Topic(CompactingTopic):
 
     def origin_at(self, position: Position) -> Origin:
         """Returns the origin of a stored entry that was first published here: it changes with the region's epoch."""
-        return cast(Origin, cast(Any, self.log).state.origin_at(position))
+        log = self.log.transactional
+        assert log is not None, f"nothing of {self.text} is stored"
+        return log.origin_at(position)
 
     def shown_more(self) -> None:
         """Readers may go on: what was held is shown."""

@@ -31,7 +31,8 @@ from replicator.dedup.producer_dedup import Coming, DedupSettings
 from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import IncomingLink
 from replicator.log.region_durability import Held, RegionWaits
-from replicator.log.topic_state import TopicState
+from replicator.log.topic_state import TopicState, TransactionHost
+from replicator.log.transaction_buffer import TransactionBuffer
 from replicator.log.write_order import Done, Failed, RunPieces, Segments, WaitingRun
 from replicator.subscriptions.ack_claims import ClaimSettings
 from replicator.subscriptions.subscription_sync import SubscriptionHost, SubscriptionSync, any_replicated
@@ -230,6 +231,24 @@ class ReplicatedLog:
     def origin(self) -> Origin:
         """The origin of what is first published here from now on."""
         return self.state.origin
+
+    @property
+    def transactional(self) -> ReplicatedLog:
+        """The log itself: all of it is stored, so that it takes part in transactions."""
+        return self
+
+    @property
+    def transactions(self) -> TransactionBuffer | None:
+        """The transactions that it holds; None: it never held any."""
+        return self.state.transactions
+
+    def origin_at(self, position: Position) -> Origin:
+        """The own origin that a local entry at `position` belongs to."""
+        return self.state.origin_at(position)
+
+    def await_transaction(self, host: TransactionHost) -> None:
+        """Tells `host` when the first transaction comes while it is loaded."""
+        self.state.host = host
 
     @property
     def deduplication(self) -> bool:

@@ -57,7 +57,7 @@ from region_node.topics.serving.publish_gates import GateOf, Gates
 from region_node.topics.serving.topic_activity import Activity
 from region_node.topics.serving.topic_ids import topic_id_key
 from region_node.topics.serving.topic_listing import TopicLists
-from region_node.topics.topic import Topic
+from region_node.topics.topic import Topic, TopicBroker
 from region_node.transactions.participants.holding_topics import HoldingTopics
 from replicator.log.deletion import recall, remember
 from replicator.log.replicated_log import ReplicatedLog
@@ -208,7 +208,18 @@ class TopicService(NamedTopics):
         self._load_slots = asyncio.Semaphore(self.settings.loads_max)
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
-        self._on_fatal = self._fatal  # one for all topics
+        self._shared = TopicBroker(
+            ready=self.ready,
+            reads=self._reads,
+            tasks=self.tasks,
+            clock=clock,
+            wheel=self._wheel,
+            meta=meta,
+            busy=self.activity.busy,
+            on_fatal=self._fatal,
+            on_held=None if self.held is None else self.held.add,
+            leadership_of=duties.leadership_of,
+        )
         self.filters = duties.filters
         self._applier = PolicyApplier(
             self.policies, view, links, self._maintenance, self.loaded, region.name, self.tasks, clock, self.filters
@@ -337,24 +348,11 @@ class TopicService(NamedTopics):
             if failed is not None:  # while the rest of it was opened: nobody would hear of it any more
                 await self._close_log(opened)
                 raise failed
-            topic = Topic(
-                name,
-                opened,
-                ready=self.ready,
-                reads=self._reads,
-                tasks=self.tasks,
-                clock=self._clock,
-                wheel=self._wheel,
-                meta=self._meta,
-                compactor=self.compactor if not self.shadow_source(text) else None,
-                busy=self.activity.busy,
-            )
-            topic.on_fatal, topic.on_held = self._on_fatal, None if self.held is None else self.held.add
+            topic = Topic(name, opened, self._shared, None if self.shadow_source(text) else self.compactor)
             if topic.transactional:
                 topic.transactions.watch_held()
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
-            topic.leadership_of = self._duties.leadership_of
             self._applier.apply(topic)
             self.gates.give(topic)
             self.loaded[text] = topic

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed, NotFound, TopicTerminated
 from heliograph.wire.run import Origin, Run, TxnId
@@ -37,19 +37,14 @@ class TopicTransactions:
         self._view: CommittedView | None = None
 
     @property
-    def _state(self) -> Any:
-        return getattr(self._topic.log, "state", None)
-
-    @property
     def buffer(self) -> TransactionBuffer | None:
-        state = self._state
-        found: TransactionBuffer | None = None if state is None else state.transactions
-        return found
+        log = self._topic.log.transactional
+        return None if log is None else log.transactions
 
     def refusal(self, txn: TxnId) -> HeliographError | None:
         """Why nothing may be published into the transaction; None: it may."""
         topic = self._topic
-        if topic.volatile or self._state is None:
+        if topic.volatile or topic.log.transactional is None:
             return NotAllowed(f"{topic.text} is not persistent: it takes part in no transaction")
         if txn in self._ending:
             return NotAllowed(f"transaction {txn[0]}:{txn[1]} is ending: begin another one")
@@ -134,8 +129,9 @@ class TopicTransactions:
 
     def _comes_back(self, key: Key) -> bool:
         """Whether it is open, and the region's metadata was restored since it began: its commit may be elsewhere."""
-        found = None if self.buffer is None else self.buffer.open.get(key)
-        return found is not None and bool(cast(Any, self._topic.log).awaits_past(found.first))
+        log = self._topic.log.transactional
+        found = None if log is None or log.transactions is None else log.transactions.open.get(key)
+        return log is not None and found is not None and log.awaits_past(found.first)
 
     async def decide(self, origin: Origin, txn: TxnId, *, commit: bool) -> None:
         """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound

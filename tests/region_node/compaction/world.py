@@ -21,7 +21,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.cursor_ports import LedgerPort
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
-from region_node.topics.topic import Topic
+from region_node.topics.topic import Topic, TopicBroker
 from replicator.log.transaction_buffer import TransactionBuffer
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
@@ -55,6 +55,7 @@ class Log:
     def __init__(self, ledger: ManagedLedger) -> None:
         self.ledger = ledger
         self.state: Any = None
+        self.transactional: Any = None
 
 
 class Owner:
@@ -86,14 +87,17 @@ class Owner:
         loop = asyncio.get_running_loop()
         log: Any = Log(ledger)
         log.state = SimpleNamespace(transactions=self.transactions)
+        log.transactional = SimpleNamespace(transactions=self.transactions, await_transaction=lambda topic: None)
         self.topic = Topic(
             TopicName.parse(TOPIC),
             log,
-            ready=ReadyQueue(loop.call_soon),
-            reads=BoundedReads(self.tasks),
-            tasks=self.tasks,
-            clock=self.sim.clock(),
-            compactor=compactor,
+            TopicBroker(
+                ready=ReadyQueue(loop.call_soon),
+                reads=BoundedReads(self.tasks),
+                tasks=self.tasks,
+                clock=self.sim.clock(),
+            ),
+            compactor,
         )
         return self.topic
 
