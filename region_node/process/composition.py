@@ -279,8 +279,7 @@ class BookieRole:
         )
         self._stops.append(closing(self.bookie.close))
         self.bookie.open()
-        server = BookieServer(self.bookie)
-        server.distrusted = distrusted
+        server = BookieServer(self.bookie, distrusted=distrusted)
         self._stops.append(server.stop)
         certificates = Certificates(self.settings.tls, self.settings.region)
         ports = {
@@ -408,7 +407,6 @@ class BookieRole:
         offload = Offload(PASSWORDS_WAITING_MAX)
         self._stops.append(closing(offload.close))
         authentication = authentication_of(
-            settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng
+            settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng, revocations=revocations
         )
-        authentication.revocations = revocations
         return BookieAccess(settings, authentication, region=self.settings.region, inside=inside)

@@ -67,12 +67,13 @@ class Authentication:
         providers: Mapping[str, Provider],
         internal: InternalTokens | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
+        revocations: Revocations | None = None,
     ) -> None:
         self._providers = dict(providers)
         self._internal = internal
         self._wall_ms = wall_ms
         self.counts = AuthenticationCounts()
-        self.revocations = Revocations()
+        self.revocations = Revocations() if revocations is None else revocations
         self._anonymous = settings.anonymous_role
         self._proxies = frozenset(settings.proxy_roles)
         self.open = not providers and not self._anonymous
@@ -177,7 +178,10 @@ def revoked_text(found: Revocation) -> str:
 
 
 def build_authentication(
-    settings: SecuritySettings, ports: MachinePorts, internal: InternalTokens | None = None
+    settings: SecuritySettings,
+    ports: MachinePorts,
+    internal: InternalTokens | None = None,
+    revocations: Revocations | None = None,
 ) -> Authentication:
     """The plug-ins that the settings name. Raises ConfigError where one cannot be made."""
     providers: dict[str, Provider] = {}
@@ -192,7 +196,7 @@ def build_authentication(
             providers[name] = CertificateProvider()
         else:
             providers[name] = _plugin(name)(settings.plugins[name], ports.clock)
-    return Authentication(settings, providers, internal, ports.clock.wall_ms)
+    return Authentication(settings, providers, internal, ports.clock.wall_ms, revocations)
 
 
 def _keys_of(source: TokenSettings, ports: MachinePorts) -> KeySource:

@@ -20,6 +20,7 @@ from region_node.security.authentication.authentication_service import (
 )
 from region_node.security.authentication.internal_tokens import InternalTokens, RegionSecrets
 from region_node.security.authentication.jwks_issuers import Fetch
+from region_node.security.authentication.revocations import Revocations
 from region_node.security.authorization.authorization_service import Authorization, RightsView
 from region_node.security.settings import SecuritySettings
 
@@ -71,8 +72,11 @@ def authentication_of(
     fetch: Fetch,
     clock: Clock,
     rng: Rng,
+    revocations: Revocations | None = None,
 ) -> Authentication:
-    """Builds the authentication of any process, with the work on passwords on `offload`. Raises ConfigError."""
+    """Builds the authentication of any process, with the work on passwords on `offload`. revocations: where others need
+    them before. Raises ConfigError.
+    """
 
     async def beside(work: Callable[[bytes, bytes], bool], first: bytes, second: bytes, host: str) -> bool:
         try:
@@ -80,4 +84,6 @@ def authentication_of(
         except Overloaded as error:
             raise MetadataUnavailable("too many passwords wait to be checked: try again") from error
 
-    return build_authentication(settings, MachinePorts(clock=clock, rng=rng, fetch=fetch, offload=beside), internal)
+    return build_authentication(
+        settings, MachinePorts(clock=clock, rng=rng, fetch=fetch, offload=beside), internal, revocations
+    )

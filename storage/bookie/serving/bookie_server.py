@@ -33,12 +33,20 @@ _ALONE_BYTES = 1 << 16
 class BookieServer:
     """Listens for brokers. The bookie must have been started."""
 
-    def __init__(self, bookie: Bookie, *, on_bad_peer: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        bookie: Bookie,
+        *,
+        on_bad_peer: Callable[[str], None] | None = None,
+        distrusted: Callable[[object], bool] = lambda ssl_object: False,
+    ) -> None:
+        """distrusted: whether a connection's peer is believed no more: asked once a second, since it may say nothing
+        for long.
+        """
         self.bookie = bookie
         self.slabs = SlabPool()
         self._on_bad_peer = on_bad_peer
-        self.distrusted: Callable[[object], bool] = lambda ssl_object: False
-        """Whether a connection's peer is believed no more: asked once a second, since it may say nothing for long."""
+        self._distrusted = distrusted
         self._server: Listening | None = None
         self._connections: dict[BookieConnection, None] = {}
         self._tick: asyncio.TimerHandle | None = None
@@ -65,7 +73,7 @@ class BookieServer:
         self.bookie.tick()
         self.slabs.trim()
         for connection in list(self._connections):
-            if self.distrusted(connection.transport.get_extra_info("ssl_object")):
+            if self._distrusted(connection.transport.get_extra_info("ssl_object")):
                 connection.transport.abort()
         self._tick = self._loop.call_later(_TICK_S, self._on_tick)
 
