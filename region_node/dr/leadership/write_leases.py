@@ -71,6 +71,8 @@ class WriteLeases:
         self._age = age
         self._aged: Writer | None = None
         self._looked_at = clock.monotonic()
+        self._looking: asyncio.Task[None] | None = None
+        self._another = False
         self._lease = 0
         self._told: Writer | None = None
         self._wake = asyncio.Event()
@@ -158,13 +160,16 @@ class WriteLeases:
 
     async def _keep(self) -> None:
         if not self._lease:
+            await self._look_back(anew=True)  # first of all: it takes longer than a lease may wait
             sent_at = self._clock.monotonic()
             self._lease = await self._store.grant(self.settings.ttl_ms)
             self.core.on_renewed(sent_at)
         else:
             await self._renew()
+        if self._another:
+            self._another = False
+            raise LeaseLost("the configuration is another one")
         if not self.core.registered:
-            await self._look_back(anew=True)
             await self._register(Writer())
             self._subscriptions_changed()
         told = self._now()
@@ -174,21 +179,29 @@ class WriteLeases:
         if told != self._told:
             await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
             self._told = told
-        if told != self._aged:
-            await self._look_back(anew=True)
-            self._aged = told
-        elif self._clock.monotonic() - self._looked_at >= LOOK_S:
-            await self._look_back(anew=False)
+        due = told != self._aged or self._clock.monotonic() - self._looked_at >= LOOK_S
+        if due and (self._looking is None or self._looking.done()):
+            self._looking = self._tasks.spawn(self._look_behind(told))
 
-    async def _look_back(self, *, anew: bool) -> None:
-        """A configuration that went back, or was restored, is read anew, under another lease: nothing of what was heard
-        before counts. Raises LeaseLost.
+    async def _look_behind(self, told: Writer) -> None:
+        """Beside the renewals. told: what is obeyed, as it was told last."""
+        try:
+            self._another = await self._look_back(anew=told != self._aged) or self._another
+            self._aged = told
+        except HeliographError as error:  # the next renewal is followed by another look
+            log.info("config.age_not_known", extra={"broker": self._broker, "error": str(error)})
+        if self._another:
+            self._wake.set()
+
+    async def _look_back(self, *, anew: bool) -> bool:
+        """Whether the configuration went back, or was restored: then it is read anew, under another lease, and nothing
+        of what was heard before counts.
         """
         self._looked_at = self._clock.monotonic()
-        if self._age is not None and await self._age.look(anew=anew):
-            self.core.forget_versions()
-            if self.core.registered:
-                raise LeaseLost("the configuration is another one")
+        if self._age is None or not await self._age.look(anew=anew):
+            return False
+        self.core.forget_versions()
+        return True
 
     async def _renew(self) -> None:
         sent_at = self._clock.monotonic()

@@ -8,7 +8,8 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -263,6 +264,26 @@ def test_one_that_was_interrupted_is_gone_on_with_by_the_next(after: bool) -> No
     run_alone(main())
 
 
+def test_a_look_that_takes_long_holds_up_no_renewal() -> None:
+    async def slow(*, anew: bool) -> bool:
+        await asyncio.sleep(20)
+        return False
+
+    async def main(world: World) -> None:
+        await world.switching.begin(NAME, "us", {})
+        world.brokers["us"] = broker = Broker(world, "us")
+        broker.leases.age = cast(Any, SimpleNamespace(look=slow))
+        await broker.leases.start()
+        await asyncio.sleep(22)
+        assert world.open_in() == {"us": 1}, "nothing is confirmed before the first look"
+        for number in range(40):
+            await world.switching.begin(NAME, "us", {"rpo_s": float(number)})
+            await asyncio.sleep(1)
+            assert world.open_in() == {"us": 1}
+
+    run(main)
+
+
 # -- worlds ------------------------------------------------------------------------------------------------------------
 
 
@@ -325,9 +346,10 @@ def what_was_heard_before_counts(patch: BrokenRules) -> None:
     patch.setattr(WriteLeases, "_look_back", _kept_only)
 
 
-async def _kept_only(self: WriteLeases, *, anew: bool) -> None:
+async def _kept_only(self: WriteLeases, *, anew: bool) -> bool:
     assert self._age is not None
     await self._age.look(anew=anew)
+    return False
 
 
 @pytest.mark.parametrize("mutant", [nobody_looks, it_is_said_and_nothing_asks, what_was_heard_before_counts])
