@@ -68,7 +68,6 @@ def of_topics(tuned: TopicSettings, own: BrokerSettings) -> TopicSettings:
     return replace(
         tuned,
         batch_index_acks=own.batch_index_acks,
-        policies=own.policies,
         compaction=own.compaction,
         loads_max=own.topic_loads_max,
     )

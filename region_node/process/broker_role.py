@@ -36,6 +36,7 @@ class BrokerRole(BrokerParts):
 
     async def start(self) -> dict[str, int]:
         await self._connect()
+        await self._connect_leases()
         await self._build_security()
         await self._build_topics()
         self._build_days()
@@ -77,10 +78,6 @@ class BrokerRole(BrokerParts):
         from global_config.admin import ConfigAdmin
         from global_config.deferred_edits import DeferredEdits
         from local_meta.node_level import spoken
-        from region_node.dr.leadership.configuration_age import ConfigurationAge
-        from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
-        from region_node.dr.leadership.known_leaderships import KnownLeaderships
-        from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
         from region_node.metrics.metadata_store_metrics import StoreCounts
         from region_node.placement.balance.balance_book import BalanceBook
         from region_node.placement.ownership.broker_records import LiveBrokers
@@ -129,6 +126,13 @@ class BrokerRole(BrokerParts):
         )
         self.stops.append(closing(self.level.close))
         self.level.check_own()
+
+    async def _connect_leases(self) -> None:
+        from region_node.dr.leadership.configuration_age import ConfigurationAge
+        from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
+        from region_node.dr.leadership.known_leaderships import KnownLeaderships
+        from region_node.dr.leadership.write_leases import LeaseSettings, WriteLeases
+
         self.leases = WriteLeases(
             self.config,
             region=self.settings.region,
@@ -251,8 +255,6 @@ class BrokerRole(BrokerParts):
         orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
         self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)
         self.stops.append(self.recovery.stop)
-        self.reseals = ResealWorker(factory.context, clock, lambda: self.recovery.auditor, lambda: factory.opened)
-        self.stops.append(self.reseals.stop)
         here = TopicsHere(Loaded(), self.policies, self.view)
         schemas = SchemaRegistry(self.meta, lambda: self.epoch.info().number, clock)
         replicated = ReplicatedSchemas(
@@ -320,15 +322,6 @@ class BrokerRole(BrokerParts):
                 holds=own.transaction_coordinator_enabled,
             ),
         )
-        self.reseals.beside = TopicResealing(
-            lambda: self.topics.compactor,
-            lambda: self.topics.loaded.values(),
-            self.meta,
-            self.sealing,
-            clock,
-            self.tier,
-            ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered, clock),
-        )
         self.stops.append(self.subscription_leadership.stop)
         await self.subscription_leadership.start()
         self.leases.on_change(self._on_leadership)  # what was heard before holds for topics when they are loaded
@@ -366,6 +359,22 @@ class BrokerRole(BrokerParts):
             level=lambda: self.level.present,
         )
         self.stops.append(self.tier.tiering.stop)
+        self.reseals = ResealWorker(
+            factory.context,
+            clock,
+            lambda: self.recovery.auditor,
+            lambda: factory.opened,
+            TopicResealing(
+                lambda: self.topics.compactor,
+                lambda: self.topics.loaded.values(),
+                self.meta,
+                self.sealing,
+                clock,
+                self.tier,
+                ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered, clock),
+            ),
+        )
+        self.stops.append(self.reseals.stop)
         self.topics.share_groups(self.settings.node_id, lambda: self.ownership.lease)
         if own.transaction_coordinator_enabled:
             self.transactions = Transactions(

@@ -64,9 +64,10 @@ class ResealWorker:
         clock: Clock,
         leads: Callable[[], bool],
         opened: Callable[[], Iterable[ManagedLedger]],
+        beside: SideReseals | None = None,
     ) -> None:
         self._context, self._clock, self._leads, self._opened = context, clock, leads, opened
-        self.beside: SideReseals | None = None
+        self.beside = beside
         self._tasks = TaskSet("nothing is sealed anew by this broker any more")
         self._not_before: dict[str, float] = {}
         """Tenant -> when its next pass may begin, of the monotonic clock."""

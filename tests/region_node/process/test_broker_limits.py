@@ -59,12 +59,11 @@ def test_what_links_are_told() -> None:
 def test_what_topics_are_told() -> None:
     own = BrokerSettings(
         batch_index_acks=False,
-        policies={"messageTTL": 5},
         compaction=CompactorSettings(retain_null_key=True),
         topic_loads_max=2,
     )
     found = of_topics(TopicSettings(), own)
-    assert (found.batch_index_acks, found.policies, found.loads_max) == (False, {"messageTTL": 5}, 2)
+    assert (found.batch_index_acks, found.loads_max) == (False, 2)
     assert found.compaction.retain_null_key
 
 

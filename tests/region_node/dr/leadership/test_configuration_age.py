@@ -272,7 +272,7 @@ def test_a_look_that_takes_long_holds_up_no_renewal() -> None:
     async def main(world: World) -> None:
         await world.switching.begin(NAME, "us", {})
         world.brokers["us"] = broker = Broker(world, "us")
-        broker.leases.age = cast(Any, SimpleNamespace(look=slow))
+        broker.leases._age = cast(Any, SimpleNamespace(look=slow))
         await broker.leases.start()
         await asyncio.sleep(22)
         assert world.open_in() == {"us": 1}, "nothing is confirmed before the first look"
