@@ -6,6 +6,8 @@ Invariants: a connection that says something wrong, is silent before its handsha
 closed, and nothing else;
 a watch gets its listing first, then each change once, in order, with nothing left out in between.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
+An answer is read from the table once those before it are on their way: who asks for more than it reads waits, and is
+not closed for that. Renewals and heartbeats wait for no answer.
 Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), `buffer_bytes_max` unread bytes, and
 as many of changes behind a listing (then the connection is closed), WATCHES_MAX watches.
 """
@@ -44,6 +46,8 @@ log = logging.getLogger("heliograph.kv")
 
 REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
+ANSWERED_AT_ONCE = 256 << 10
+"""Bytes of answers to one connection between two looks at what else the node has to do, and one answer more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +253,10 @@ class _Connection(asyncio.Protocol):
         self._watches: dict[int, str] = {}
         self._writable = asyncio.Event()
         self._writable.set()
+        self._turns = asyncio.Lock()
+        """Whose answer is read from the table next."""
+        self._answered_bytes = 0
+        """Since the last pause."""
         self._calls = CALLS.every
         self._keys: PeerKeys | None = None
         self.greeted = False
@@ -410,12 +418,29 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, kind: int, request: int, payload: bytes) -> None:
         try:
-            answer = await self._server.service.handle(kind, payload)
+            answer = await self._server.service.handle(kind, payload, self._turn)
+            self._answered_bytes += len(answer)
             self.write(frame(Frame.ANSWER, request, answer))
         except PeerError:
             self.close()
         finally:
             self._end_request()
+
+    async def _turn(self, kind: int, left_s: float) -> None:
+        """Returns when this answer may be read from the table. Raises MetadataUnavailable."""
+        if kind != Frame.RANGE and self._writable.is_set():
+            return  # one key is small as a rule
+        try:
+            async with asyncio.timeout(left_s), self._turns:
+                if self._answered_bytes >= ANSWERED_AT_ONCE:
+                    self._answered_bytes = 0
+                    await asyncio.sleep(0)  # whatever waits goes first
+                while not self._writable.is_set():
+                    await self._writable.wait()
+        except TimeoutError:
+            raise MetadataUnavailable("the answers before this one were not read in time: ask for less") from None
+        if self._transport is None:
+            raise MetadataUnavailable("the connection is closed")
 
     def _end_request(self) -> None:
         self._requests -= 1
