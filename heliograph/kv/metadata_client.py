@@ -6,7 +6,10 @@ repeated write returns its first answer; watches that go on where they were. Isn
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
 be had, OutcomeUnknown;
 a watch never goes back in time, and tells every deletion that happened while it was cut off.
-Bounds: `writes_max` writes and `requests_max` requests without an answer, PENDING_BYTES_MAX of them in bytes.
+Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule); a renewal waits
+for none of them.
+Bounds: `reads_at_once` reads and `writes_at_once` writes on their way, PENDING_BYTES_MAX of them in bytes;
+`reads_waiting_max` and `writes_waiting_max` that wait for their turns.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCall
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError, reason_of
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.throttle import Turns
 from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
 
 PENDING_BYTES_MAX = 64 << 20
@@ -52,16 +56,21 @@ class ClientSettings:
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
     name: str = ""
-    writes_max: int = 1000
-    """Writes without an answer: one more is refused. Below `answers_max` of the machine."""
-    requests_max: int = 8192
-    """The same of requests, writes included."""
+    reads_at_once: int = 512
+    """Reads without an answer: others wait for their turns. With writes below what a server takes of one connection at
+    a time, so that renewals of leases are read at once.
+    """
+    writes_at_once: int = 384
+    """The same of writes. Below `answers_max` of the machine."""
+    reads_waiting_max: int = 8192
+    """Where so many wait, whoever has most gives a place to who has fewer, or the call is refused."""
+    writes_waiting_max: int = 1000
     range_limit: int = RANGE_LIMIT
     """Keys that a range without a limit returns at most."""
 
     def __post_init__(self) -> None:
         assert 0 < self.backoff_min_s <= self.backoff_max_s and self.timeout_s > 0
-        assert self.writes_max > 0 and self.requests_max > 0
+        assert min(self.reads_at_once, self.writes_at_once, self.reads_waiting_max, self.writes_waiting_max) > 0
 
 
 class _Request:
@@ -99,6 +108,8 @@ class MetaClient:
         self._ids = 0
         self._pending: dict[int, _Request] = {}
         self._pending_bytes = 0
+        self._reads = Turns(self.settings.reads_at_once, self.settings.reads_waiting_max)
+        self._writes = Turns(self.settings.writes_at_once, self.settings.writes_waiting_max)
         self._session = 0
         self._opening = asyncio.Lock()
         self._sequence = 0
@@ -117,7 +128,7 @@ class MetaClient:
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
         check_key(key)
-        found = await self._read(Frame.GET, body(key))
+        found = await self._read(Frame.GET, body(key), key)
         return (found[0], found[1]) if found else None
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
@@ -126,19 +137,19 @@ class MetaClient:
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         ops = [Delete(key, expected)]
         check_ops(ops)
-        there: bool = (await self._write(CommandKind.TXN, txn_fields(ops)))[1][0]
+        there: bool = (await self._write(CommandKind.TXN, txn_fields(ops), key))[1][0]
         return there
 
     async def txn(self, ops: Sequence[Op]) -> int:
         check_ops(ops)
-        version: int = (await self._write(CommandKind.TXN, txn_fields(ops)))[0]
+        version: int = (await self._write(CommandKind.TXN, txn_fields(ops), ops[0].key))[0]
         return version
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         out: list[tuple[str, bytes, int]] = []
         limit = self.settings.range_limit if limit is None else limit
         while True:
-            page, more = await self._read(Frame.RANGE, body(start, end, limit - len(out)))
+            page, more = await self._read(Frame.RANGE, body(start, end, limit - len(out)), start)
             out += [(key, value, version) for key, value, version in page]
             if not more or len(out) >= limit:
                 return out
@@ -149,12 +160,12 @@ class MetaClient:
         return self.settings.range_limit
 
     async def count(self, prefix: str) -> int:
-        counted: int = (await self._read(Frame.COUNT, body(prefix)))[0]
+        counted: int = (await self._read(Frame.COUNT, body(prefix), prefix))[0]
         return counted
 
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         check_key(counter)
-        first: int = (await self._write(CommandKind.NEXT_IDS, [counter, count, at_least]))[0]
+        first: int = (await self._write(CommandKind.NEXT_IDS, [counter, count, at_least], counter))[0]
         return first
 
     async def grant(self, ttl_ms: int) -> int:
@@ -224,16 +235,44 @@ class MetaClient:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def _read(self, kind: Frame, payload: bytes) -> list[Any]:
+    async def _read(self, kind: Frame, payload: bytes, key: str | None = None) -> list[Any]:
+        """key: None: it waits for no turn."""
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
-        return open_answer(await self._request(kind, payload, deadline, write=False))
+        if key is None:
+            return open_answer(await self._request(kind, payload, deadline, write=False))
+        await self._turn(self._reads, key, deadline)
+        try:
+            return open_answer(await self._request(kind, payload, deadline, write=False))
+        finally:
+            self._reads.give()
 
-    async def _write(self, kind: CommandKind, what: list[Any]) -> list[Any]:
+    async def _turn(self, turns: Turns, key: str, deadline: float) -> None:
+        """Raises MetadataUnavailable: nothing was asked."""
+        what = "reads" if turns is self._reads else "writes"
+        if self._closed:
+            raise MetadataUnavailable("the metadata client is closed")
+        try:
+            async with asyncio.timeout_at(deadline):
+                if await turns.take("/".join(key.split("/", 3)[:3])):
+                    return
+        except TimeoutError:
+            raise MetadataUnavailable(
+                f"the turn of this one among the metadata {what} did not come within {self.settings.timeout_s:g} s "
+                f"({self._trouble})"
+            ) from None
+        raise MetadataUnavailable(f"too many metadata {what} wait for their turns already: try again")
+
+    async def _write(self, kind: CommandKind, what: list[Any], key: str = "") -> list[Any]:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
+        await self._turn(self._writes, key, deadline)
+        try:
+            return await self._in_session(kind, what, deadline)
+        finally:
+            self._writes.give()
+
+    async def _in_session(self, kind: CommandKind, what: list[Any], deadline: float) -> list[Any]:
         while True:
             session = await self._open_session(deadline)
-            if len(self._unanswered) >= self.settings.writes_max:
-                raise MetadataUnavailable(f"{self.settings.writes_max} metadata writes wait for their answers already")
             self._sequence += 1
             sequence = self._sequence
             self._unanswered[sequence] = None
@@ -259,7 +298,7 @@ class MetaClient:
     async def _request(self, kind: Frame, payload: bytes, deadline: float, *, write: bool) -> bytes:
         if self._closed:
             raise MetadataUnavailable("the metadata client is closed")
-        if len(self._pending) >= self.settings.requests_max or self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
+        if write and self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
             raise MetadataUnavailable(f"{len(self._pending)} metadata requests wait for their answers already")
         began, answered = self._clock.monotonic(), False
         self._ids += 1

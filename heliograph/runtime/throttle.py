@@ -1,12 +1,15 @@
-"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on.
+"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on; Turns: so
+many at once.
 
-Is: the wait, in the order of the calls. Isn't: fairness among users, what is spent after the fact (`Rate` alone), or a
-bound of how many rows there are.
+Is: the wait, in the order of the calls, or of the turns. Isn't: what is spent after the fact (`Rate` alone), or a bound
+of how many rows there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Hashable
 
 from heliograph.runtime.rate import Rate
 
@@ -53,3 +56,67 @@ class RowPace:
         before, self._rows = self._rows, self._rows + count
         if before // ROWS != self._rows // ROWS:
             await asyncio.sleep(0)
+
+
+class Turns:
+    """At most `at_once` go on at the same time, and `waiting_max` wait: those of each `who` in their order, nobody's
+    second before another's first. Where all places are taken, whoever has most gives the last one to who has fewer.
+    """
+
+    __slots__ = ("_free", "_waiting", "_waiting_count", "_waiting_max")
+
+    def __init__(self, at_once: int, waiting_max: int) -> None:
+        self._free, self._waiting_max, self._waiting_count = at_once, waiting_max, 0
+        self._waiting: dict[Hashable, deque[asyncio.Future[bool]]] = {}
+
+    async def take(self, who: Hashable) -> bool:
+        """Whether it goes on, and is to `give` its place back then; False: too many wait."""
+        if self._free:
+            self._free -= 1
+            return True
+        if self._waiting_count >= self._waiting_max and not self._make_room(who):
+            return False
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(who, deque()).append(turn)
+        self._waiting_count += 1
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._forget(who, turn)
+            elif turn.result():
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """The place goes to the next one that waits."""
+        if not self._waiting:
+            self._free += 1
+            return
+        who = next(iter(self._waiting))
+        turns = self._waiting.pop(who)
+        turn = turns.popleft()
+        self._waiting_count -= 1
+        if turns:
+            self._waiting[who] = turns  # behind all others
+        if turn.done():  # cancelled in this very pass
+            self.give()
+        else:
+            turn.set_result(True)
+
+    def _make_room(self, who: Hashable) -> bool:
+        greedy, turns = max(self._waiting.items(), key=lambda item: len(item[1]), default=(who, deque()))
+        if len(turns) <= len(self._waiting.get(who, ())) + 1:
+            return False
+        last = turns[-1]
+        self._forget(greedy, last)
+        if not last.done():
+            last.set_result(False)
+        return True
+
+    def _forget(self, who: Hashable, turn: asyncio.Future[bool]) -> None:
+        if (turns := self._waiting.get(who)) is not None and turn in turns:
+            turns.remove(turn)
+            self._waiting_count -= 1
+            if not turns:
+                del self._waiting[who]

@@ -5,6 +5,7 @@ change of leader.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -462,7 +463,9 @@ def test_too_many_requests_stop_the_reading_not_the_answers() -> None:
 
 def test_pending_requests_are_bounded() -> None:
     async def main(sim: Simulation, group: Group) -> None:
-        client = group.client(timeout_s=2.0, requests_max=10, writes_max=5)
+        client = group.client(
+            timeout_s=2.0, reads_at_once=3, reads_waiting_max=2, writes_at_once=3, writes_waiting_max=2
+        )
         await client.put("/a", b"")
         sim.network.cut("c", "m0")
         answers = await asyncio.gather(
@@ -471,5 +474,36 @@ def test_pending_requests_are_bounded() -> None:
         assert all(isinstance(a, MetadataUnavailable | OutcomeUnknown) for a in answers)
         assert sum("wait" in str(a) for a in answers) >= 6
         assert client._pending_bytes == 0
+
+    simulate(main)
+
+
+def test_one_tenants_requests_keep_neither_renewals_nor_another_tenants_waiting() -> None:
+    async def main(sim: Simulation, group: Group) -> None:
+        client = group.client(reads_at_once=2, reads_waiting_max=20, writes_at_once=2, writes_waiting_max=20)
+        lease, machine = await client.grant(3000), group.replica().machine
+        await client.put("/schemas/a/n/t", b"")
+        done: list[str] = []
+
+        async def ask(what: str, call: Awaitable[object]) -> None:
+            try:
+                await call
+                done.append(what)
+            except MetadataUnavailable as error:
+                assert "try again" in str(error)
+                done.append("refused")
+
+        flood = [ask("a", client.get(f"/schemas/a/n/{each}")) for each in range(60)]
+        flood += [ask("w", client.put(f"/schemas/a/n/{each}", b"")) for each in range(60)]
+        tasks = [asyncio.ensure_future(each) for each in flood]
+        await asyncio.sleep(0)
+        assert len(client._pending) == 4
+        others = [ask("b", client.get("/schemas/b/n/t")), ask("b", client.put("/ml/b/n/t", b""))]
+        tasks += [asyncio.ensure_future(each) for each in [*others, ask("renewed", client.renew(lease))]]
+        await asyncio.gather(*tasks)
+        assert lease in machine.held and done.count("renewed") == 1 and done.count("b") == 2
+        assert done.count("refused") == 2 * (60 - 22) + 2  # two gave their places to the other tenant
+        ends = [what for what in done if what != "refused"]
+        assert ends.index("renewed") <= 4 and [at for at, what in enumerate(ends) if what == "b"][-1] <= 10
 
     simulate(main)
