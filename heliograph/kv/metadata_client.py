@@ -37,7 +37,7 @@ from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCall
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError, reason_of
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.runtime.throttle import Turns
+from heliograph.runtime.throttle import FairQueue
 from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
 
 PENDING_BYTES_MAX = 64 << 20
@@ -108,8 +108,8 @@ class MetaClient:
         self._ids = 0
         self._pending: dict[int, _Request] = {}
         self._pending_bytes = 0
-        self._reads = Turns(self.settings.reads_at_once, self.settings.reads_waiting_max)
-        self._writes = Turns(self.settings.writes_at_once, self.settings.writes_waiting_max)
+        self._reads = FairQueue(self.settings.reads_at_once, self.settings.reads_waiting_max)
+        self._writes = FairQueue(self.settings.writes_at_once, self.settings.writes_waiting_max)
         self._session = 0
         self._opening = asyncio.Lock()
         self._sequence = 0
@@ -240,20 +240,20 @@ class MetaClient:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
         if key is None:
             return open_answer(await self._request(kind, payload, deadline, write=False))
-        await self._turn(self._reads, key, deadline)
+        await self._queue(self._reads, key, deadline)
         try:
             return open_answer(await self._request(kind, payload, deadline, write=False))
         finally:
             self._reads.give()
 
-    async def _turn(self, turns: Turns, key: str, deadline: float) -> None:
+    async def _queue(self, queue: FairQueue, key: str, deadline: float) -> None:
         """Raises MetadataUnavailable: nothing was asked."""
-        what = "reads" if turns is self._reads else "writes"
+        what = "reads" if queue is self._reads else "writes"
         if self._closed:
             raise MetadataUnavailable("the metadata client is closed")
         try:
             async with asyncio.timeout_at(deadline):
-                if await turns.take("/".join(key.split("/", 3)[:3])):
+                if await queue.take("/".join(key.split("/", 3)[:3])):
                     return
         except TimeoutError:
             raise MetadataUnavailable(
@@ -264,7 +264,7 @@ class MetaClient:
 
     async def _write(self, kind: CommandKind, what: list[Any], key: str = "") -> list[Any]:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
-        await self._turn(self._writes, key, deadline)
+        await self._queue(self._writes, key, deadline)
         try:
             return await self._in_session(kind, what, deadline)
         finally:

@@ -1,4 +1,4 @@
-"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on; Turns: so
+"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on; FairQueue: so
 many at once.
 
 Is: the wait, in the order of the calls, or of the turns. Isn't: what is spent after the fact (`Rate` alone), or a bound
@@ -8,7 +8,6 @@ of how many rows there are.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Hashable
 
 from heliograph.runtime.rate import Rate
@@ -58,7 +57,7 @@ class RowPace:
             await asyncio.sleep(0)
 
 
-class Turns:
+class FairQueue:
     """At most `at_once` go on at the same time, and `waiting_max` wait: those of each `who` in their order, nobody's
     second before another's first. Where all places are taken, whoever has most gives the last one to who has fewer.
     """
@@ -67,7 +66,8 @@ class Turns:
 
     def __init__(self, at_once: int, waiting_max: int) -> None:
         self._free, self._waiting_max, self._waiting_count = at_once, waiting_max, 0
-        self._waiting: dict[Hashable, deque[asyncio.Future[bool]]] = {}
+        self._waiting: dict[Hashable, dict[asyncio.Future[bool], None]] = {}
+        """Who -> their places, both in the order in which they go on."""
 
     async def take(self, who: Hashable) -> bool:
         """Whether it goes on, and is to `give` its place back then; False: too many wait."""
@@ -76,47 +76,47 @@ class Turns:
             return True
         if self._waiting_count >= self._waiting_max and not self._make_room(who):
             return False
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(who, deque()).append(turn)
+        place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(who, {})[place] = None
         self._waiting_count += 1
         try:
-            return await turn
+            return await place
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._forget(who, turn)
-            elif turn.result():
+            if place.cancelled():
+                self._forget(who, place)
+            elif place.result():
                 self.give()
             raise
 
     def give(self) -> None:
         """The place goes to the next one that waits."""
-        if not self._waiting:
-            self._free += 1
-            return
-        who = next(iter(self._waiting))
-        turns = self._waiting.pop(who)
-        turn = turns.popleft()
-        self._waiting_count -= 1
-        if turns:
-            self._waiting[who] = turns  # behind all others
-        if turn.done():  # cancelled in this very pass
-            self.give()
-        else:
-            turn.set_result(True)
+        while self._waiting:
+            who, places = next(iter(self._waiting.items()))
+            place = next(iter(places))
+            self._forget(who, place)
+            if places:
+                del self._waiting[who]
+                self._waiting[who] = places  # behind all others
+            if not place.done():  # nor cancelled in this very pass
+                place.set_result(True)
+                return
+        self._free += 1
 
     def _make_room(self, who: Hashable) -> bool:
-        greedy, turns = max(self._waiting.items(), key=lambda item: len(item[1]), default=(who, deque()))
-        if len(turns) <= len(self._waiting.get(who, ())) + 1:
+        greedy, places = max(self._waiting.items(), key=lambda item: len(item[1]), default=(who, {}))
+        if len(places) <= len(self._waiting.get(who, ())) + 1:
             return False
-        last = turns[-1]
+        last = next(reversed(places))
         self._forget(greedy, last)
         if not last.done():
             last.set_result(False)
         return True
 
-    def _forget(self, who: Hashable, turn: asyncio.Future[bool]) -> None:
-        if (turns := self._waiting.get(who)) is not None and turn in turns:
-            turns.remove(turn)
-            self._waiting_count -= 1
-            if not turns:
-                del self._waiting[who]
+    def _forget(self, who: Hashable, place: asyncio.Future[bool]) -> None:
+        places = self._waiting.get(who)
+        if places is None or place not in places:
+            return
+        del places[place]
+        self._waiting_count -= 1
+        if not places:
+            del self._waiting[who]

@@ -25,6 +25,7 @@ from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.registry_metrics import SchemaCounts
 from region_node.schemas.schema_checks import SchemaChecks
 from region_node.schemas.schema_definition import Schema
+from region_node.schemas.shared_reads import SharedReads
 
 REGION_SHIFT = 40
 VERSIONS_MAX = 1000
@@ -48,6 +49,16 @@ class Version:
     time_ms: int
 
 
+class _Stored:
+    """All versions of a topic, by the time they came. `every`: deletions included; `alive`: what can be read."""
+
+    __slots__ = ("alive", "every")
+
+    def __init__(self, every: list[Version]) -> None:
+        self.every = every
+        self.alive = [(version, version.schema) for version in every if version.schema is not None]
+
+
 class SchemaRegistry:
     """`region`: this region's number, 1 or more. `bytes_max`: of all versions of a topic's schema."""
 
@@ -56,6 +67,7 @@ class SchemaRegistry:
     ) -> None:
         self._meta, self._region, self._clock, self._bytes_max = meta, region, clock, bytes_max
         self.counts, self.checks = SchemaCounts(clock), SchemaChecks()
+        self._reads = SharedReads(self._read)
         self._listeners: list[Callable[[TopicName], None]] = []
 
     def on_new(self, callback: Callable[[TopicName], None]) -> None:
@@ -67,9 +79,9 @@ class SchemaRegistry:
             callback(topic)
 
     async def versions(self, topic: TopicName) -> list[tuple[Version, Schema]]:
-        """What is there, oldest first."""
+        """What is there, oldest first; a list that others have, too."""
         with self.counts.one("get"):
-            return _alive(await self._load(topic))
+            return (await self._reads.of(topic)).alive
 
     async def find(self, topic: TopicName, schema: Schema) -> int | None:
         """The number of this very schema."""
@@ -82,8 +94,8 @@ class SchemaRegistry:
 
     async def _get_or_create(self, topic: TopicName, schema: Schema, strategy: str, may_create: bool) -> int:
         for _ in range(_ATTEMPTS):
-            every = await self._load(topic)
-            alive = _alive(every)
+            stored = await self._reads.of(topic)
+            every, alive = stored.every, stored.alive
             number = _find(alive, schema)
             if number is not None:
                 return number
@@ -133,7 +145,7 @@ class SchemaRegistry:
 
     async def _mark_deleted(self, topic: TopicName) -> int:
         for _ in range(_ATTEMPTS):
-            every = await self._load(topic)
+            every = (await self._reads.of(topic)).every
             number = self._next(every)
             ops: list[Op] = [Delete(_key(topic, version.number)) for version in every]
             try:
@@ -147,7 +159,7 @@ class SchemaRegistry:
 
     async def delete(self, topic: TopicName) -> None:
         """The topic itself is gone."""
-        for version in await self._load(topic):
+        for version in (await self._reads.of(topic)).every:
             await self._meta.delete(_key(topic, version.number))
 
     async def delete_namespace(self, namespace: str, still: Callable[[], bool] = lambda: True) -> None:
@@ -238,13 +250,14 @@ class SchemaRegistry:
     async def _rows(self, prefix: str) -> list[tuple[str, bytes, int]]:
         return [row async for rows in pages_between(self._meta, prefix, prefix + "g") for row in rows]
 
-    async def _load(self, topic: TopicName) -> list[Version]:
-        """All of them, deletions included, by the time they came."""
+    async def _read(self, topic: TopicName) -> _Stored:
         prefix = _prefix(topic)
         rows = await self._rows(prefix)
-        return sorted(
-            (_decode(int(key.removeprefix(prefix), 16), value) for key, value, _ in rows),
-            key=lambda v: (v.time_ms, v.number),
+        return _Stored(
+            sorted(
+                (_decode(int(key.removeprefix(prefix), 16), value) for key, value, _ in rows),
+                key=lambda v: (v.time_ms, v.number),
+            )
         )
 
     def _next(self, every: list[Version]) -> int:
@@ -253,10 +266,6 @@ class SchemaRegistry:
 
     def _later(self, every: list[Version]) -> int:
         return max(self._clock.wall_ms(), every[-1].time_ms + 1 if every else 0)
-
-
-def _alive(every: list[Version]) -> list[tuple[Version, Schema]]:
-    return [(version, version.schema) for version in every if version.schema is not None]
 
 
 def _find(alive: list[tuple[Version, Schema]], schema: Schema) -> int | None:

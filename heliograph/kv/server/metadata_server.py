@@ -253,7 +253,7 @@ class _Connection(asyncio.Protocol):
         self._watches: dict[int, str] = {}
         self._writable = asyncio.Event()
         self._writable.set()
-        self._turns = asyncio.Lock()
+        self._order = asyncio.Lock()
         """Whose answer is read from the table next."""
         self._answered_bytes = 0
         """Since the last pause."""
@@ -418,7 +418,7 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, kind: int, request: int, payload: bytes) -> None:
         try:
-            answer = await self._server.service.handle(kind, payload, self._turn)
+            answer = await self._server.service.handle(kind, payload, self._paced)
             self._answered_bytes += len(answer)
             self.write(frame(Frame.ANSWER, request, answer))
         except PeerError:
@@ -426,12 +426,12 @@ class _Connection(asyncio.Protocol):
         finally:
             self._end_request()
 
-    async def _turn(self, kind: int, left_s: float) -> None:
+    async def _paced(self, kind: int, left_s: float) -> None:
         """Returns when this answer may be read from the table. Raises MetadataUnavailable."""
         if kind != Frame.RANGE and self._writable.is_set():
             return  # one key is small as a rule
         try:
-            async with asyncio.timeout(left_s), self._turns:
+            async with asyncio.timeout(left_s), self._order:
                 if self._answered_bytes >= ANSWERED_AT_ONCE:
                     self._answered_bytes = 0
                     await asyncio.sleep(0)  # whatever waits goes first

@@ -46,7 +46,7 @@ from heliograph.wire.metadata_frames import Frame, fields
 PAGE_BYTES_MAX = 4 << 20
 _TICK_S = 0.25
 _PAUSE_S = 0.05
-Turn = Callable[[int, float], Awaitable[None]]
+Pace = Callable[[int, float], Awaitable[None]]
 """(the frame's kind, the seconds that are left): returns when its answer may be read. Raises MetadataUnavailable."""
 
 
@@ -152,18 +152,18 @@ class MetaService:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def handle(self, kind: int, payload: bytes, turn: Turn | None = None) -> bytes:
+    async def handle(self, kind: int, payload: bytes, pace: Pace | None = None) -> bytes:
         """The answer to one request frame: COMMAND, GET, RANGE, RENEW, or STATUS. Raises PeerError where the payload is
         malformed.
 
-        turn: awaited behind a read's barrier: what is read then is returned without another pause.
+        pace: awaited behind a read's barrier: what is read then is returned without another pause.
         """
         if kind == Frame.STATUS:
             replica = self.replica
             return ok(replica.leader, replica.is_leader, replica.term, self.machine.index)
         if kind == Frame.MEMBERS and self.desk is not None and (answer := self.desk.here(payload)) is not None:
             return answer
-        return await self._answered(self._anywhere(kind, payload, turn))
+        return await self._answered(self._anywhere(kind, payload, pace))
 
     async def handle_forwarded(self, request: bytes, writers: Sequence[str] = ()) -> bytes:
         """The answer to a request that another node passed on: u8 frame kind, payload. writers: as whom it writes, for
@@ -185,7 +185,7 @@ class MetaService:
         except MetadataError as error:
             return answer_of(error)
 
-    async def _anywhere(self, kind: int, payload: bytes, turn: Turn | None) -> bytes:
+    async def _anywhere(self, kind: int, payload: bytes, pace: Pace | None) -> bytes:
         deadline = self._clock.monotonic() + self._settings.request_timeout_s
         while True:
             left = deadline - self._clock.monotonic()
@@ -194,7 +194,7 @@ class MetaService:
             answer: bytes | None = None
             if self.replica.is_leader:
                 try:
-                    return await self._as_leader(kind, payload, left, self._settings.here, turn)
+                    return await self._as_leader(kind, payload, left, self._settings.here, pace)
                 except NotLeaderHere:
                     if self._forwarder is None:
                         raise
@@ -234,7 +234,7 @@ class MetaService:
         return answer
 
     async def _as_leader(
-        self, kind: int, payload: bytes, left_s: float, writers: Sequence[str], turn: Turn | None = None
+        self, kind: int, payload: bytes, left_s: float, writers: Sequence[str], pace: Pace | None = None
     ) -> bytes:
         if self._rights is not None and writers:
             self._rights.check(writers, kind, payload)
@@ -257,8 +257,8 @@ class MetaService:
             await self.replica.read_barrier(timeout_s=left_s)
         except (MetadataUnavailable, OutcomeUnknown) as error:
             raise self._not_leader_or(error) from error
-        if turn is not None and kind in (Frame.GET, Frame.RANGE):
-            await turn(kind, left_s)
+        if pace is not None and kind in (Frame.GET, Frame.RANGE):
+            await pace(kind, left_s)
         match kind:
             case Frame.GET:
                 (key,) = fields(payload, str)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.runtime.throttle import OWED_S, ROWS, RowPace, Throttle, Turns
+from heliograph.runtime.throttle import OWED_S, ROWS, FairQueue, RowPace, Throttle
 
 
 def test_those_who_share_it_wait_in_order() -> None:
@@ -74,13 +74,13 @@ def test_rows_that_are_made_at_once_are_one_pause_at_most() -> None:
 
 def test_so_many_go_on_at_once_and_others_have_their_turns() -> None:
     async def run() -> None:
-        turns, begun = Turns(2, 100), list[str]()
+        queue, begun = FairQueue(2, 100), list[str]()
 
         async def goes_on(who: str) -> None:
-            assert await turns.take(who)
+            assert await queue.take(who)
             begun.append(who)
             await asyncio.sleep(1.0)
-            turns.give()
+            queue.give()
 
         await asyncio.gather(*(goes_on(who) for who in "aaaaaabcb"))
         assert "".join(begun) == "aaabcabaa"
@@ -92,19 +92,19 @@ def test_so_many_go_on_at_once_and_others_have_their_turns() -> None:
 
 def test_who_has_most_of_the_waiting_places_gives_one_to_who_has_fewer() -> None:
     async def run() -> None:
-        turns = Turns(1, 3)
-        assert await turns.take("a")
-        waiting = [asyncio.ensure_future(turns.take("a")) for _ in range(3)]
+        queue = FairQueue(1, 3)
+        assert await queue.take("a")
+        waiting = [asyncio.ensure_future(queue.take("a")) for _ in range(3)]
         await asyncio.sleep(0)
-        assert not await turns.take("a")
-        other = asyncio.ensure_future(turns.take("b"))
+        assert not await queue.take("a")
+        other = asyncio.ensure_future(queue.take("b"))
         await asyncio.sleep(0)
         assert not await waiting[2]
-        turns.give()
+        queue.give()
         assert await waiting[0]
-        turns.give()
+        queue.give()
         assert await other
-        turns.give()
+        queue.give()
         assert await waiting[1]
 
     with Simulation(1) as sim:
@@ -113,21 +113,21 @@ def test_who_has_most_of_the_waiting_places_gives_one_to_who_has_fewer() -> None
 
 def test_a_place_of_one_that_is_cancelled_goes_to_the_next_one() -> None:
     async def run() -> None:
-        turns = Turns(1, 3)
-        assert await turns.take("a")
-        gone, given, last = (asyncio.ensure_future(turns.take(who)) for who in "abc")
+        queue = FairQueue(1, 3)
+        assert await queue.take("a")
+        gone, given, last = (asyncio.ensure_future(queue.take(who)) for who in "abc")
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
-        turns.give()
+        queue.give()
         given.cancel()  # its turn has come, and it does not know yet
         assert await last
         last.cancel()
-        fifth = asyncio.ensure_future(turns.take("d"))
+        fifth = asyncio.ensure_future(queue.take("d"))
         await asyncio.sleep(0)
         fifth.cancel()
-        turns.give()
-        assert await turns.take("e")
+        queue.give()
+        assert await queue.take("e")
 
     with Simulation(1) as sim:
         sim.run(run())

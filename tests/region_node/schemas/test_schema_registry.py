@@ -285,3 +285,24 @@ def test_what_arrives_and_conflicts_changes_nothing_until_it_is_decided() -> Non
         host.close()
 
     run(test())
+
+
+def test_many_questions_about_one_topic_are_few_reads() -> None:
+    async def test() -> None:
+        machine, reads = KvMachine(), list[str]()
+        schemas, read = registry(machine), machine.range
+
+        def counted(start: str, end: str, *more: Any) -> Any:
+            reads.append(start)
+            return read(start, end, *more)
+
+        machine.range = counted  # type: ignore[method-assign]
+        every = avro(INT)
+        await schemas.get_or_create(TOPIC, every, "FULL")
+        reads.clear()
+        found = await asyncio.gather(*(schemas.versions(TOPIC) for _ in range(500)))
+        assert [[version.number for version, _ in each] for each in found] == [[0]] * 500
+        assert set(await asyncio.gather(*(schemas.get_or_create(BASE, every, "FULL") for _ in range(500)))) == {0}
+        assert len(reads) == 2
+
+    run(test())

@@ -117,6 +117,7 @@ async def _get_schema(session: PulsarSession, command: pb.CommandGetSchema) -> N
         name = TopicName.parse(command.topic)
         session.identity.check_look_up(name)
         versions = await session.broker.topics.schemas.versions(name)
+        await session.room()  # one read may answer thousands
         if command.schema_version:
             if len(command.schema_version) != 8:
                 raise NotAllowed("a schema version has 8 bytes")

@@ -108,8 +108,8 @@ def test_an_answer_that_is_not_read_in_time_is_given_up() -> None:
         (connection,) = server.connections
         connection.pause_writing()
         with pytest.raises(MetadataUnavailable, match="ask for less"):
-            await connection._turn(Frame.RANGE, 5.0)
+            await connection._paced(Frame.RANGE, 5.0)
         connection.resume_writing()
-        await connection._turn(Frame.RANGE, 5.0)
+        await connection._paced(Frame.RANGE, 5.0)
 
     simulate(main)

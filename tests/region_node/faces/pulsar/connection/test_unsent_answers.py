@@ -125,3 +125,22 @@ def test_other_requests_wait_as_well() -> None:
         assert kinds.count(pb.BaseCommand.PARTITIONED_METADATA_RESPONSE) == 1
 
     with_broker(test, unsent_bytes_max=MOST)
+
+
+def test_schemas_of_one_read_are_not_made_answers_of_faster_than_they_are_taken() -> None:
+    async def test(broker: Broker) -> None:
+        client, transport = await untaken(broker)
+        definition = b'{"type":"record","name":"%s","fields":[]}' % (b"S" * MOST)
+        schema = {"name": "s", "schema_data": definition, "type": pb.Schema.Json}
+        await client.do(frame(K.GET_OR_CREATE_SCHEMA, topic=NAMES[0], request_id=1, schema=schema))
+        transport.take(transport.unsent)
+        client.raw(b"".join(frame(K.GET_SCHEMA, topic=NAMES[0], request_id=n) for n in range(50)))
+        await settle(100)
+        assert MOST < transport.unsent < 4 * MOST and not transport.aborted
+        for _ in range(60):
+            transport.take(transport.unsent)
+            await settle(50)
+        came = [command.getSchemaResponse.request_id for command, _ in await client.news()]
+        assert came == list(range(50)) and not transport.aborted
+
+    with_broker(test, unsent_bytes_max=MOST)
