@@ -21,14 +21,20 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from heliograph.kv.metadata_store import MetadataStore, rows_under
-from heliograph.model.errors import CorruptData, Unauthenticated
+from heliograph.model.errors import CorruptData, MetadataUnavailable, Unauthenticated
 from heliograph.runtime.clock import Rng
+from heliograph.runtime.listeners.address_counts import group_of
+from heliograph.runtime.throttle import FairQueue
 
 USERS = "/kafka/scram/"
 FORMAT = 1
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 NUMBERS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
+FINDS_AT_ONCE = 8
+"""So many users are looked up in the metadata at a time, for who has not signed in."""
+FINDS_WAITING_MAX = 10_000
+"""So many others wait, as many as a broker has connections as a rule."""
 _WRONG = "user or password is wrong"
 _TOKEN_BYTES_MAX = 4096
 
@@ -111,18 +117,28 @@ def _fields(text: str) -> dict[str, str]:
 
 
 class ScramUsers:
-    """Stores the SCRAM users of this region in its metadata."""
+    """Stores the SCRAM users of this region in its metadata. Who signs in waits for it, addresses in turn."""
 
-    def __init__(self, meta: MetadataStore, rng: Rng) -> None:
+    def __init__(self, meta: MetadataStore, rng: Rng, *, waiting_max: int = FINDS_WAITING_MAX) -> None:
         self._meta, self._rng = meta, rng
+        self._finds = FairQueue(FINDS_AT_ONCE, waiting_max)
         self._secret = rng.getrandbits(256).to_bytes(32, "big")
 
     def nonce(self) -> str:
         return f"{self._rng.getrandbits(192):048x}"
 
-    async def find(self, mechanism: str, user: str) -> ScramUser:
-        """Returns a user; for an unknown name one that nothing proves, the same each time from this broker."""
-        found = await self._meta.get(_key(user, mechanism))
+    async def find(self, mechanism: str, user: str, host: str = "") -> ScramUser:
+        """Returns a user; for an unknown name one that nothing proves, the same each time from this broker. Raises
+        MetadataUnavailable.
+
+        host: who asks.
+        """
+        if not await self._finds.take(group_of(host)):
+            raise MetadataUnavailable("too many clients wait to sign in by SCRAM: try again")
+        try:
+            found = await self._meta.get(_key(user, mechanism))
+        finally:
+            self._finds.give()
         if found is not None:
             return _decode(found[0])
         seed = hmac.digest(self._secret, f"{mechanism} {user}".encode(), "sha512")

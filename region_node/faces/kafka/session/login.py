@@ -111,7 +111,7 @@ class Login:
         if self._exchange is None:
             exchange = ScramExchange(self._mechanism, users.nonce())
             exchange.begin(data)
-            known = await users.find(self._mechanism, exchange.user)
+            known = await users.find(self._mechanism, exchange.user, self._host)
             self._exchange = (exchange, known)
             return exchange.challenge(known)
         (exchange, known), self._exchange = self._exchange, None

@@ -11,8 +11,8 @@ import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine, MachineSettings
-from heliograph.model.errors import Unauthenticated
-from region_node.faces.kafka.security.scram import ScramExchange, ScramUsers, user_of
+from heliograph.model.errors import MetadataUnavailable, Unauthenticated
+from region_node.faces.kafka.security.scram import FINDS_AT_ONCE, ScramExchange, ScramUser, ScramUsers, user_of
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 KNOWN = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096))
@@ -64,3 +64,36 @@ def test_every_user_is_listed_also_behind_a_page_of_the_metadata() -> None:
         assert list(await users.all()) == [f"u{number}" for number in range(8)]
 
     asyncio.run(run())
+
+
+def test_those_who_are_looked_up_wait_and_their_addresses_take_turns() -> None:
+    class Slow(EmbeddedStore):
+        def __init__(self) -> None:
+            super().__init__(KvMachine())
+            self.asked: list[str] = []
+            self.ends = asyncio.Event()
+
+        async def get(self, key: str) -> tuple[bytes, int] | None:
+            self.asked.append(key.split("/")[3])
+            await self.ends.wait()
+            return None
+
+    async def test() -> None:
+        store = Slow()
+        users = ScramUsers(store, random.Random(1), waiting_max=20)
+
+        async def find(user: str, host: str) -> ScramUser:
+            return await users.find("SCRAM-SHA-256", user, host)
+
+        greedy = [asyncio.ensure_future(find("a", "10.0.0.1")) for _ in range(FINDS_AT_ONCE + 30)]
+        await asyncio.sleep(0)
+        assert len(store.asked) == FINDS_AT_ONCE
+        other = asyncio.ensure_future(find("b", "10.0.0.2"))
+        await asyncio.sleep(0)
+        store.ends.set()
+        assert (await other).iterations == 4096 and store.asked.index("b") <= FINDS_AT_ONCE + 1
+        answers = await asyncio.gather(*greedy, return_exceptions=True)
+        assert [type(each) for each in answers].count(MetadataUnavailable) == 11
+        assert len(store.asked) == FINDS_AT_ONCE + 20
+
+    asyncio.run(test())
