@@ -37,6 +37,7 @@ from region_node.faces.kafka.transactions.transactional_id_expiration import (
     TXN_OFFSETS,
     IdleIds,
     asked_key,
+    deletions,
     producer_key,
 )
 from region_node.faces.kafka.transactions.transactional_id_rights import TransactionalIdRights
@@ -246,6 +247,7 @@ class KafkaTransactions:
                 if record.txn is not None:  # what it holds is of the producer that it has until now
                     record = await self._put(transactional_id, record)
                     record = await self._finish(transactional_id, record, record.intent or ABORT)
+                asked = deletions(record.producer)  # whose batches are refused then, as those of an unknown one
                 record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN)
             claim = await self.rights.claim(principal, before, record.producer)
             record = await self._put(transactional_id, record, [*claim, *asked])  # from here on the older one is fenced

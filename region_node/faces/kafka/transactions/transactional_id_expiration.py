@@ -107,7 +107,7 @@ class IdleIds:
             await self._meta.txn(
                 [
                     Delete(self._prefix + quoted, expected=version),
-                    *(Delete(key) for key in (producer_key(producer), owner_key(producer), asked_key(producer))),
+                    *deletions(producer),
                     Delete(IDLE + quoted),
                     *(Delete(key) for key, _, _ in left[:_PUTS_A_WRITE]),
                 ]
@@ -146,3 +146,8 @@ def asked_key(producer: int) -> str:
 def owner_key(producer: int) -> str:
     """Whose transactional producer it is."""
     return f"{OWNERS}{producer:020d}"
+
+
+def deletions(producer: int) -> list[Op]:
+    """Returns what deletes all that is stored of a transactional producer."""
+    return [Delete(key) for key in (producer_key(producer), owner_key(producer), asked_key(producer))]

@@ -110,6 +110,28 @@ def test_a_commit_that_was_decided_keeps_its_offsets_where_the_producers_epochs_
     with_transactions(run)
 
 
+def test_nothing_is_left_of_a_producer_whose_epochs_are_used_up() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        producer, epoch = await transactions.begin_producer("id", TIMEOUT_MS, -1, -1)
+        producer, epoch = await transactions.begin_producer("id", TIMEOUT_MS, producer, epoch)
+        record = await transactions._get("id")
+        assert record is not None and len(await stored_of(face, producer)) == 2
+        await face.meta.txn([Put(IDS + "id", replace(record, epoch=EPOCH_MAX).encode(), record.version)])
+        again = await transactions.begin_producer("id", TIMEOUT_MS, producer, EPOCH_MAX)
+        assert again[0] != producer and again[1] == 0
+        assert await stored_of(face, producer) == [] and len(await stored_of(face, again[0])) == 1
+
+    async def stored_of(face: Face, producer: int) -> list[str]:
+        return [
+            key
+            async for rows in pages_under(face.meta, "/kafka/")
+            for key, _, _ in rows
+            if key.endswith(f"{producer:020d}")
+        ]
+
+    with_transactions(run)
+
+
 def test_a_commit_that_came_too_late_is_refused_again_where_its_answer_was_lost() -> None:
     async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
         producer = await begun(transactions)
