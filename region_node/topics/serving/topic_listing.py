@@ -1,6 +1,7 @@
 """Lists of topics that are watched: which names of a namespace match a pattern, and what comes and goes.
 
-Is: one watch of the metadata a namespace, whoever asks; patterns; the hash of a list. Isn't: frames.
+Is: one watch of the metadata a namespace, whoever asks; patterns; lists with their hashes, each once for all who watch
+the same. Isn't: frames.
 Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop pass
 come together, and so do those that come while watchers are told, of whom each has a loop pass of its own; no batch
 waits behind another.
@@ -14,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from weakref import WeakValueDictionary
 
 import crc32c
 import re2
@@ -29,6 +31,8 @@ PATTERN_STATES_MAX = 256
 """What one character of a name costs at most. `.` and each bound of a `{n,m}` count by the bytes of UTF-8."""
 NAMES_AT_ONCE = 256
 """Names that are matched between two looks at what else the broker has to do."""
+HASHED_AT_ONCE = 4096
+"""The same of names that are put into a hash, or an answer: about a millisecond."""
 _JAVA_CLASS = re.compile(r"&&|\[\^?[^\]]*\[(?!:)")
 """What Java takes for an intersection, or a union, of classes, and RE2 for plain characters."""
 _OPTIONS = re2.Options()
@@ -42,6 +46,52 @@ def topics_hash(names: Iterable[str]) -> str:
     """CRC-32C over the sorted names, joined by commas; hex digits of the little-endian bytes."""
     checksum: int = crc32c.crc32c(",".join(sorted(names)).encode())
     return checksum.to_bytes(4, "little").hex()
+
+
+async def paced_hash(names: Iterable[str]) -> str:
+    """The same; whatever else waits goes on between slices."""
+    checksum, before = 0, ""
+    for some in slices(sorted(names)):
+        checksum = crc32c.crc32c((before + ",".join(some)).encode(), checksum)
+        before = ","
+        await asyncio.sleep(0)
+    return checksum.to_bytes(4, "little").hex()
+
+
+def slices(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """What is done with so many names at once."""
+    return (names[at : at + HASHED_AT_ONCE] for at in range(0, len(names), HASHED_AT_ONCE))
+
+
+class WatchedList:
+    """The names of a namespace that match a pattern, sorted, and their hash; all who have the same share it."""
+
+    __slots__ = ("__weakref__", "_after", "_matches", "_shared", "hash", "names")
+
+    def __init__(
+        self,
+        names: dict[str, None],
+        hashed: str,
+        matches: Callable[[str], bool],
+        shared: Callable[[dict[str, None], str], WatchedList],
+    ) -> None:
+        """hashed: `topics_hash` of the names. shared: the one list of such names."""
+        self.names, self.hash, self._matches, self._shared = names, hashed, matches, shared
+        self._after: tuple[list[str], list[str], list[str], list[str], WatchedList | None] | None = None
+
+    def after(self, came: list[str], gone: list[str]) -> tuple[list[str], list[str], WatchedList]:
+        """(what is new of the list, what is gone of it, the list then). It is made once for these very lists."""
+        made = self._after
+        if made is None or made[0] is not came or made[1] is not gone:
+            new = [name for name in came if name not in self.names and self._matches(name)]
+            old = [name for name in gone if name in self.names]
+            following = None
+            if new or old:
+                without = set(old)
+                names = dict.fromkeys(sorted([*(name for name in self.names if name not in without), *new]))
+                following = self._shared(names, topics_hash(names))
+            made = self._after = came, gone, new, old, following
+        return made[2], made[3], made[4] or self
 
 
 def topic_pattern(text: str) -> Callable[[str], bool]:
@@ -98,7 +148,21 @@ class TopicLists:
     def __init__(self, meta: MetadataStore, call_soon: Callable[..., object]) -> None:
         self._meta, self._call_soon = meta, call_soon
         self._namespaces: dict[str, _Namespace] = {}
+        self._lists = WeakValueDictionary[tuple[str, str, str], WatchedList]()
         self._ids = 0
+
+    async def matched(self, namespace: str, pattern: str, names: Sequence[str]) -> WatchedList:
+        """The list of those names, which are sorted, that match. Raises NotAllowed (`topic_pattern`)."""
+        matches = topic_pattern(pattern)
+        found = dict.fromkeys(await matching(matches, names))
+
+        def shared(names: dict[str, None], hashed: str) -> WatchedList:
+            known = self._lists.get((namespace, pattern, hashed))
+            if known is None or known.names != names:
+                known = self._lists[namespace, pattern, hashed] = WatchedList(names, hashed, matches, shared)
+            return known
+
+        return shared(found, await paced_hash(found))
 
     async def watch(self, namespace: str, on_change: OnChange) -> tuple[list[str], Callable[[], None]]:
         """(all names of the namespace now, "stop"). Changes after that go to `on_change`."""

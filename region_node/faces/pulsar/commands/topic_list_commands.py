@@ -8,9 +8,10 @@ Source: docs/protocols/pulsar.md, "Topic lists".
 from __future__ import annotations
 
 from heliograph.model.errors import NotAllowed
+from heliograph.runtime.throttle import pause
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.session.pulsar_session import PulsarSession
-from region_node.topics.serving.topic_listing import matching, topic_pattern, topics_hash
+from region_node.topics.serving.topic_listing import matching, paced_hash, slices, topic_pattern
 
 
 def on_watch(session: PulsarSession, command: pb.BaseCommand) -> None:
@@ -53,9 +54,11 @@ async def _list_topics(session: PulsarSession, command: pb.CommandGetTopicsOfNam
             names, response.filtered = await matching(matches, names), True
         except NotAllowed:  # the client filters by itself
             pass
-    response.topics_hash = topics_hash(names)
+    response.topics_hash = await paced_hash(names)
     if command.topics_hash and command.topics_hash == response.topics_hash:
         response.changed = False
     else:
-        response.topics.extend(names)
+        for some in slices(names):
+            response.topics.extend(some)
+            await pause()
     session.send(answer)

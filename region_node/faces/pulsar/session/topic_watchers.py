@@ -16,7 +16,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.session.client_identity import Identity
 from region_node.faces.pulsar.session.pulsar_broker import ClientPort, PulsarBroker
 from region_node.topics.serving.named_topics import joined
-from region_node.topics.serving.topic_listing import matching, topic_pattern, topics_hash
+from region_node.topics.serving.topic_listing import WatchedList, topic_pattern
 
 WATCHERS_MAX = 100
 """Of one connection; a client that is refused asks for the list from time to time."""
@@ -68,28 +68,20 @@ class TopicWatchers:
         self._identity.check_list(command.namespace)
         if topics.view.namespace(command.namespace) is None:
             raise NotFound(f"namespace {command.namespace} does not exist")
-        matches = topic_pattern(command.topics_pattern)
-        names: dict[str, None] = {}
+        topic_pattern(command.topics_pattern)
+        current: WatchedList | None = None
         early: list[tuple[list[str], list[str]]] = []
-        matched = False
-
-        def change(came: list[str], gone: list[str]) -> tuple[list[str], list[str]]:
-            came = [name for name in came if matches(name) and name not in names]
-            gone = [name for name in gone if name in names]
-            names.update(dict.fromkeys(came))
-            for name in gone:
-                del names[name]
-            return came, gone
 
         def changed(came: list[str], gone: list[str]) -> None:
-            if not matched:  # the list itself is being matched
+            nonlocal current
+            if current is None:  # the list itself is being matched
                 early.append((came, gone))
                 return
-            came, gone = change(came, gone)
-            if not came and not gone:
+            new, old, current = current.after(came, gone)
+            if not new and not old:
                 return
             update = pb.CommandWatchTopicUpdate(
-                watcher_id=watcher_id, new_topics=came, deleted_topics=gone, topics_hash=topics_hash(names)
+                watcher_id=watcher_id, new_topics=new, deleted_topics=old, topics_hash=current.hash
             )
             port.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_UPDATE, watchTopicUpdate=update))
 
@@ -99,18 +91,17 @@ class TopicWatchers:
             stop()
             return None
         self._stops[watcher_id] = stop
-        names.update(dict.fromkeys(await matching(matches, joined(unused, found))))
+        matched = await topics.lists.matched(command.namespace, command.topics_pattern, joined(unused, found))
         if self._stops.get(watcher_id) is not stop or port.closed:
             return None
         for came, gone in early:
-            change(came, gone)
-        matched = True
-        current = topics_hash(names)
+            matched = matched.after(came, gone)[2]
+        current = matched
         success = pb.CommandWatchTopicListSuccess(
-            request_id=command.request_id, watcher_id=watcher_id, topics_hash=current
+            request_id=command.request_id, watcher_id=watcher_id, topics_hash=matched.hash
         )
-        if command.topics_hash != current:
-            success.topic.extend(names)
+        if command.topics_hash != matched.hash:
+            success.topic.extend(matched.names)
         port.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=success))
         return stop
 

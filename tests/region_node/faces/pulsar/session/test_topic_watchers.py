@@ -12,9 +12,9 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.server_frames import with_broker_metadata
 from heliograph.wire.run import Run
 from local_meta import keys
-from region_node.faces.pulsar.session import topic_watchers
 from region_node.faces.pulsar.session.topic_watchers import WATCHERS_MAX
-from region_node.topics.serving.topic_listing import NAMES_AT_ONCE, topic_pattern, topics_hash
+from region_node.topics.serving import topic_listing
+from region_node.topics.serving.topic_listing import NAMES_AT_ONCE, WatchedList, topic_pattern, topics_hash
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import Broker, Client, K, messages, settle, with_broker
 
@@ -163,13 +163,18 @@ def test_changes_of_one_turn_come_together_and_cancel_out() -> None:
 def test_of_many_watchers_each_is_told_in_a_turn_of_its_own_and_all_of_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hashed = list[int]()
+    hashed, each_told, after = list[int](), list[int](), WatchedList.after
 
     def counted(names: Iterable[str]) -> str:
         hashed.append(1)
         return topics_hash(names)
 
-    monkeypatch.setattr(topic_watchers, "topics_hash", counted)
+    def telling(names: WatchedList, came: list[str], gone: list[str]) -> tuple[list[str], list[str], WatchedList]:
+        each_told.append(1)
+        return after(names, came, gone)
+
+    monkeypatch.setattr(topic_listing, "topics_hash", counted)
+    monkeypatch.setattr(WatchedList, "after", telling)
 
     async def test(broker: Broker) -> None:
         client, late = await broker.client(), await broker.client()
@@ -179,10 +184,10 @@ def test_of_many_watchers_each_is_told_in_a_turn_of_its_own_and_all_of_the_same(
         ((answer, _), *_) = [c for c in await client.do(watch(WATCHERS_MAX)) if c[0].type == K.ERROR]
         assert answer.error.error == pb.NotAllowedError
         await put(broker, "a1")
-        before = len(hashed)
         for turn in range(40):
             await asyncio.sleep(0)
-            assert len(hashed) - before <= turn + 1
+            assert len(each_told) <= turn + 1
+        assert len(each_told) > 20
         await put(broker, "a2")  # while the first is told
         late.raw(watch(7))
         await settle(WATCHERS_MAX)
@@ -194,6 +199,9 @@ def test_of_many_watchers_each_is_told_in_a_turn_of_its_own_and_all_of_the_same(
         assert [names for watcher, *names in told if watcher == 0] == [[["a1"], []], [["a2"], []], [[], ["a1"]]]
         assert {watcher for watcher, *_ in told} == set(range(WATCHERS_MAX)) and len(told) == 3 * WATCHERS_MAX
         assert updates(await late.news()) == [(7, [], ["a1"])]
+        assert len(hashed) == 3  # one a change, for all 101
+        await client.do(frame(K.WATCH_TOPIC_LIST_CLOSE, request_id=900, watcher_id=0))
+        assert len(broker.topics.lists._lists) == 1
 
     with_broker(test)
 
