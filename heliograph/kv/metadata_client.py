@@ -8,8 +8,8 @@ be had, OutcomeUnknown;
 a watch never goes back in time, and tells every deletion that happened while it was cut off.
 Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule); a renewal waits
 for none of them.
-Bounds: `reads_at_once` reads and `writes_at_once` writes on their way, PENDING_BYTES_MAX of them in bytes;
-`reads_waiting_max` and `writes_waiting_max` that wait for their turns.
+Bounds: `reads_at_once` reads, `writes_at_once` writes, and LARGE_AT_ONCE large ones on their way; `reads_waiting_max`
+and `writes_waiting_max` that wait for their turns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.throttle import FairQueue
 from heliograph.wire.metadata_frames import Frame, body, fields, frame, rows
 
-PENDING_BYTES_MAX = 64 << 20
+LARGE_BYTES = 64 << 10
+"""Writes of more wait for those alike."""
+LARGE_AT_ONCE = 8
+"""So many large writes are on their way: together they have at most 32 MiB, and few of them no more than others."""
 FRESH_S = 3.0
 """A server speaks each second; what it said longer ago than this says nothing about now."""
 _REPEAT_S = 0.1
@@ -107,9 +110,9 @@ class MetaClient:
         self._trouble = "not connected yet"
         self._ids = 0
         self._pending: dict[int, _Request] = {}
-        self._pending_bytes = 0
         self._reads = FairQueue(self.settings.reads_at_once, self.settings.reads_waiting_max)
         self._writes = FairQueue(self.settings.writes_at_once, self.settings.writes_waiting_max)
+        self._large = FairQueue(LARGE_AT_ONCE, self.settings.writes_waiting_max)
         self._session = 0
         self._opening = asyncio.Lock()
         self._sequence = 0
@@ -142,7 +145,7 @@ class MetaClient:
 
     async def txn(self, ops: Sequence[Op]) -> int:
         check_ops(ops)
-        version: int = (await self._write(CommandKind.TXN, txn_fields(ops), ops[0].key))[0]
+        version: int = (await self._write(CommandKind.TXN, txn_fields(ops), ops[0].key, large=_are_large(ops)))[0]
         return version
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
@@ -262,13 +265,14 @@ class MetaClient:
             ) from None
         raise MetadataUnavailable(f"too many metadata {what} wait for their turns already: try again")
 
-    async def _write(self, kind: CommandKind, what: list[Any], key: str = "") -> list[Any]:
+    async def _write(self, kind: CommandKind, what: list[Any], key: str = "", *, large: bool = False) -> list[Any]:
         deadline = asyncio.get_running_loop().time() + self.settings.timeout_s
-        await self._queue(self._writes, key, deadline)
+        queue = self._large if large else self._writes
+        await self._queue(queue, key, deadline)
         try:
             return await self._in_session(kind, what, deadline)
         finally:
-            self._writes.give()
+            queue.give()
 
     async def _in_session(self, kind: CommandKind, what: list[Any], deadline: float) -> list[Any]:
         while True:
@@ -298,14 +302,11 @@ class MetaClient:
     async def _request(self, kind: Frame, payload: bytes, deadline: float, *, write: bool) -> bytes:
         if self._closed:
             raise MetadataUnavailable("the metadata client is closed")
-        if write and self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
-            raise MetadataUnavailable(f"{len(self._pending)} metadata requests wait for their answers already")
         began, answered = self._clock.monotonic(), False
         self._ids += 1
         number = self._ids
         request = _Request(frame(kind, number, payload), asyncio.get_running_loop().create_future(), write)
         self._pending[number] = request
-        self._pending_bytes += len(payload)
         self._run()
         self._send(request)
         try:
@@ -325,7 +326,6 @@ class MetaClient:
             del self._pending[number]
             if self.on_done is not None:
                 self.on_done(write, len(payload), self._clock.monotonic() - began, answered)
-            self._pending_bytes -= len(payload)
 
     def _send(self, request: _Request) -> None:
         if self._connection is not None and not request.answer.done():
@@ -470,3 +470,7 @@ class MetaClient:
     def _touch(self) -> None:
         if self._is_fresh():
             self._fresh_at = self._clock.monotonic()
+
+
+def _are_large(ops: Sequence[Op]) -> bool:
+    return sum(len(op.value) for op in ops if isinstance(op, Put)) > LARGE_BYTES

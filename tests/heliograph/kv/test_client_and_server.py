@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.kv.metadata_client import LARGE_AT_ONCE
 from heliograph.kv.metadata_store import Check, Delete, Put, prefix_end
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.state_machine import MachineSettings
@@ -473,7 +474,7 @@ def test_pending_requests_are_bounded() -> None:
         )
         assert all(isinstance(a, MetadataUnavailable | OutcomeUnknown) for a in answers)
         assert sum("wait" in str(a) for a in answers) >= 6
-        assert client._pending_bytes == 0
+        assert not client._pending
 
     simulate(main)
 
@@ -504,6 +505,12 @@ def test_one_tenants_requests_keep_neither_renewals_nor_another_tenants_waiting(
         assert lease in machine.held and done.count("renewed") == 1 and done.count("b") == 2
         assert done.count("refused") == 2 * (60 - 22) + 2  # two gave their places to the other tenant
         ends = [what for what in done if what != "refused"]
+        tasks = [asyncio.ensure_future(client.put(f"/schemas/a/n/{each}", bytes(500_000))) for each in range(28)]
+        await asyncio.sleep(0)
+        assert len(client._pending) == LARGE_AT_ONCE
+        await client.put("/cursors/a/n/t", b"")
+        assert not tasks[-1].done()
+        await asyncio.gather(*tasks)
         assert ends.index("renewed") <= 4 and [at for at, what in enumerate(ends) if what == "b"][-1] <= 10
 
     simulate(main)
