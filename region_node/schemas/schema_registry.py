@@ -21,11 +21,11 @@ from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 from heliograph.model.ledger_metadata import pack, unpack
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
+from region_node.runtime.shared_reads import SharedReads
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.registry_metrics import SchemaCounts
 from region_node.schemas.schema_checks import SchemaChecks
 from region_node.schemas.schema_definition import Schema
-from region_node.schemas.shared_reads import SharedReads
 
 REGION_SHIFT = 40
 VERSIONS_MAX = 1000
@@ -67,7 +67,7 @@ class SchemaRegistry:
     ) -> None:
         self._meta, self._region, self._clock, self._bytes_max = meta, region, clock, bytes_max
         self.counts, self.checks = SchemaCounts(clock), SchemaChecks()
-        self._reads = SharedReads(self._read)
+        self._reads = SharedReads(self._read, lambda topic: topic.tenant)
         self._listeners: list[Callable[[TopicName], None]] = []
 
     def on_new(self, callback: Callable[[TopicName], None]) -> None:
@@ -81,7 +81,7 @@ class SchemaRegistry:
     async def versions(self, topic: TopicName) -> list[tuple[Version, Schema]]:
         """What is there, oldest first; a list that others have, too."""
         with self.counts.one("get"):
-            return (await self._reads.of(topic)).alive
+            return (await self._reads.of(topic.partitioned)).alive
 
     async def find(self, topic: TopicName, schema: Schema) -> int | None:
         """The number of this very schema."""
@@ -94,7 +94,7 @@ class SchemaRegistry:
 
     async def _get_or_create(self, topic: TopicName, schema: Schema, strategy: str, may_create: bool) -> int:
         for _ in range(_ATTEMPTS):
-            stored = await self._reads.of(topic)
+            stored = await self._reads.of(topic.partitioned)
             every, alive = stored.every, stored.alive
             number = _find(alive, schema)
             if number is not None:
@@ -145,7 +145,7 @@ class SchemaRegistry:
 
     async def _mark_deleted(self, topic: TopicName) -> int:
         for _ in range(_ATTEMPTS):
-            every = (await self._reads.of(topic)).every
+            every = (await self._reads.of(topic.partitioned)).every
             number = self._next(every)
             ops: list[Op] = [Delete(_key(topic, version.number)) for version in every]
             try:
@@ -159,7 +159,7 @@ class SchemaRegistry:
 
     async def delete(self, topic: TopicName) -> None:
         """The topic itself is gone."""
-        for version in (await self._reads.of(topic)).every:
+        for version in (await self._reads.of(topic.partitioned)).every:
             await self._meta.delete(_key(topic, version.number))
 
     async def delete_namespace(self, namespace: str, still: Callable[[], bool] = lambda: True) -> None:

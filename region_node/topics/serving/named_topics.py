@@ -15,6 +15,7 @@ from heliograph.model.errors import AlreadyExists, NotFound, SubscriptionNotFoun
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
+from region_node.runtime.shared_reads import SharedReads
 from region_node.runtime.topic_ports import FactoryPort, LinksPort, ViewPort
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.schema_definition import Schema
@@ -57,6 +58,8 @@ class NamedTopics(ABC):
     policies: PolicyBook
     creation: Creation
     gates: Gates
+    _names: SharedReads[str, list[str]]
+    """Full names of what is stored of a namespace; a list that others have, too."""
     _factory: FactoryPort | ManagedLedgerFactory
     _links: LinksPort
 
@@ -83,7 +86,7 @@ class NamedTopics(ABC):
         """Full names of the persistent topics of a namespace, partitions one by one, sorted. Raises NotFound."""
         if self.view.namespace(namespace) is None:
             raise NotFound(f"namespace {namespace} does not exist")
-        names = await self._factory.names(namespace)
+        names = await self.stored(namespace)
         if not self.tombstones:
             return names
         found, pace = list[str](), RowPace()
@@ -97,7 +100,7 @@ class NamedTopics(ABC):
         """Full names of what is stored of a namespace, also of topics that were deleted and have their data still,
         sorted.
         """
-        return await self._factory.names(namespace)
+        return list(await self._names.of(namespace))
 
     async def listed(self, namespace: str) -> list[str]:
         """The same with the partitions that nobody has used yet: what clients are told."""

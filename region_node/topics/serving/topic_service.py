@@ -41,6 +41,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.runtime.prometheus_text import Sample
 from region_node.runtime.ready_queue import BoundedReads, ReadyQueue
+from region_node.runtime.shared_reads import SharedReads
 from region_node.runtime.topic_ports import FactoryPort, LeadershipOf, LinksPort, LogPort, OwnRegion
 from region_node.schemas.schema_registry import SchemaRegistry
 from region_node.subscriptions.delayed_delivery import DelayWheel
@@ -180,6 +181,7 @@ class TopicService(NamedTopics):
         self.schemas = schemas
         view = here.view
         self._region, self._factory, self._links, self._owns = region, factory, links, bundles.owns
+        self._names = SharedReads(lambda namespace: factory.names(namespace), lambda namespace: namespace.split("/")[0])
         self._arrival, self._forget_grants, self._duties = bundles.arrival, deletions.forget_grants, duties
         self._bundles = (
             bundles.table

@@ -194,3 +194,23 @@ def admin_of(broker: Broker) -> Any:
 
 def request(namespace: str, **query: str) -> Any:
     return SimpleNamespace(match_info={"namespace": namespace, "domain": "persistent"}, query=query)
+
+
+def test_lists_of_a_namespace_that_are_asked_for_at_once_are_read_once() -> None:
+    async def test(broker: Broker) -> None:
+        await broker.topics.get(TOPIC, create=True)
+        factory: Any = broker.topics._factory
+        reads, read = list[str](), factory.names
+
+        async def counted(namespace: str) -> list[str]:
+            reads.append(namespace)
+            names: list[str] = await read(namespace)
+            return names
+
+        factory.names = counted
+        lists = await asyncio.gather(*(broker.topics.listed("public/default") for _ in range(50)))
+        assert lists == [[TOPIC]] * 50 and reads == ["public/default"]
+        lists[0].append("x")  # each has its own
+        assert lists[1] == [TOPIC]
+
+    with_broker(test)
