@@ -1,5 +1,5 @@
-"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on; FairQueue: so
-many at once.
+"""Throttle: a `Rate` that its users wait at; RowPace: a loop of very many rows lets everybody else go on; in_steps: so
+does work that is written as a generator; FairQueue: so many at once.
 
 Is: the wait, in the order of the calls, or of the turns. Isn't: what is spent after the fact (`Rate` alone), or a bound
 of how many rows there are.
@@ -8,10 +8,12 @@ of how many rows there are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable
+from typing import TypeVar
 
 from heliograph.runtime.rate import Rate
 
+T = TypeVar("T")
 OWED_S = 0.01
 """Who owes less, in seconds, goes on and waits with what follows: a timer for each small piece costs more than it."""
 ROWS = 256
@@ -36,6 +38,27 @@ class Throttle:
 async def pause() -> None:
     """Gives others their turn, behind what took its time."""
     await asyncio.sleep(0)
+
+
+async def in_steps(steps: Generator[None, None, T]) -> T:
+    """Returns what the generator returns, with a pause wherever it yields. Raises what it raises."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await pause()
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Returns the same without a pause: of what is known to be small."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 class RowPace:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,10 @@ _SUFFIX = re.compile(r"(?:\?(\d*))?(?:@(\d+)(?:-(\d+))?)?(?:#(\d+))?(?:=(-?\d+))
 UNSUPPORTED_VERSION = 35
 ELEMENTS_MAX = 1 << 17
 """More partitions than a client asks one broker for; each element costs far more memory than bytes of its message."""
+STEP_ELEMENTS = 512
+"""Elements of an answer's arrays that are written before others have their turn: some milliseconds."""
+ANSWER_BYTES_MAX = 100_000_000
+"""librdkafka takes no larger answer (receive.message.max.bytes), and a broker has other uses for its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +170,25 @@ class MessageReader:
             self.take(self.varint())
 
 
+class _LongMessage(Exception):
+    """More elements than may be written in one step."""
+
+
 class MessageWriter:
-    """An answer's bytes, as chunks: large buffers are not copied."""
+    """An answer's bytes, as chunks: large buffers are not copied. `left`: how many elements of arrays this step may
+    still have; at_once: there is no other step, and _LongMessage is raised.
+    """
 
-    __slots__ = ("chunks",)
+    __slots__ = ("at_once", "chunks", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, left: int = 1 << 62, *, at_once: bool = True) -> None:
         self.chunks: list[Buffer] = []
+        self.left, self.at_once = left, at_once
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0 and self.at_once:
+            raise _LongMessage
 
     def varint(self, value: int) -> None:
         self.chunks.append(encode_varint(value))
@@ -207,9 +223,11 @@ Write = Callable[[MessageWriter, Any], None]
 class _Codec:
     """One structure in one version."""
 
-    __slots__ = ("_fields", "_flexible", "_tagged")
+    __slots__ = ("_arrays", "_fields", "_flexible", "_made_of", "_tagged")
 
     def __init__(self, fields: Sequence[_Field], version: int, flexible: bool) -> None:
+        self._made_of = fields, version
+        self._arrays: dict[str, _Codec] | None = None
         rows = [
             (f.tag, f.name, *_value(f, version, flexible), _default(f, version))
             for f in fields
@@ -242,6 +260,41 @@ class _Codec:
     def write(self, writer: MessageWriter, given: Mapping[str, Any]) -> None:
         for name, _, write, default in self._fields:
             write(writer, given[name] if name in given else default())
+        self._write_tags(writer, given)
+
+    def steps(self, writer: MessageWriter, given: Mapping[str, Any]) -> Iterator[None]:
+        """Writes the same, and yields wherever the writer's step is full: who goes on gives it another one."""
+        arrays = self._structs()
+        for name, _, write, default in self._fields:
+            value = given[name] if name in given else default()
+            inner = arrays.get(name)
+            if inner is None or not value:
+                write(writer, value)
+                continue
+            writer.chunks.append(_count(len(value), self._flexible))
+            plain = not inner._structs()
+            for each in value:
+                writer.spend(1)
+                if writer.left < 0:
+                    yield
+                if plain:
+                    inner.write(writer, each)
+                else:
+                    yield from inner.steps(writer, each)
+        self._write_tags(writer, given)
+
+    def _structs(self) -> dict[str, _Codec]:
+        """Its arrays of structures, by name; made for the first long message."""
+        if self._arrays is None:
+            fields, version = self._made_of
+            self._arrays = {
+                f.name: _Codec(f.fields, version, self._flexible)
+                for f in fields
+                if f.there(version) and f.tag < 0 and f.kind == "struct" and f.depth == 1
+            }
+        return self._arrays
+
+    def _write_tags(self, writer: MessageWriter, given: Mapping[str, Any]) -> None:
         if self._flexible:
             present = [(tag, write, given[name]) for tag, name, _, write, _ in self._tagged if name in given]
             writer.varint(len(present))
@@ -309,6 +362,10 @@ def _struct(f: _Field, version: int, flexible: bool, nullable: bool) -> tuple[Re
     return lambda reader: None if reader.scalar(_I8) < 0 else codec.read(reader), write
 
 
+def _count(elements: int, flexible: bool) -> bytes:
+    return encode_varint(elements + 1) if flexible else _I32.pack(elements)
+
+
 def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str, least: int) -> tuple[Read, Write]:
     """least: bytes that each element has."""
 
@@ -327,7 +384,8 @@ def _array(read: Read, write: Write, flexible: bool, nullable: bool, name: str, 
         if value is None:
             writer.chunks.append(b"\0" if flexible else b"\xff\xff\xff\xff")
             return
-        writer.chunks.append(encode_varint(len(value) + 1) if flexible else _I32.pack(len(value)))
+        writer.spend(len(value))
+        writer.chunks.append(_count(len(value), flexible))
         for each in value:
             write(writer, each)
 
@@ -471,11 +529,42 @@ def encode_answer(api: Api, version: int, correlation: int, fields: Mapping[str,
 def encode_any(api: Api, version: int, correlation: int, fields: Mapping[str, Any]) -> list[Buffer]:
     """The same of any answer, by its schema."""
     writer = MessageWriter()
+    _codec(api.key, version, True).write(writer, fields)
+    return _framed(api, version, correlation, _joined(writer.chunks))
+
+
+def encode_in_steps(
+    api: Api, version: int, correlation: int, fields: Mapping[str, Any], *, bytes_max: int = ANSWER_BYTES_MAX
+) -> Generator[None, None, list[Buffer]]:
+    """Returns the same of any answer; one of more than STEP_ELEMENTS elements yields behind each so many. Raises
+    PeerError where such a one has more than `bytes_max` bytes.
+    """
+    codec = _codec(api.key, version, True)
+    writer = MessageWriter(STEP_ELEMENTS)
+    try:
+        codec.write(writer, fields)
+        return _framed(api, version, correlation, _joined(writer.chunks))
+    except _LongMessage:
+        writer = MessageWriter(STEP_ELEMENTS, at_once=False)
+    chunks, size = list[Buffer](), 0
+    for _ in codec.steps(writer, fields):
+        part = _joined(writer.chunks)
+        chunks += part
+        size += sum(map(len, part))
+        if size > bytes_max:
+            raise PeerError(
+                f"an answer to {api.name} of more than {bytes_max} bytes: ask for fewer topics, partitions, or groups "
+                "at once"
+            )
+        writer.chunks, writer.left = [], STEP_ELEMENTS
+        yield
+    return _framed(api, version, correlation, [*chunks, *_joined(writer.chunks)])
+
+
+def _framed(api: Api, version: int, correlation: int, chunks: list[Buffer]) -> list[Buffer]:
     head = _I32.pack(correlation)
     if api.is_flexible(version) and api.name != "api_versions":
         head += b"\0"
-    _codec(api.key, version, True).write(writer, fields)
-    chunks = _joined(writer.chunks)
     return [_I32.pack(len(head) + sum(map(len, chunks))) + head, *chunks]
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
+from heliograph.runtime.throttle import in_steps
 from heliograph.wire.kafka.message_codec import APIS, BY_NAME, Fields, Request, decode_request
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED, refuse_version
@@ -25,6 +26,7 @@ from region_node.faces.kafka.produce_fetch.produce import begin_produce
 from region_node.faces.kafka.quotas.request_time import Worked
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.session.kafka_session import KafkaSession, Slot
+from region_node.faces.kafka.session.refusals import refused
 from region_node.faces.open_connections import OpenConnections
 
 log = logging.getLogger("region_node.kafka")
@@ -341,11 +343,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             answer = await work
         if answer is None:
             return []
-        if request.api.name != "produce":  # its batches say it themselves
-            self.session.note_refusal(request, answer)
+        if request.api.name == "produce":  # its batches say what was refused
+            return self.session.encode(request, answer)
+        found = await in_steps(refused(answer))
+        self.session.note_refusal(request, found)
         if row.changes:
-            self.session.record(request, answer)
-        return self.session.encode(request, answer)
+            self.session.record(request, answer, found)
+        return await self.session.encode_paced(request, answer)
 
     def enqueue(self, slot: Slot) -> None:
         """A Produce request is under way."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, LedgerFenced
-from heliograph.runtime.throttle import RowPace
+from heliograph.runtime.throttle import RowPace, at_once
 from heliograph.wire.kafka.entry_conversion import entry_in_place, entry_of
 from heliograph.wire.kafka.message_codec import Fields, Request
 from heliograph.wire.kafka.record_batches import (
@@ -44,6 +44,7 @@ from region_node.faces.kafka.produce_fetch.opened_batches import (
     open_batches,
 )
 from region_node.faces.kafka.session.kafka_session import KafkaSession, Slot
+from region_node.faces.kafka.session.refusals import refused
 from region_node.faces.kafka.transactions.kafka_transactions import check_id
 from region_node.runtime.topic_ports import Segments
 from region_node.security.authorization.authorization_service import Action
@@ -114,7 +115,7 @@ class ProduceRequest:
         if not self._left:
             self._session.broker.budget.give(len(self._request.frame))
             if self.refused:
-                self._session.note_refusal(self._request, self.answer)
+                self._session.note_refusal(self._request, at_once(refused(self.answer)))
             self._finish(self.answer)
 
     def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> Iterator[None]:

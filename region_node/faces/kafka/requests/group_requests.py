@@ -288,7 +288,7 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
         await pace.row()
         codes[topic] = _consumed(session, request, topic)
     if topics is None:
-        keys = sorted(key for key in rows if not codes[key[0]])
+        keys = [key for key in rows if not codes[key[0]]]
     else:
         keys = [(topic["name"], index) for topic in topics for index in topic["partition_indexes"]]
         kept = {(name, index): (session.broker.kept_as(name), index) for name, index in keys}

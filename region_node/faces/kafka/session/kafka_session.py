@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from heliograph.wire.kafka.message_codec import Fields, Request, encode_answer
+from heliograph.runtime.throttle import in_steps
+from heliograph.wire.kafka.message_codec import Fields, Request, encode_answer, encode_in_steps
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.quotas.client_quotas import ANONYMOUS, ClientLimits, Shared
 from region_node.faces.kafka.security.api_rights import ApiRow, RequestGate
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.session.login import Login
-from region_node.faces.kafka.session.refusals import in_part, refused
+from region_node.faces.kafka.session.refusals import Refusals, in_part
 from region_node.subscriptions.delayed_delivery import DelayTimer
 
 log = logging.getLogger("region_node.kafka")
@@ -219,13 +220,17 @@ class KafkaSession:
     def encode(self, request: Request, answer: Fields) -> list[Buffer]:
         return encode_answer(request.api, request.version, request.correlation, answer)
 
-    def record(self, request: Request, answer: Fields) -> None:
+    async def encode_paced(self, request: Request, answer: Fields) -> list[Buffer]:
+        """Returns the same, with a pause behind each piece of a long one. Raises PeerError: it is too large."""
+        return await in_steps(encode_in_steps(request.api, request.version, request.correlation, answer))
+
+    def record(self, request: Request, answer: Fields, found: Refusals | None) -> None:
         """Writes a change down, with the first of the codes that say no as its status, or 0, and with the ACLs that it
         deleted: the request has their filter alone.
         """
         assert self.login.principal is not None
         deleted = [acl for result in answer.get("filter_results", ()) for acl in result["matching_acls"]]
-        code, text, _ = refused(answer) or (Code.NONE, "", 0)
+        code, text, _ = found or (Code.NONE, "", 0)
         self.broker.audit.change(
             role=self.login.principal.role,
             address=self.address,
@@ -238,9 +243,8 @@ class KafkaSession:
             **({"before": deleted} if deleted else {}),
         )
 
-    def note_refusal(self, request: Request, answer: Fields) -> None:
+    def note_refusal(self, request: Request, found: Refusals | None) -> None:
         """One line in the log for each request that is refused, in whole or in part, whatever answers it."""
-        found = refused(answer)
         if found is not None:
             code, text, count = found
             fields: Fields = {

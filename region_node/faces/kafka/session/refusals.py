@@ -7,22 +7,30 @@ Invariants: what belongs to the protocol's ordinary course, as a rebalance does,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+from heliograph.runtime.throttle import ROWS
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code
 
 _ORDINARY = (Code.NONE, Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS)
 
 
-def refused(answer: Fields) -> tuple[Code, str, int] | None:
-    """(the first code that is none of the ordinary ones, its text, how many there are); None: nothing was refused."""
+Refusals = tuple[Code, str, int]
+"""(the first code that is none of the ordinary ones, its text, how many there are)."""
+
+
+def refused(answer: Fields) -> Generator[None, None, Refusals | None]:
+    """Returns None where nothing was refused; yields behind each ROWS rows of the answer."""
     first: tuple[Code, str] | None = None
     count = 0
-    for code, text in _codes(answer):
-        count += 1
-        first = first or (code, text)
+    for index, found in enumerate(_codes(answer), 1):
+        if found is not None:
+            count += 1
+            first = first or found
+        if not index % ROWS:
+            yield
     return None if first is None else (*first, count)
 
 
@@ -47,10 +55,10 @@ def _all_codes(row: Mapping[str, Any]) -> Iterator[int]:
                 yield from _all_codes(each)
 
 
-def _codes(row: Mapping[str, Any]) -> Iterator[tuple[Code, str]]:
+def _codes(row: Mapping[str, Any]) -> Iterator[tuple[Code, str] | None]:
+    """One of each row; None: it refuses nothing itself."""
     code = row.get("error_code", 0)
-    if code not in _ORDINARY:
-        yield Code(code), row.get("error_message") or ""
+    yield (Code(code), row.get("error_message") or "") if code not in _ORDINARY else None
     for value in row.values():
         if isinstance(value, list):
             for each in value:

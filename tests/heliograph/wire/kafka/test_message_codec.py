@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from heliograph.model.errors import PeerError
+from heliograph.runtime.throttle import at_once
+from heliograph.wire.kafka import message_codec
 from heliograph.wire.kafka.message_codec import (
     APIS,
     BY_NAME,
     ELEMENTS_MAX,
+    STEP_ELEMENTS,
+    MessageWriter,
     decode_fields,
     decode_request,
     encode_answer,
+    encode_any,
     encode_fields,
+    encode_in_steps,
     encode_varint,
 )
 from tests.heliograph.wire.kafka.made_messages import made
@@ -125,3 +132,55 @@ def test_the_answer_to_api_versions_has_the_old_header_in_all_versions() -> None
     assert frame[:4] == (len(frame) - 4).to_bytes(4, "big") and frame[4:10] == b"\0\0\0\7\0\0"
     flexible = b"".join(encode_answer(BY_NAME["heartbeat"], 4, 7, {"error_code": 0}))
     assert flexible[4:9] == b"\0\0\0\7\0"
+
+
+def long_metadata(topics: int, partitions: int) -> dict[str, Any]:
+    row = {"replica_nodes": [1], "isr_nodes": [1]}
+    rows = [{**row, "partition_index": index} for index in range(partitions)]
+    return {"topics": [{"name": f"t{number}", "topic_id": bytes(16), "partitions": rows} for number in range(topics)]}
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_a_long_answer_is_encoded_in_steps(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, given, written = BY_NAME["metadata"], long_metadata(3, 600), [0]
+    whole = b"".join(encode_any(api, version, 7, given))
+    put = MessageWriter.spend
+
+    def spend(writer: MessageWriter, count: int) -> None:
+        written[-1] += count
+        put(writer, count)
+
+    monkeypatch.setattr(MessageWriter, "spend", spend)
+    steps = encode_in_steps(api, version, 7, given)
+
+    def all_steps() -> Generator[None, None, bytes]:
+        return b"".join((yield from steps))
+
+    made = all_steps()
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(made)
+            written.append(0)
+    assert end.value.value == whole
+    assert len(written) > 3 * 600 * 3 // STEP_ELEMENTS and max(written[1:]) <= STEP_ELEMENTS + 4
+
+
+def test_a_short_answer_is_encoded_in_one_step() -> None:
+    api, given = BY_NAME["metadata"], long_metadata(2, 50)
+    steps = encode_in_steps(api, 12, 7, given)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert b"".join(end.value.value) == b"".join(encode_any(api, 12, 7, given))
+
+
+def test_a_long_answer_has_a_bound_of_bytes() -> None:
+    with pytest.raises(PeerError, match="ask for fewer topics"):
+        at_once(encode_in_steps(BY_NAME["metadata"], 12, 7, long_metadata(3, 600), bytes_max=20_000))
+
+
+@pytest.mark.parametrize(("name", "version", "answer"), [each for each in EVERY if each[2]])
+def test_steps_make_the_same(name: str, version: int, answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_codec, "STEP_ELEMENTS", 1)
+    rng, api = random.Random(version), BY_NAME[name]
+    given = made(rng, api.answer, version, api.is_flexible(version))
+    assert b"".join(at_once(encode_in_steps(api, version, 7, given))) == b"".join(encode_any(api, version, 7, given))

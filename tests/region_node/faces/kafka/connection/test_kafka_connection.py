@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from heliograph.runtime import throttle
 from heliograph.wire.kafka import message_codec
 from heliograph.wire.kafka.message_codec import BY_NAME, encode_varint
 from region_node.faces.kafka.connection import kafka_connection
+from region_node.faces.kafka.session import refusals
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
+from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
 
 VERSIONS = request("api_versions", 0, {})
@@ -144,5 +147,27 @@ def test_an_array_has_no_more_elements_than_its_bytes_can_hold() -> None:
             client.raw(framed(body))
             await settle(20)
             assert client.protocol.closed is closes
+
+    with_face(run)
+
+
+def test_a_long_answer_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = []
+
+    async def pause() -> None:
+        pauses.append(None)
+
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "orders", partitions=4)
+        wanted = {"topics": [{"topic_id": bytes(16), "name": "orders"}]}
+        whole = await client.ask("metadata", 13, wanted)
+        monkeypatch.setattr(throttle, "pause", pause)
+        assert await client.ask("metadata", 13, wanted) == whole and not pauses
+        monkeypatch.setattr(message_codec, "STEP_ELEMENTS", 2)
+        assert await client.ask("metadata", 13, wanted) == whole and len(pauses) >= 4
+        monkeypatch.setattr(refusals, "ROWS", 1)
+        before, _ = len(pauses), pauses.clear()
+        assert await client.ask("metadata", 13, wanted) == whole and len(pauses) > before + 4
 
     with_face(run)

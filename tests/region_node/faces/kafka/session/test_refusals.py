@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from heliograph.runtime.throttle import ROWS, at_once
 from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.session.refusals import in_part, refused
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
+
+
+def of(answer: dict[str, Any]) -> Any:
+    return at_once(refused(answer))
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
@@ -75,8 +80,8 @@ def test_a_refused_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_what_a_rebalance_brings_is_no_refusal() -> None:
-    assert refused({"error_code": Code.REBALANCE_IN_PROGRESS}) is None
-    assert refused({"error_code": Code.MEMBER_ID_REQUIRED, "members": [], "none": None, "bytes": [b"x"]}) is None
+    assert of({"error_code": Code.REBALANCE_IN_PROGRESS}) is None
+    assert of({"error_code": Code.MEMBER_ID_REQUIRED, "members": [], "none": None, "bytes": [b"x"]}) is None
     rows = {
         "responses": [
             {
@@ -88,10 +93,16 @@ def test_what_a_rebalance_brings_is_no_refusal() -> None:
             }
         ]
     }
-    assert refused(rows) == (Code.OFFSET_OUT_OF_RANGE, "", 2)
+    assert of(rows) == (Code.OFFSET_OUT_OF_RANGE, "", 2)
 
 
 NO = int(Code.TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_a_long_answer_is_looked_through_in_pieces() -> None:
+    answer = {"topics": [{"partitions": [{"error_code": 3}] * ROWS} for _ in range(4)]}
+    assert sum(1 for _ in refused(answer)) == 4 and of(answer) == (Code(3), "", 4 * ROWS)
+    assert not list(refused({"topics": [{"partitions": [{"error_code": 0}]}]})), "one that is not takes one step"
 
 
 @pytest.mark.parametrize(
