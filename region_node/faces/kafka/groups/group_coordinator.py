@@ -24,6 +24,7 @@ from heliograph.kv.metadata_store import ABSENT, Delete, Put, pages_under
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.standstill import stood_still_s
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
@@ -97,6 +98,8 @@ class GroupCoordinator:
         self._joined: dict[str, None] = {}
         """Groups that have members, or had some at the last tick."""
         self._ending: set[str] = set()
+        self._leaving: asyncio.Task[None] | None = None
+        """Looks at the leaderships of groups that have members."""
 
     # -- which ---------------------------------------------------------------------------------------------------------
 
@@ -293,18 +296,20 @@ class GroupCoordinator:
             self._round = list(self._held)
         empty = [name for name in self._round[: self._looks_a_tick] if name not in self._joined]
         self._round = self._round[self._looks_a_tick :]
+        with_members = list[CoordinatedGroup]()
         for name in (*self._joined, *empty):
             held = self._held.get(name)
             if held is None:
                 continue
-            if not held.group.members:
+            if held.group.members:
+                with_members.append(held)
+            else:
                 self._joined.pop(name, None)
+                self._broker.group_leadership.forget(name)
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
             elif held.unused:
                 self._unused[name] = self._held.pop(name)
-            elif self._broker.group_leadership.tick(held, self.now):
-                self._broker.tasks.spawn(self.settle(held))
             elif name in self._ending or len(self._ending) >= ENDS_AT_ONCE:
                 continue
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
@@ -318,6 +323,19 @@ class GroupCoordinator:
                 elif held.empty and held.group.empty_since_ms < before:
                     self._ending.add(name)
                     self._broker.tasks.spawn(self._end(held))
+
+        if with_members and (self._leaving is None or self._leaving.done()):
+            self._leaving = self._broker.tasks.spawn(self._look_at_leaderships(with_members))
+
+    async def _look_at_leaderships(self, groups: list[CoordinatedGroup]) -> None:
+        """Lets members go whose group works in another region by now."""
+        pace = RowPace()
+        for held in groups:
+            await pace.row()
+            if self._held.get(held.group.name) is not held:
+                self._broker.group_leadership.forget(held.group.name)
+            elif await self._broker.group_leadership.tick(held, self.now):
+                self._broker.tasks.spawn(self.settle(held))
 
     async def _expire(self, held: CoordinatedGroup, old: list[tuple[str, int]]) -> None:
         try:

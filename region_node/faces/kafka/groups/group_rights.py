@@ -8,20 +8,25 @@ an ACL allows it, and by admins of the listener's tenant, and by nobody else; an
 admins; it is about what its members subscribe to and what it has offsets of. A
 group without members and offsets is nobody's: who joins it first owns it. A member names only topics that it may
 consume. Where nothing is authorized, everybody may, and no owner is written down.
-Bounds: an answer is a look-up, except behind a change of the rules, the members, or the partitions.
+Bounds: an answer is a look-up, except behind a change of the rules, the members, or the partitions: then others have
+their turn between its topics, and who asks for the same group waits for what is being found. It is the answer of when
+it was begun: a later change holds from the next request on.
 Source: docs/protocols/kafka.md, "Rights to groups and transactional ids".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import asyncio
+from collections.abc import Callable, Collection
+from weakref import WeakValueDictionary
 
 from heliograph.model.configuration.acl_records import AclOperation, Resource
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.consumer_group import Protocols
-from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess
-from region_node.faces.kafka.groups.group_regions import CONSUMERS, topics_of
+from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, GroupAccess, Stamp
+from region_node.faces.kafka.groups.group_regions import CONSUMERS, ROWS_A_TOPIC, named_in, parsed
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.acl_decisions import AclAnswer
 from region_node.security.authorization.authorization_service import Action, Authorization
@@ -30,11 +35,11 @@ ANSWERS_MAX = 1_000
 """Of one group."""
 
 
-def named(protocol_type: str, protocols: Protocols) -> set[str]:
+async def named(protocol_type: str, protocols: Protocols) -> dict[str, None]:
     """Topics that a member names when it joins."""
     if protocol_type != CONSUMERS:
-        return set()
-    return {topic for metadata in {metadata for _, metadata in protocols} for topic in topics_of(metadata)}
+        return {}
+    return await named_in(dict.fromkeys(metadata for _, metadata in protocols))
 
 
 class GroupRights:
@@ -43,14 +48,18 @@ class GroupRights:
     def __init__(self, rights: Authorization, namespace: str, name: Callable[[str], TopicName]) -> None:
         self._rights, self._name = rights, name
         self._tenant, _, self._namespace = namespace.partition("/")
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        """Of groups whose topics, or answers, are being found."""
 
-    def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
+    async def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
         """Lets a member of that role in, who names these topics; a group that is nobody's is its from now on. Raises
         Refused.
         """
         if not self._rights.enabled:
             return
-        for topic in self._parsed(topics):
+        pace = RowPace()
+        for topic in await parsed(topics, self._name):
+            await pace.rows(ROWS_A_TOPIC)
             if not self._rights.may(principal, Action.CONSUME, topic):
                 raise Refused(
                     Code.GROUP_AUTHORIZATION_FAILED,
@@ -68,42 +77,61 @@ class GroupRights:
                 )
             held.access.owner = principal.role
             return
-        self.check(principal, held)
+        await self.check(principal, held)
         if held.access.owner is None:
             held.access.owner = principal.role
             held.access.forget()
 
-    def check(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ) -> None:
+    async def check(
+        self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ
+    ) -> None:
         """Raises Refused where `may` says no."""
-        if not self.may(principal, held, operation):
+        if not await self.may(principal, held, operation):
             raise _refusal(principal, held)
 
-    def may(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ) -> bool:
+    async def may(
+        self, principal: Principal, held: CoordinatedGroup, operation: AclOperation = AclOperation.READ
+    ) -> bool:
         """Whether the role may use it, or see it (DESCRIBE); one that is nobody's has nothing to see."""
         if not self._rights.enabled or principal.internal:
             return True
-        access = self._known(held)
+        answer = self._kept(principal, held, operation)
+        if answer is None:
+            async with self._locks.setdefault(held.group.name, asyncio.Lock()):
+                answer = self._kept(principal, held, operation)  # who had the lock may have found it
+                if answer is None:
+                    access = await self._known(held)
+                    who = (principal.roles, principal.host if access.by_host else "", operation)
+                    answer = await self._answer(principal, held, operation)
+                    access.keep(who, answer, ANSWERS_MAX)
+        return answer
+
+    def _kept(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool | None:
+        """The answer, where it was found before and holds still."""
+        access = held.access
+        if access.stamp != self._stamp(held):
+            return None
         who = (principal.roles, principal.host if access.by_host else "", operation)
         answer = access.allowed.get(who)
-        if answer is None:
-            answer = access.allowed_before.get(who)
-            if answer is None:
-                answer = self._answer(principal, held, operation)
+        if answer is None and (answer := access.allowed_before.get(who)) is not None:
             access.keep(who, answer, ANSWERS_MAX)
         return answer
 
-    def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
+    async def check_deletes(self, principal: Principal, held: CoordinatedGroup) -> None:
         """Whether the role may delete it, or offsets of it: it administers the listener's tenant, or those of all its
         topics, or an ACL allows it. Raises Refused.
         """
-        topics, said = self._known(held).topics, self._says(principal, held, AclOperation.DELETE)
+        async with self._locks.setdefault(held.group.name, asyncio.Lock()):
+            topics = (await self._known(held)).topics
+        said = self._says(principal, held, AclOperation.DELETE)
+        tenants = dict.fromkeys(topic.tenant for topic in topics)
         if (
             said is AclAnswer.ALLOWED
             or self._rights.administers(principal, self._tenant)
             or (
                 said is AclAnswer.SILENT
-                and topics
-                and all(self._rights.administers(principal, topic.tenant) for topic in topics)
+                and tenants
+                and all(self._rights.administers(principal, tenant) for tenant in tenants)
             )
         ):
             return
@@ -112,14 +140,17 @@ class GroupRights:
             f"the role {principal.role!r} administers neither {self._tenant} nor the tenants of the group's topics",
         )
 
-    def _known(self, held: CoordinatedGroup) -> GroupAccess:
-        access = held.access
-        stamp = self._rights.changes, held.group.subscription_changes, held.offsets.key_changes
+    def _stamp(self, held: CoordinatedGroup) -> Stamp:
+        return self._rights.changes, held.group.subscription_changes, held.offsets.key_changes
+
+    async def _known(self, held: CoordinatedGroup) -> GroupAccess:
+        """Finds its topics where they may have changed, under the group's lock."""
+        access, stamp = held.access, self._stamp(held)
         if access.stamp != stamp:
-            names = {topic for topic, _ in held.offsets.rows}
+            names = dict.fromkeys(topic for topic, _ in held.offsets.rows)
             metadata = {each for member in held.group.members.values() for each in member.protocols}
-            names |= named(held.group.protocol_type, list(metadata))
-            access.topics, access.stamp = list(self._parsed(names)), stamp
+            names |= await named(held.group.protocol_type, list(metadata))
+            access.topics, access.stamp = await parsed(names, self._name), stamp
             tenants = {self._tenant, *(topic.tenant for topic in access.topics)}
             access.by_host = any(map(self._rights.acls_name_hosts, tenants))
             access.forget()
@@ -128,7 +159,7 @@ class GroupRights:
     def _says(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> AclAnswer:
         return self._rights.says(principal, operation, self._tenant, Resource.GROUP, held.group.name)
 
-    def _answer(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool:
+    async def _answer(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool:
         rights, access, said = self._rights, held.access, self._says(principal, held, operation)
         if said is not AclAnswer.SILENT:
             return said is AclAnswer.ALLOWED
@@ -141,14 +172,12 @@ class GroupRights:
         topics = access.topics or [
             TopicName("persistent", self._tenant, self._namespace, f"__group__{held.group.name}")
         ]
-        return all(rights.may(principal, Action.CONSUME, topic) for topic in topics)
-
-    def _parsed(self, names: Iterable[str]) -> Iterable[TopicName]:
-        for name in sorted(names):
-            try:
-                yield self._name(name)
-            except Refused:  # no topic can have that name
-                continue
+        pace = RowPace()
+        for topic in topics:
+            await pace.rows(ROWS_A_TOPIC)
+            if not rights.may(principal, Action.CONSUME, topic):
+                return False
+        return True
 
 
 def _refusal(principal: Principal, held: CoordinatedGroup) -> Refused:

@@ -45,7 +45,7 @@ async def _group(session: KafkaSession, group: str, operation: AclOperation = Ac
     it.
     """
     held = await session.broker.coordinator.known(group)
-    session.broker.group_rights.check(_principal(session), held, operation)
+    await session.broker.group_rights.check(_principal(session), held, operation)
     return held
 
 
@@ -87,8 +87,10 @@ async def join_group(session: KafkaSession, request: Request) -> Fields:
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
-        broker.group_leadership.check(fields["group_id"], named(fields["protocol_type"], protocols[:1]))
-        broker.group_rights.join(_principal(session), held, named(fields["protocol_type"], protocols))
+        topics = await named(fields["protocol_type"], protocols[:1])
+        await broker.group_leadership.check(fields["group_id"], topics)
+        topics |= await named(fields["protocol_type"], protocols[1:])
+        await broker.group_rights.join(_principal(session), held, topics)
         member = GroupMember(
             fields["member_id"],
             fields.get("group_instance_id"),
@@ -194,7 +196,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
     try:
         held = await _group(session, fields["group_id"])
         if not held.group.members:
-            broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+            await broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         whole = held.group.committed(
             coordinator.now,
             fields.get("member_id", ""),
@@ -270,7 +272,7 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
     try:
         held = await _group(session, group)
         await held.offsets.load()  # a transaction's offsets, and those of other regions, are written by others
-        session.broker.group_rights.check(_principal(session), held)  # they may be of more topics
+        await session.broker.group_rights.check(_principal(session), held)  # they may be of more topics
         if stable and session.broker.transactions is not None:
             unstable = await session.broker.transactions.unstable(group)
     except HeliographError as error:
@@ -338,11 +340,11 @@ async def offset_delete(session: KafkaSession, request: Request) -> Fields:
     codes: dict[str, Code] = {}
     try:
         held = await session.broker.coordinator.known(fields["group_id"])
-        session.broker.group_rights.check_deletes(_principal(session), held)
+        await session.broker.group_rights.check_deletes(_principal(session), held)
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
         kept = session.broker.kept_as
-        used = {kept(topic) for topic in subscribed(held.group)}
+        used = {kept(topic) for topic in await subscribed(held.group)}
         for topic in fields["topics"]:
             code = _consumed(session, request, topic["name"])
             codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and kept(topic["name"]) in used else code
@@ -421,7 +423,7 @@ async def list_groups(session: KafkaSession, request: Request) -> Fields:
         for name in await coordinator.names():
             await pace.row()
             held = await coordinator.known(name)
-            if not session.broker.group_rights.may(_principal(session), held, AclOperation.DESCRIBE):
+            if not await session.broker.group_rights.may(_principal(session), held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
                 rows.append(
@@ -445,7 +447,7 @@ async def delete_groups(session: KafkaSession, request: Request) -> Fields:
         code = Code.NONE
         try:
             held = await session.broker.coordinator.known(name)
-            session.broker.group_rights.check_deletes(_principal(session), held)
+            await session.broker.group_rights.check_deletes(_principal(session), held)
             await session.broker.coordinator.delete(name)
         except HeliographError as error:
             code = _group_code(error)

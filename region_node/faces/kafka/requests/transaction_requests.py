@@ -103,9 +103,9 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
     try:
         transactions = await _owned(session, fields)
         held = await broker.coordinator.known(fields["group_id"])
-        broker.group_rights.check(principal, held)
+        await broker.group_rights.check(principal, held)
         if not held.group.members:
-            broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+            await broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
             code = held.group.committed(
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]

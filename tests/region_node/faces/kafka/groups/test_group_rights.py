@@ -5,6 +5,8 @@ also behind a change of coordinator.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +15,16 @@ import pytest
 from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.acl_records import AclRecord
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
+from heliograph.model.topic_names import TopicName
+from heliograph.runtime import throttle
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row
 from region_node.faces.kafka.groups.coordinated_group import OWNERS
 from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordinator
+from region_node.faces.kafka.groups.group_regions import ROWS_A_TOPIC
 from region_node.faces.kafka.groups.group_rights import ANSWERS_MAX
 from region_node.security.authentication.principal import Principal
+from region_node.security.authorization.authorization_service import Action
 from region_node.security.settings import SecuritySettings
 from tests.region_node.faces.kafka.harness import Client, Face
 from tests.region_node.faces.pulsar.harness import settle
@@ -406,23 +412,94 @@ def test_an_answer_is_found_once_for_all_hosts_where_no_acl_names_one(monkeypatc
         held, rights, found = await face.broker.coordinator.held("g1"), face.broker.group_rights, list[str]()
         answer = rights._answer
 
-        def counted(principal: Principal, *rest: Any) -> bool:
+        async def counted(principal: Principal, *rest: Any) -> bool:
             found.append(principal.host)
-            return answer(principal, *rest)
+            return await answer(principal, *rest)
 
         monkeypatch.setattr(rights, "_answer", counted)
         hosts = [f"10.0.0.{n}" for n in range(5)]
         who = [Principal(role=WORKER, host=host) for host in hosts]
         held.access.forget()
-        assert all(rights.may(each, held) for each in who) and len(found) == 1
+        assert all([await rights.may(each, held) for each in who]) and len(found) == 1
         await told_by("victim", face, AclRecord("topic", "all", "victim/ns", WORKER, hosts[1], "read", False))
-        assert [rights.may(each, held) for each in who] == [True, False, True, True, True]
+        assert [await rights.may(each, held) for each in who] == [True, False, True, True, True]
         found.clear()
         for n in range(5 * ANSWERS_MAX):
-            assert rights.may(who[n % 2], held) is (n % 2 == 0)
-            rights.may(Principal(role=WORKER, host=f"10.1.{n >> 8}.{n & 255}"), held)
+            assert await rights.may(who[n % 2], held) is (n % 2 == 0)
+            await rights.may(Principal(role=WORKER, host=f"10.1.{n >> 8}.{n & 255}"), held)
             assert len(held.access.allowed) + len(held.access.allowed_before) <= ANSWERS_MAX
         assert not {*found} & {*hosts[:2]}, "what is asked again and again is not found again"
         await face.close()
 
     asyncio.run(run())
+
+
+class Turns:
+    """Counts what happens in each turn of the loop."""
+
+    def __init__(self) -> None:
+        self.now, self.seen = 0, dict[str, Counter[int]]()
+        self._task = asyncio.get_running_loop().create_task(self._count())
+
+    async def _count(self) -> None:
+        while True:
+            self.now += 1
+            await asyncio.sleep(0)
+
+    def noted(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        seen = self.seen[name] = Counter[int]()
+
+        def counted(*given: Any) -> Any:
+            seen[self.now] += len(given[0]) if isinstance(given[0], list) else 1
+            return work(*given)
+
+        return counted
+
+    def end(self) -> None:
+        self._task.cancel()
+
+
+def test_many_topics_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = tuple(f"{PAID}-{number}" for number in range(600))
+
+    def nobody_waits(topics: Iterable[TopicName], group: str) -> str:
+        return ""
+
+    async def run(face: Face) -> None:
+        rights, leadership, turns = face.broker.group_rights, face.broker.group_leadership, Turns()
+        monkeypatch.setattr(rights, "_name", turns.noted("parsed", rights._name))
+        monkeypatch.setattr(leadership, "_name", turns.noted("named", leadership._name))
+        monkeypatch.setattr(leadership, "waits", turns.noted("waits", nobody_waits))
+        asks = turns.noted("asks", lambda topic: None)
+
+        def may(principal: Principal, action: Action, topic: TopicName) -> bool:
+            asks(topic)
+            return True
+
+        monkeypatch.setattr(rights._rights, "may", may)
+        joined = await join(face, "ann", "g", *many)
+        assert joined["error_code"] == 0
+        fields = {"group_id": "g", "generation_id": joined["generation_id"], "member_id": joined["member_id"]}
+        roles = ("sue", "sue", "sue", WORKER)  # each role is looked up once, whoever asks meanwhile
+        asked = [client(face, role).ask("heartbeat", 2, fields) for role in roles]
+        assert {answer["error_code"] for answer in await asyncio.gather(*asked)} == {0}
+        face.broker.coordinator.tick()
+        await settle(100)
+        turns.end()
+        assert {name: sum(seen.values()) for name, seen in turns.seen.items()} == {
+            "parsed": 1200,  # what it names, then what the group is about
+            "named": 1200,  # likewise
+            "waits": 1200,
+            "asks": 600 * 3,  # at the join, then for each of the other roles
+        }
+        most = throttle.ROWS // ROWS_A_TOPIC
+        assert max(count for seen in turns.seen.values() for count in seen.values()) <= most
+
+    async def whole() -> None:
+        face = await opened()
+        try:
+            await run(face)
+        finally:
+            await face.close()
+
+    asyncio.run(whole())
