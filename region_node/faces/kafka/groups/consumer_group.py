@@ -5,7 +5,8 @@ Is: who is in, generations, who assigns, who waits for what, and time-outs. Isn'
 Invariants: an assignment reaches members only in the generation it was made for; a generation's answers go to all its
 members or to none; who does not come back in time is out; a static member that comes again takes its old place, and the
 one before it is fenced.
-Bounds: `members_max` members, and MEMBERS_BYTES_MAX of what they say of themselves.
+Bounds: `members_max` members, and MEMBERS_BYTES_MAX of them and their assignments, as they are stored.
+Cost: a join takes as long as its own protocols, however many the other members have.
 Events are method calls with `now` (monotonic seconds); what is to be answered comes out of `take_answers`, as (waiter,
 fields).
 Source: Kafka KIP-62, KIP-134, KIP-345, KIP-394, KIP-429; docs/protocols/kafka.md, "Groups".
@@ -23,8 +24,12 @@ from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code
 
 FORMAT = 1
-MEMBERS_BYTES_MAX = VALUE_BYTES_MAX
-"""A group of more could not be stored."""
+_HEAD_BYTES = 4 << 10
+"""More than what is stored of a group beside its members has, its protocols' names left out."""
+MEMBERS_BYTES_MAX = VALUE_BYTES_MAX - _HEAD_BYTES
+"""A group of more could not be stored. It is room for 1,000 members that say 1 KiB of themselves."""
+_ASSIGNMENT_BYTES = 5
+"""What comes before an assignment where it is stored, at most."""
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
 Waiter = Any
 Protocols = list[tuple[str, bytes]]
@@ -44,6 +49,7 @@ class GroupMember:
         "protocols",
         "rebalance_s",
         "session_s",
+        "size_bytes",
         "syncing",
     )
 
@@ -63,12 +69,19 @@ class GroupMember:
         self.joining: Waiter | None = None
         self.syncing: Waiter | None = None
         self.deadline = 0.0
+        self.size_bytes = 0
+        """As it is stored, its assignment left out; as it was when it was last measured."""
 
-    @property
-    def size_bytes(self) -> int:
-        """What it says of itself; no more of a stored group than it is."""
-        own = len(self.instance or "") + len(self.client)
-        return own + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+    def measure(self) -> int:
+        packed: bytes = msgpack.packb([*self._stored(), b""])
+        self.size_bytes = len(packed) - 2 + _ASSIGNMENT_BYTES
+        return self.size_bytes
+
+    def stored(self, *, assigned: bool) -> list[Any]:
+        return [*self._stored(), self.assignment if assigned else b""]
+
+    def _stored(self) -> list[Any]:
+        return [self.id, self.instance, self.client, self.host, self.session_s, self.rebalance_s, self.protocols]
 
     def metadata(self, protocol: str) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -86,6 +99,9 @@ class Group:
         """How often what its members subscribe to has changed."""
         self.empty_since_ms = 0
         self._static: dict[str, str] = {}
+        self._known_by: dict[str, int] = {}
+        """Protocol -> how many members have it."""
+        self._members_bytes = 0
         self._pending: dict[str, float] = {}
         self._delay_s, self._members_max = delay_s, members_max
         self._until = self._latest = 0.0
@@ -110,7 +126,7 @@ class Group:
         may_skip: bool,
     ) -> None:
         """member.id "": it is new, and gets `new_id`. needs_id: it must come back with it first."""
-        code = self._refusal(member, protocol_type)
+        code = self._refusal(member, protocol_type, new_id)
         if not code:
             self.protocol_type = protocol_type
         if code:
@@ -134,26 +150,38 @@ class Group:
         else:
             self._join_again(now, member, waiter)
 
-    def _refusal(self, member: GroupMember, protocol_type: str) -> Code:
-        others = [
-            m
-            for m in self.members.values()
-            if m.id != member.id and (member.instance is None or m.instance != member.instance)
-        ]
+    def _refusal(self, member: GroupMember, protocol_type: str, new_id: str) -> Code:
         if not member.protocols or not protocol_type:
             return Code.INCONSISTENT_GROUP_PROTOCOL
-        if others and (
-            protocol_type != self.protocol_type or not self._common(others) & {name for name, _ in member.protocols}
-        ):
-            return Code.INCONSISTENT_GROUP_PROTOCOL
-        if sum(m.size_bytes for m in others) + member.size_bytes > MEMBERS_BYTES_MAX:
+        before = [known for each in {member.id, self._instance(member)} if (known := self.members.get(each))]
+        others = len(self.members) - len(before)
+        names = {name for name, _ in member.protocols}
+        if others:
+            had = [{name for name, _ in known.protocols} for known in before]
+            common = any(self._known_by.get(name, 0) - sum(name in each for each in had) == others for name in names)
+            if protocol_type != self.protocol_type or not common:
+                return Code.INCONSISTENT_GROUP_PROTOCOL
+        size = self._members_bytes - sum(known.size_bytes for known in before) + member.measure() + len(new_id.encode())
+        if size + len(protocol_type.encode()) + max(len(name.encode()) for name in names) > MEMBERS_BYTES_MAX:
             return Code.GROUP_MAX_SIZE_REACHED
         return Code.NONE
 
-    @staticmethod
-    def _common(members: list[GroupMember]) -> set[str]:
-        sets = [{name for name, _ in member.protocols} for member in members]
-        return set.intersection(*sets) if sets else set()
+    def _instance(self, member: GroupMember) -> str:
+        """The id of the member of the same instance, "" none."""
+        return "" if member.instance is None else self._static.get(member.instance, "")
+
+    def _count(self, member: GroupMember) -> None:
+        """It is a member from now on, and what it says of itself stays."""
+        self._members_bytes += member.measure()
+        for name in {name for name, _ in member.protocols}:
+            self._known_by[name] = self._known_by.get(name, 0) + 1
+
+    def _uncount(self, member: GroupMember) -> None:
+        self._members_bytes -= member.size_bytes
+        for name in {name for name, _ in member.protocols}:
+            self._known_by[name] -= 1
+            if not self._known_by[name]:
+                del self._known_by[name]
 
     def _join_static(self, now: float, member: GroupMember, new_id: str, waiter: Waiter, may_skip: bool) -> None:
         assert member.instance is not None
@@ -167,6 +195,8 @@ class Group:
         same = known.protocols == member.protocols
         was_leader = self.leader == known.id
         member.id, member.assignment = new_id, known.assignment
+        self._uncount(known)
+        self._count(member)
         for waiting in (known.joining, known.syncing):
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.FENCED_INSTANCE_ID, "member_id": known.id}))
@@ -194,6 +224,7 @@ class Group:
 
     def _add(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         self.members[member.id] = member
+        self._count(member)
         self.subscription_changes += 1
         if member.instance is not None:
             self._static[member.instance] = member.id
@@ -206,19 +237,21 @@ class Group:
     def _join_again(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         known = self.members[member.id]
         same = known.protocols == member.protocols
+        self._uncount(known)
         known.session_s, known.rebalance_s, known.client, known.host = (
             member.session_s,
             member.rebalance_s,
             member.client,
             member.host,
         )
+        if not same:
+            known.protocols = member.protocols
+            self.subscription_changes += 1
+        self._count(known)
         self._heard(now, known)
         if same and (self.state == COMPLETING or (self.state == STABLE and known.id != self.leader)):
             self._answers.append((waiter, self._joined(known)))
             return
-        if not same:
-            known.protocols = member.protocols
-            self.subscription_changes += 1
         if known.joining is not None:
             self._refuse(known.joining, Code.REBALANCE_IN_PROGRESS, known.id)
         known.joining = waiter
@@ -274,9 +307,9 @@ class Group:
                 self._heard(now, member)
 
     def _elect(self) -> str:
-        members = list(self.members.values())
-        common, votes = self._common(members), dict[str, int]()
-        for member in members:
+        votes = dict[str, int]()
+        common = {name for name, count in self._known_by.items() if count == len(self.members)}
+        for member in self.members.values():
             choice = next(name for name, _ in member.protocols if name in common)
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=lambda name: votes[name])
@@ -327,6 +360,9 @@ class Group:
             return
         known = self.members[member]
         self._heard(now, known)
+        if member == self.leader and self.state != STABLE and not self._has_room(assignments):
+            self._answers.append((waiter, {"error_code": Code.GROUP_MAX_SIZE_REACHED}))
+            return
         if self.state == STABLE:
             self._answers.append((waiter, self._synced(known)))
             return
@@ -341,6 +377,12 @@ class Group:
                     each.syncing = None
                     self._heard(now, each)
             self.state, self.changed = STABLE, True
+
+    def _has_room(self, assignments: dict[str, bytes]) -> bool:
+        """Whether the group can be stored with these."""
+        names = len(self.protocol_type.encode()) + len(self.protocol.encode())
+        shares = sum(len(share) for member, share in assignments.items() if member in self.members)
+        return self._members_bytes + names + shares <= MEMBERS_BYTES_MAX
 
     def _synced(self, member: GroupMember) -> Fields:
         return {
@@ -446,6 +488,7 @@ class Group:
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.UNKNOWN_MEMBER_ID, "member_id": member.id}))
         del self.members[member.id]
+        self._uncount(member)
         self.subscription_changes += 1
         if member.instance is not None and self._static.get(member.instance) == member.id:
             del self._static[member.instance]
@@ -481,19 +524,7 @@ class Group:
 
     def dump(self) -> bytes:
         """As of the last whole generation: who waits is not stored, and joins again."""
-        members = [
-            [
-                m.id,
-                m.instance,
-                m.client,
-                m.host,
-                m.session_s,
-                m.rebalance_s,
-                m.protocols,
-                m.assignment if self.state == STABLE else b"",
-            ]
-            for m in self.members.values()
-        ]
+        members = [m.stored(assigned=self.state == STABLE) for m in self.members.values()]
         fields = [
             FORMAT,
             self.state,
@@ -535,6 +566,7 @@ class Group:
                 )
                 known.assignment = assignment
                 self.members[member] = known
+                self._count(known)
                 if instance is not None:
                     self._static[instance] = member
                 self._heard(now, known)

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import CorruptData
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.consumer_group import (
@@ -303,6 +306,9 @@ def test_histories(seed: int) -> None:
     assert world.group.state == STABLE and members, (world.group.state, members, waiting)
     assert all(m.assignment == f"{world.group.generation}:{m.id}".encode() for m in world.group.members.values())
     assert world.group.state != EMPTY and not waiting
+    left = world.group.members.values()
+    assert world.group._known_by == Counter(name for m in left for name, _ in m.protocols)
+    assert world.group._members_bytes == sum(m.measure() for m in left)
 
 
 def test_members_that_are_expelled_are_unknown_and_may_come_again() -> None:
@@ -369,3 +375,47 @@ def test_a_group_takes_no_member_with_whom_it_could_not_be_stored() -> None:
     assert world.told[more]["error_code"] == 0, "what it said before counts no more"
     small = world.join(protocols=[("range", bytes(MEMBERS_BYTES_MAX // 4))])
     assert small not in world.told and len(world.group.members) == 2
+
+
+class CountedProtocols(list[tuple[str, bytes]]):
+    """How often somebody went through them."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        type(self).looks += 1
+        return super().__iter__()
+
+
+def test_a_join_looks_at_no_other_members_protocols() -> None:
+    world = World()
+    mine = CountedProtocols([(f"p{number}", b"") for number in range(32)])
+    world.join(instance="one", protocols=mine)
+    CountedProtocols.looks = 0
+    token = world.join(instance="two", protocols=[("p31", b"")])
+    assert token not in world.told and len(world.group.members) == 2 and CountedProtocols.looks == 0
+    assert world.told[world.join(protocols=[("p30x", b"")])]["error_code"] == Code.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_what_a_group_counts_is_what_is_stored() -> None:
+    world = World()
+    world.group = Group("g", delay_s=0.0, members_max=1_000)
+    answers = []
+    for number in range(200):  # little of it is their protocols
+        made = GroupMember("", f"instance-{number}", "c" * 250, "/h" * 100, 10.0, 30.0, [("range", bytes(5_000))])
+        token = object()
+        world.group.join(0.0, made, "consumer", f"{'c' * 250}-{number:032x}", token, needs_id=False, may_skip=False)
+        world.collect()
+        answers.append(world.told.get(token, {"error_code": 0})["error_code"])
+    world.pass_time(31.0)
+    assert set(answers[:-20]) == {0} and answers[-1] == Code.GROUP_MAX_SIZE_REACHED
+    assert VALUE_BYTES_MAX - 20_000 < len(world.group.dump()) <= VALUE_BYTES_MAX
+
+
+def test_a_leader_whose_shares_could_not_be_stored_is_told() -> None:
+    world = World()
+    answer = world.told[world.join(protocols=[("range", bytes(MEMBERS_BYTES_MAX // 2))])]
+    too_much = world.sync(answer, {answer["member_id"]: bytes(MEMBERS_BYTES_MAX // 2)})
+    assert world.told[too_much]["error_code"] == Code.GROUP_MAX_SIZE_REACHED and world.group.state == COMPLETING
+    fits = world.sync(answer, {answer["member_id"]: bytes(MEMBERS_BYTES_MAX // 2 - 200)})
+    assert world.told[fits]["error_code"] == 0 and len(world.group.dump()) <= VALUE_BYTES_MAX
