@@ -534,18 +534,24 @@ def encode_any(api: Api, version: int, correlation: int, fields: Mapping[str, An
 
 
 def encode_in_steps(
-    api: Api, version: int, correlation: int, fields: Mapping[str, Any], *, bytes_max: int = ANSWER_BYTES_MAX
+    api: Api,
+    version: int,
+    correlation: int,
+    fields: Mapping[str, Any],
+    *,
+    bytes_max: int = ANSWER_BYTES_MAX,
+    step_elements: int = STEP_ELEMENTS,
 ) -> Generator[None, None, list[Buffer]]:
-    """Returns the same of any answer; one of more than STEP_ELEMENTS elements yields behind each so many. Raises
+    """Returns the same of any answer; one of more than `step_elements` elements yields behind each so many. Raises
     PeerError where such a one has more than `bytes_max` bytes.
     """
     codec = _codec(api.key, version, True)
-    writer = MessageWriter(STEP_ELEMENTS)
+    writer = MessageWriter(step_elements)
     try:
         codec.write(writer, fields)
         return _framed(api, version, correlation, _joined(writer.chunks))
     except _LongMessage:
-        writer = MessageWriter(STEP_ELEMENTS, at_once=False)
+        writer = MessageWriter(step_elements, at_once=False)
     chunks, size = list[Buffer](), 0
     for _ in codec.steps(writer, fields):
         part = _joined(writer.chunks)
@@ -556,7 +562,7 @@ def encode_in_steps(
                 f"an answer to {api.name} of more than {bytes_max} bytes: ask for fewer topics, partitions, or groups "
                 "at once"
             )
-        writer.chunks, writer.left = [], STEP_ELEMENTS
+        writer.chunks, writer.left = [], step_elements
         yield
     return _framed(api, version, correlation, [*chunks, *_joined(writer.chunks)])
 

@@ -87,6 +87,35 @@ class GroupMember:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
+class MemberTotals:
+    """What all members of a group have together, kept as they come and go. `known_by`: protocol -> how many members
+    have it.
+    """
+
+    __slots__ = ("known_by", "size_bytes")
+
+    def __init__(self) -> None:
+        self.known_by: dict[str, int] = {}
+        self.size_bytes = 0
+
+    def add(self, member: GroupMember) -> None:
+        """It is a member from now on, and what it says of itself stays until it is dropped."""
+        self.size_bytes += member.measure()
+        for name in {name for name, _ in member.protocols}:
+            self.known_by[name] = self.known_by.get(name, 0) + 1
+
+    def drop(self, member: GroupMember) -> None:
+        self.size_bytes -= member.size_bytes
+        for name in {name for name, _ in member.protocols}:
+            self.known_by[name] -= 1
+            if not self.known_by[name]:
+                del self.known_by[name]
+
+    def has_room(self, more_bytes: int, *names: str) -> bool:
+        """Whether the group can be stored with so much more. names: that are stored of the group itself."""
+        return self.size_bytes + more_bytes + sum(len(name.encode()) for name in names) <= MEMBERS_BYTES_MAX
+
+
 class Group:
     """`changed`: what is stored of it is not what is true."""
 
@@ -99,9 +128,7 @@ class Group:
         """How often what its members subscribe to has changed."""
         self.empty_since_ms = 0
         self._static: dict[str, str] = {}
-        self._known_by: dict[str, int] = {}
-        """Protocol -> how many members have it."""
-        self._members_bytes = 0
+        self._totals = MemberTotals()
         self._pending: dict[str, float] = {}
         self._delay_s, self._members_max = delay_s, members_max
         self._until = self._latest = 0.0
@@ -153,35 +180,21 @@ class Group:
     def _refusal(self, member: GroupMember, protocol_type: str, new_id: str) -> Code:
         if not member.protocols or not protocol_type:
             return Code.INCONSISTENT_GROUP_PROTOCOL
-        before = [known for each in {member.id, self._instance(member)} if (known := self.members.get(each))]
+        ids = {member.id, "" if member.instance is None else self._static.get(member.instance, "")}
+        before = [known for each in ids if (known := self.members.get(each)) is not None]
         others = len(self.members) - len(before)
         names = {name for name, _ in member.protocols}
         if others:
             had = [{name for name, _ in known.protocols} for known in before]
-            common = any(self._known_by.get(name, 0) - sum(name in each for each in had) == others for name in names)
+            common = any(
+                self._totals.known_by.get(name, 0) - sum(name in each for each in had) == others for name in names
+            )
             if protocol_type != self.protocol_type or not common:
                 return Code.INCONSISTENT_GROUP_PROTOCOL
-        size = self._members_bytes - sum(known.size_bytes for known in before) + member.measure() + len(new_id.encode())
-        if size + len(protocol_type.encode()) + max(len(name.encode()) for name in names) > MEMBERS_BYTES_MAX:
+        more = member.measure() + len(new_id.encode()) - sum(known.size_bytes for known in before)
+        if not self._totals.has_room(more, protocol_type, max(names, key=len)):
             return Code.GROUP_MAX_SIZE_REACHED
         return Code.NONE
-
-    def _instance(self, member: GroupMember) -> str:
-        """The id of the member of the same instance, "" none."""
-        return "" if member.instance is None else self._static.get(member.instance, "")
-
-    def _count(self, member: GroupMember) -> None:
-        """It is a member from now on, and what it says of itself stays."""
-        self._members_bytes += member.measure()
-        for name in {name for name, _ in member.protocols}:
-            self._known_by[name] = self._known_by.get(name, 0) + 1
-
-    def _uncount(self, member: GroupMember) -> None:
-        self._members_bytes -= member.size_bytes
-        for name in {name for name, _ in member.protocols}:
-            self._known_by[name] -= 1
-            if not self._known_by[name]:
-                del self._known_by[name]
 
     def _join_static(self, now: float, member: GroupMember, new_id: str, waiter: Waiter, may_skip: bool) -> None:
         assert member.instance is not None
@@ -195,8 +208,8 @@ class Group:
         same = known.protocols == member.protocols
         was_leader = self.leader == known.id
         member.id, member.assignment = new_id, known.assignment
-        self._uncount(known)
-        self._count(member)
+        self._totals.drop(known)
+        self._totals.add(member)
         for waiting in (known.joining, known.syncing):
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.FENCED_INSTANCE_ID, "member_id": known.id}))
@@ -224,7 +237,7 @@ class Group:
 
     def _add(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         self.members[member.id] = member
-        self._count(member)
+        self._totals.add(member)
         self.subscription_changes += 1
         if member.instance is not None:
             self._static[member.instance] = member.id
@@ -237,7 +250,7 @@ class Group:
     def _join_again(self, now: float, member: GroupMember, waiter: Waiter) -> None:
         known = self.members[member.id]
         same = known.protocols == member.protocols
-        self._uncount(known)
+        self._totals.drop(known)
         known.session_s, known.rebalance_s, known.client, known.host = (
             member.session_s,
             member.rebalance_s,
@@ -247,7 +260,7 @@ class Group:
         if not same:
             known.protocols = member.protocols
             self.subscription_changes += 1
-        self._count(known)
+        self._totals.add(known)
         self._heard(now, known)
         if same and (self.state == COMPLETING or (self.state == STABLE and known.id != self.leader)):
             self._answers.append((waiter, self._joined(known)))
@@ -308,7 +321,7 @@ class Group:
 
     def _elect(self) -> str:
         votes = dict[str, int]()
-        common = {name for name, count in self._known_by.items() if count == len(self.members)}
+        common = {name for name, count in self._totals.known_by.items() if count == len(self.members)}
         for member in self.members.values():
             choice = next(name for name, _ in member.protocols if name in common)
             votes[choice] = votes.get(choice, 0) + 1
@@ -360,7 +373,15 @@ class Group:
             return
         known = self.members[member]
         self._heard(now, known)
-        if member == self.leader and self.state != STABLE and not self._has_room(assignments):
+        if (
+            member == self.leader
+            and self.state != STABLE
+            and not self._totals.has_room(
+                sum(len(share) for each, share in assignments.items() if each in self.members),
+                self.protocol_type,
+                self.protocol,
+            )
+        ):
             self._answers.append((waiter, {"error_code": Code.GROUP_MAX_SIZE_REACHED}))
             return
         if self.state == STABLE:
@@ -377,12 +398,6 @@ class Group:
                     each.syncing = None
                     self._heard(now, each)
             self.state, self.changed = STABLE, True
-
-    def _has_room(self, assignments: dict[str, bytes]) -> bool:
-        """Whether the group can be stored with these."""
-        names = len(self.protocol_type.encode()) + len(self.protocol.encode())
-        shares = sum(len(share) for member, share in assignments.items() if member in self.members)
-        return self._members_bytes + names + shares <= MEMBERS_BYTES_MAX
 
     def _synced(self, member: GroupMember) -> Fields:
         return {
@@ -488,7 +503,7 @@ class Group:
             if waiting is not None:
                 self._answers.append((waiting, {"error_code": Code.UNKNOWN_MEMBER_ID, "member_id": member.id}))
         del self.members[member.id]
-        self._uncount(member)
+        self._totals.drop(member)
         self.subscription_changes += 1
         if member.instance is not None and self._static.get(member.instance) == member.id:
             del self._static[member.instance]
@@ -566,7 +581,7 @@ class Group:
                 )
                 known.assignment = assignment
                 self.members[member] = known
-                self._count(known)
+                self._totals.add(known)
                 if instance is not None:
                     self._static[instance] = member
                 self._heard(now, known)

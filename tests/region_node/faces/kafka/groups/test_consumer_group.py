@@ -307,8 +307,8 @@ def test_histories(seed: int) -> None:
     assert all(m.assignment == f"{world.group.generation}:{m.id}".encode() for m in world.group.members.values())
     assert world.group.state != EMPTY and not waiting
     left = world.group.members.values()
-    assert world.group._known_by == Counter(name for m in left for name, _ in m.protocols)
-    assert world.group._members_bytes == sum(m.measure() for m in left)
+    assert world.group._totals.known_by == Counter(name for m in left for name, _ in m.protocols)
+    assert world.group._totals.size_bytes == sum(m.measure() for m in left)
 
 
 def test_members_that_are_expelled_are_unknown_and_may_come_again() -> None:
