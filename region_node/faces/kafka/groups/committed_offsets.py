@@ -13,7 +13,7 @@ Source: docs/protocols/kafka.md, "Groups".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -21,6 +21,7 @@ import msgpack
 
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
+from heliograph.runtime.throttle import RowPace
 
 OFFSETS = "/kafka/offsets/"
 FORMAT = 1
@@ -54,12 +55,35 @@ class Committed:
         self._versions: dict[str, int] = {}
 
     async def load(self) -> None:
-        prefix = group_prefix(self.group)
-        found = [row async for rows in pages_under(self._meta, prefix) for row in rows]
-        self.rows, self._versions = {}, {}
-        self.key_changes += 1
-        for key, blob, version in found:
-            self._read(key, blob, version)
+        """Reads what others have written: of what is known already nothing is decoded again. Others have their turn
+        meanwhile; what is written here meanwhile stays.
+        """
+        before, seen, pace = dict(self._versions), set[str](), RowPace()
+        async for rows in pages_under(self._meta, group_prefix(self.group)):
+            for key, blob, version in rows:
+                await pace.row()
+                seen.add(key)
+                if self._versions.get(key, ABSENT) < version:
+                    await pace.rows(self._replace(key, blob, version))
+        for key, version in before.items():
+            if key not in seen and self._versions.get(key) == version:
+                del self._versions[key]
+                self._drop(self._of(key))
+
+    async def read(self, keys: Iterable[Key]) -> None:
+        """Reads what is stored of these partitions, and of those beside them, alone."""
+        for chunk in {self._chunk(key) for key in keys}:
+            await self._read_again(chunk)
+
+    def _replace(self, chunk: str, blob: bytes, version: int) -> int:
+        """Takes what is stored there for what it knew. Returns how many rows that are."""
+        known = self._of(chunk)
+        for key in known:
+            del self.rows[key]
+        self._read(chunk, blob, version)
+        found = self._of(chunk)
+        self.key_changes += known.keys() != found.keys()
+        return len(found)
 
     def _read(self, key: str, blob: bytes, version: int) -> None:
         topic = unquote(key.split("/")[-2])
@@ -120,11 +144,17 @@ class Committed:
         self.rows.update(rows)
         self.key_changes += len(self.rows) != before
 
-    def forget(self, keys: Iterable[Key]) -> None:
-        """Drops rows that somebody else has deleted."""
+    def forget(self, keys: Collection[Key]) -> None:
+        """Drops rows that somebody else has deleted; what is stored beside them is read again before it counts."""
+        for chunk in {self._chunk(key) for key in keys if key in self.rows}:
+            self._versions.pop(chunk, None)
+        self._drop(keys)
+
+    def _drop(self, keys: Iterable[Key]) -> None:
+        before = len(self.rows)
         for key in keys:
             self.rows.pop(key, None)
-        self.key_changes += 1
+        self.key_changes += len(self.rows) != before
 
     def _by_chunk(self, rows: dict[Key, Row]) -> dict[str, dict[Key, Row]]:
         chunks: dict[str, dict[Key, Row]] = {}
@@ -151,7 +181,7 @@ class Committed:
                     if not tries_left:
                         raise
                     await self._read_again(chunk)
-        self.forget([key for key, row in doomed.items() if self.rows.get(key) == row])
+        self._drop([key for key, row in doomed.items() if self.rows.get(key) == row])
 
     async def delete_all(self) -> None:
         await self.delete(list(self.rows))
@@ -182,10 +212,11 @@ class Committed:
     async def _read_again(self, chunk: str) -> None:
         """What is stored is true: a row that is not there any more was deleted, with its topic or its partition."""
         found = await self._meta.get(chunk)
-        self.forget(self._of(chunk))
-        self._versions.pop(chunk, None)
         if found is not None:
-            self._read(chunk, *found)
+            self._replace(chunk, *found)
+        else:
+            self._versions.pop(chunk, None)
+            self._drop(self._of(chunk))
 
 
 def encode(rows: dict[int, Row]) -> bytes:

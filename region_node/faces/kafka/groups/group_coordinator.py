@@ -418,7 +418,7 @@ class GroupCoordinator:
         for key in keys:
             for group in await self._broker.positions.groups_of(key[0]):
                 committed = Committed(self._broker.meta, group)
-                await committed.load()
+                await committed.read([key])
                 await committed.delete([key])
         for held in (*self._held.values(), *self._unused.values()):
             held.offsets.forget(keys)

@@ -277,7 +277,7 @@ class GroupPositions:
         offset = await self.offset_of(await self._broker.log(kafka, index), cursor)
         if known is None or known[0] != offset:
             committed = Committed(self._broker.meta, group)
-            await committed.load()
+            await committed.read([(kafka, index)])
             row = committed.rows.get((kafka, index))
             if row is None or (row.offset != offset and known is not None) or row.offset < offset:
                 await committed.put({(kafka, index): Row(offset, -1, "", self._broker.clock.wall_ms())})

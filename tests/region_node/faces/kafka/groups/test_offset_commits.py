@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, NotAllowed, VersionConflict
-from region_node.faces.kafka.groups.committed_offsets import Committed, Row, encode
+from region_node.faces.kafka.groups import committed_offsets
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.runtime.logged_tasks import logged_tasks
 from tests.storage.managed_ledger.flaky_store import FlakyStore
@@ -168,3 +170,84 @@ def test_a_coordinator_that_stood_still_writes_nothing_over_what_its_successor_h
         assert (await stored(store.machine, "g"))["t", 0].offset == 5
 
     asyncio.run(main())
+
+
+def test_what_is_known_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        store, decoded = EmbeddedStore(), list[int]()
+        one, other = Committed(store, "g"), Committed(store, "g")
+        rows = {("t", index): Row(index, -1, "", 1) for index in range(600)}
+        await one.put(rows)
+        await other.load()
+        assert other.rows == rows
+
+        def counted(blob: bytes) -> dict[int, Row]:
+            decoded.append(len(decode(blob)))
+            return decode(blob)
+
+        monkeypatch.setattr(committed_offsets, "decode", counted)
+        changes = other.key_changes
+        await other.load()
+        assert not decoded and other.key_changes == changes, "nothing has changed"
+        await one.put({("t", 300): Row(7, -1, "", 2)})
+        await other.load()
+        assert decoded == [256] and other.rows[("t", 300)].offset == 7 and other.key_changes == changes
+        await one.delete([("t", 599), ("t", 3)])
+        await one.put({("u", 0): Row(8, -1, "", 2)})
+        await other.load()
+        assert other.rows == one.rows and len(other.rows) == 599 and other.key_changes > changes
+        await one.delete([("u", 0)])
+        changes = other.key_changes
+        await other.load()
+        assert other.rows == one.rows and ("u", 0) not in other.rows and other.key_changes > changes
+        decoded.clear()
+        fresh = Committed(store, "g")
+        await fresh.read([("t", 300)])
+        assert decoded == [256] and fresh.rows[("t", 300)].offset == 7, "of one partition its chunk is read"
+
+    asyncio.run(run())
+
+
+def test_others_have_their_turn_while_offsets_are_read() -> None:
+    async def run() -> None:
+        store, turns = EmbeddedStore(), [0]
+        one, other = Committed(store, "g"), Committed(store, "g")
+        await one.put({(f"t{number}", index): Row(1, -1, "", 1) for number in range(8) for index in range(200)})
+
+        async def count() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(count())
+        await other.load()
+        task.cancel()
+        assert turns[0] >= 6 and len(other.rows) == 1600
+
+    asyncio.run(run())
+
+
+def test_what_is_committed_while_it_is_read_stays() -> None:
+    class Late(EmbeddedStore):
+        """Somebody commits between what was read, and its answer."""
+
+        between: Coroutine[Any, Any, None] | None = None
+
+        async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
+            rows = await super().range(start, end, limit=limit)
+            if (work := self.between) is not None:
+                self.between = None
+                await work
+            return rows
+
+    async def run() -> None:
+        store = Late()
+        one = Committed(store, "g")
+        await one.put({("t", 0): Row(1, -1, "", 1)})
+        store.between = one.put({("t", 0): Row(2, -1, "", 2)})
+        await one.load()
+        assert one.rows == {("t", 0): Row(2, -1, "", 2)}
+        await one.put({("t", 1): Row(3, -1, "", 3)})
+        assert (await stored(store.machine, "g")) == {("t", 0): Row(2, -1, "", 2), ("t", 1): Row(3, -1, "", 3)}
+
+    asyncio.run(run())
