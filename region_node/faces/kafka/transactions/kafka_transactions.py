@@ -28,11 +28,12 @@ from weakref import WeakValueDictionary
 
 import msgpack
 
-from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Op, Put, pages_under, rows_under
+from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Op, Put, pages_under
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
 from heliograph.wire.run import TxnId
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
+from region_node.faces.kafka.groups.committed_offsets import Row, decode, encode
+from region_node.faces.kafka.transactions.transaction_offsets import TransactionOffsets
 from region_node.faces.kafka.transactions.transactional_id_expiration import (
     TXN_OFFSETS,
     IdleIds,
@@ -166,6 +167,7 @@ class KafkaTransactions:
         """Those of them that are being ended."""
         tenant = broker.settings.namespace.partition("/")[0]
         self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant, self._producer_of)
+        self._offsets = TransactionOffsets(broker.meta, broker.tasks)
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
 
     def topic_of(self, transactional_id: str) -> str:
@@ -326,7 +328,9 @@ class KafkaTransactions:
             happened = ABORT
         except NoCoordinator as error:
             raise Refused(Code.NOT_COORDINATOR, str(error)) from error
-        await self._move_offsets(transactional_id, record, happened == COMMIT)
+        await self._offsets.move(
+            transactional_id, record.producer, self._broker.clock.wall_ms(), commit=happened == COMMIT
+        )
         epoch = record.epoch + (happened != intent)  # a commit that did not happen is fenced, also when it comes again
         free = await self._put(transactional_id, replace(record, epoch=epoch, txn=None, intent=OPEN))
         self._unfinished.pop(transactional_id, None)
@@ -453,8 +457,12 @@ class KafkaTransactions:
                 old = _held(stored[0], producer, epoch) if stored is not None else {}
                 packed: bytes = msgpack.packb([FORMAT, producer, epoch, encode({**old, **fresh})])
                 put = Put(key, packed, stored[1] if stored is not None else ABSENT)
+                assert record.txn is not None
+                more_bytes = len(packed) - len(stored[0]) if stored is not None else len(key) + len(packed)
+                self._offsets.check(record.txn, more_bytes)
                 try:
                     await self._meta.txn([Check(IDS + of_id, record.version), put])
+                    self._offsets.grow(record.txn, more_bytes)
                     break
                 except VersionConflict:
                     if not left:
@@ -476,29 +484,7 @@ class KafkaTransactions:
 
     async def unstable(self, group: str) -> set[tuple[str, int]]:
         """Partitions of which some transaction that is open holds offsets of this group."""
-        quoted, out = quote(group, safe=""), set[tuple[str, int]]()
-        async for rows in pages_under(self._meta, TXN_OFFSETS):
-            for key, blob, _ in rows:
-                parts = key.removeprefix(TXN_OFFSETS).split("/")
-                if parts[1] == quoted:
-                    out |= {(unquote(parts[2]), partition) for partition in decode(msgpack.unpackb(blob)[3])}
-        return out
-
-    async def _move_offsets(self, transactional_id: str, record: TransactionRecord, commit: bool) -> None:
-        prefix = f"{TXN_OFFSETS}{quote(transactional_id, safe='')}/"
-        for key, blob, _ in await rows_under(self._meta, prefix):
-            group, topic = (unquote(part) for part in key.removeprefix(prefix).split("/"))
-            number, producer, _, rows = msgpack.unpackb(blob)
-            if commit and number == FORMAT and producer == record.producer:
-                committed = Committed(self._meta, group)
-                await committed.load()
-                now_ms = self._broker.clock.wall_ms()
-                moved = {(topic, partition): row._replace(at_ms=now_ms) for partition, row in decode(rows).items()}
-                try:
-                    await committed.put(moved)
-                except NotAllowed as error:  # with what others have committed; it would never be otherwise
-                    log.error("kafka.txn_offsets_too_large", extra={"id": transactional_id, "error": str(error)})
-            await self._meta.delete(key)
+        return await self._offsets.of_group(group)
 
     # -- at the partitions ---------------------------------------------------------------------------------------------
 

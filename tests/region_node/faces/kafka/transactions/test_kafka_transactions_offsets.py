@@ -18,6 +18,7 @@ from region_node.faces.kafka.transactions.kafka_transactions import (
     TXN_OFFSETS,
     KafkaTransactions,
 )
+from region_node.faces.kafka.transactions.transaction_offsets import TransactionOffsets
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face
 from tests.region_node.faces.kafka.topic_requests import create
@@ -215,5 +216,20 @@ def test_one_that_cannot_end_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) 
         assert list(transactions._named.by_txn.values()) == list(transactions._ending) == ["id"]
         other = await transactions._get("other")
         assert other is not None and other.txn is None
+
+    with_transactions(run)
+
+
+def test_a_transaction_that_holds_too_much_is_refused_and_ends() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        transactions._offsets = TransactionOffsets(face.meta, face.broker.tasks, held_bytes_max=500)
+        producer = await begun(transactions)
+        for offset in range(20):  # again and again the same partition
+            await transactions.hold_offsets("id", *producer, "g", {("t", 0): Row(offset, -1, "", 1)})
+        with pytest.raises(Refused) as refused:
+            await transactions.hold_offsets("id", *producer, "g", {("u", 0): Row(1, -1, "m" * 500, 1)})
+        assert refused.value.code == Code.POLICY_VIOLATION
+        await transactions.end("id", *producer, commit=True)
+        assert await offset_of(face, "t", 0) == 19 and await offset_of(face, "u", 0) == -1
 
     with_transactions(run)
