@@ -67,6 +67,8 @@ class KafkaSettings:
     """How long the first rebalance of an empty group waits for more members."""
     group_members_max: int = setting(10_000, "members", least=1, theirs="group.max.size")
     """A group that has so many members takes no more."""
+    groups_max: int = setting(100_000, "groups", least=1)
+    """So many groups a broker coordinates that have members or offsets, or had some lately; one more is refused."""
     offsets_retention_s: float = setting(604_800.0, "s", theirs="offsets.retention.minutes (min)")
     """How long offsets of a group without members are kept; below 0: for ever."""
     offset_metadata_bytes_max: int = setting(4096, "bytes", least=0, theirs="offset.metadata.max.bytes")
@@ -79,6 +81,8 @@ class KafkaSettings:
         604_800.0, "s", least=-1, theirs="transactional.id.expiration.ms (ms)"
     )
     """An id without a transaction for so long is forgotten; -1: none is."""
+    transactional_ids_max: int = setting(100_000, "ids", least=1)
+    """So many ids a broker coordinates; one more is refused."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "broker.kafka")

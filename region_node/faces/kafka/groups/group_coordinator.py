@@ -5,7 +5,7 @@ answering. Isn't: a rule of the protocol.
 Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a
 coordinator that finds another version of the group stored gives it up; members hear of an assignment once it is stored,
 so that they go on undisturbed under another coordinator; who waits for a group that is given up, or deleted, is told.
-Bounds: a group of which nothing is known lives as long as a request that names it.
+Bounds: a group of which nothing is known lives as long as a request that names it; `groups_max` of the others.
 Source: docs/protocols/kafka.md, "Groups".
 
     /kafka/groups/{group}        ->  Group.dump
@@ -30,6 +30,7 @@ from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
 from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
+from region_node.faces.kafka.groups.group_deadlines import GroupDeadlines
 from region_node.faces.kafka.groups.group_rights import nobodys
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class GroupCoordinator:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._deadlines = GroupDeadlines()
         self._round: list[str] = []
         self._joined: dict[str, None] = {}
         """Groups that have members, or had some at the last tick."""
@@ -134,6 +136,16 @@ class GroupCoordinator:
             await held.offsets.load()
         return held
 
+    def check_room(self, held: CoordinatedGroup) -> None:
+        """Comes before something of a group is kept. Raises Refused: there are too many, and nothing is known of it."""
+        most = self._broker.settings.groups_max
+        if len(self._held) >= most and held.unused and self._held.get(held.group.name) is not held:
+            raise Refused(
+                Code.POLICY_VIOLATION,
+                f"this broker coordinates {most} groups, and takes no more (broker.kafka.groups_max): delete groups "
+                "that nobody uses, or use fewer names",
+            )
+
     async def _load(self, group: str, loading: asyncio.Future[CoordinatedGroup]) -> None:
         settings = self._broker.settings
         try:
@@ -151,7 +163,7 @@ class GroupCoordinator:
                 made.access.load(owner[0])
             self._unused[group] = made
             loading.set_result(made)
-            if self._keep(made):
+            if self.keep(made):
                 self.schedule(made)
         except HeliographError as error:
             log.warning("kafka.group_load_failed", extra={"group": group, "error": str(error)})
@@ -163,7 +175,7 @@ class GroupCoordinator:
                 loading.set_exception(Refused(Code.COORDINATOR_NOT_AVAILABLE))
                 loading.exception()
 
-    def _keep(self, held: CoordinatedGroup) -> bool:
+    def keep(self, held: CoordinatedGroup) -> bool:
         """Keeps a group of which something is known by now. Returns whether it is kept; one that was given up never
         is.
         """
@@ -177,6 +189,7 @@ class GroupCoordinator:
 
     def _give_up(self, group: str, code: Code) -> None:
         found = self._held.pop(group, None) or self._unused.pop(group, None)
+        self._deadlines.forget(group)
         self._joined.pop(group, None)
         self._broker.group_leadership.forget(group)
         if found is not None:
@@ -194,7 +207,7 @@ class GroupCoordinator:
 
     async def settle(self, held: CoordinatedGroup) -> None:
         """Stores what has changed, then answers those who waited for it."""
-        if not self._keep(held) and self._unused.get(held.group.name) is not held:  # given up meanwhile
+        if not self.keep(held) and self._unused.get(held.group.name) is not held:  # given up meanwhile
             self._refuse_all(held, [])
             return
         answers = held.group.take_answers()
@@ -253,14 +266,15 @@ class GroupCoordinator:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def schedule(self, of: CoordinatedGroup | None = None) -> None:
-        """One timer for all groups. of: the only one whose deadline may be nearer than the timer; None: any."""
-        alone = not self._spare() and of is not None and self._timer is not None
-        groups = [of] if alone and of is not None else self._held.values()
-        deadline = min((at for held in groups if (at := held.group.next_deadline()) is not None), default=None)
+        """One timer for all groups. of: whose deadline may be nearer than the timer."""
+        spared = self._spare()
+        if of is not None:
+            self._deadlines.tell(of.group.name, of.group.next_deadline())
+        deadline = self._deadlines.nearest()
         due = None if deadline is None else max(deadline, self._loop.time()) + 0.001
-        if alone and (due is None or due >= self._due):
-            return  # it may come early for the others: then all are looked at
         if self._timer is not None:
+            if not spared and due is not None and due >= self._due:
+                return
             self._timer.cancel()
             self._timer = None
         if due is not None:
@@ -280,9 +294,14 @@ class GroupCoordinator:
         self._spare()
         self._timer = None
         now = self._loop.time()
-        for held in list(self._held.values()):
+        for name in self._deadlines.due(now):
+            held = self._held.get(name)
+            if held is None:
+                continue
             deadline = held.group.next_deadline()
-            if deadline is not None and deadline <= now:
+            if deadline is None or deadline > now:
+                self._deadlines.tell(name, deadline)
+            else:
                 held.group.on_time(now)
                 self._broker.tasks.spawn(self.settle(held))
         self.schedule()
@@ -383,11 +402,15 @@ class GroupCoordinator:
 
     async def names(self) -> list[str]:
         """Groups that this broker coordinates, also those that nobody has asked for since it does."""
-        found: dict[str, None] = {}
+        found, pace = dict[str, bool](), RowPace()
         for prefix in (GROUPS, OFFSETS):
             async for rows in pages_under(self._broker.meta, prefix):
-                found.update(dict.fromkeys(unquote(key.removeprefix(prefix).partition("/")[0]) for key, _, _ in rows))
-        return sorted(name for name in found if self._broker.cluster.owns(self.place(name)))
+                for key, _, _ in rows:
+                    await pace.row()
+                    name = unquote(key.removeprefix(prefix).partition("/")[0])
+                    if name not in found:
+                        found[name] = self._broker.cluster.owns(self.place(name))
+        return [name for name, own in found.items() if own]
 
     async def delete(self, group: str) -> None:
         """Deletes an empty group and its offsets. Raises Refused: it has members, or is not known here."""

@@ -100,6 +100,7 @@ async def join_group(session: KafkaSession, request: Request) -> Fields:
             rebalance_ms / 1000 if rebalance_ms >= 0 else session_s,
             protocols,
         )
+        broker.coordinator.check_room(held)
         waiter = broker.coordinator.waiter()
         held.group.join(
             broker.coordinator.now,
@@ -203,6 +204,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
             fields.get("group_instance_id"),
             fields.get("generation_id_or_member_epoch", -1),
         )
+        coordinator.check_room(held)
     except HeliographError as error:
         whole = _group_code(error)
     pace = RowPace()
@@ -227,6 +229,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
     if rows and held is not None:
         try:
             await broker.commits.put(held.offsets, rows)
+            coordinator.keep(held)
         except NotAllowed:  # 256 partitions with what is said of them make one value of the metadata
             whole = Code.OFFSET_METADATA_TOO_LARGE
         except HeliographError:

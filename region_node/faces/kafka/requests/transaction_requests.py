@@ -106,6 +106,7 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
         await broker.group_rights.check(principal, held)
         if not held.group.members:
             await broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+        broker.coordinator.check_room(held)
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
             code = held.group.committed(
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]

@@ -168,6 +168,8 @@ class KafkaTransactions:
         tenant = broker.settings.namespace.partition("/")[0]
         self.rights = TransactionalIdRights(broker.meta, broker.security.rights, tenant, self._producer_of)
         self._offsets = TransactionOffsets(broker.meta, broker.tasks)
+        self._ids = 0
+        """Ids that are coordinated here: as many as there were when a coordinator came here last, and new ones."""
         self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
 
     def topic_of(self, transactional_id: str) -> str:
@@ -235,7 +237,9 @@ class KafkaTransactions:
                 await self._check_begins(principal, record, transactional_id)
             before = -1 if record is None else record.producer
             asked_again, asked = False, list[Op]()
+            new = record is None
             if record is None:
+                self._check_room()
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
             elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
                 asked_again = await _asked_again(self._meta, record, producer, epoch)
@@ -253,9 +257,19 @@ class KafkaTransactions:
                 record = replace(record, producer=await self._broker.producer_ids.next(), epoch=0, intent=OPEN)
             claim = await self.rights.claim(principal, before, record.producer)
             record = await self._put(transactional_id, record, [*claim, *asked])  # from here on the older one is fenced
+            self._ids += new
             if record.txn is not None:
                 record = await self._finish(transactional_id, record, record.intent or ABORT)
             return record.producer, record.epoch
+
+    def _check_room(self) -> None:
+        most = self._broker.settings.transactional_ids_max
+        if self._ids >= most:
+            raise Refused(
+                Code.POLICY_VIOLATION,
+                f"this broker coordinates {most} transactional ids, and takes no more "
+                "(broker.kafka.transactional_ids_max): use the same ids again, or let unused ones expire sooner",
+            )
 
     async def _check_begins(self, principal: Principal, record: TransactionRecord | None, name: str) -> None:
         if record is None:
@@ -346,11 +360,15 @@ class KafkaTransactions:
         loaded = dict(self._service.loaded)
         fresh = self._named.fresh(loaded)
         if fresh:
+            count = 0
             async for rows in pages_under(self._meta, IDS):
                 for key, blob, version in rows:
                     transactional_id = unquote(key.removeprefix(IDS))
-                    if self._service.coordinator_of(transactional_id) in fresh:
+                    number = self._service.coordinator_of(transactional_id)
+                    count += number in loaded
+                    if number in fresh:
                         self._found(transactional_id, blob, version)
+            self._ids = count
             await self._idle.forget_left(lambda each: self._service.coordinator_of(each) in fresh, self._between)
         self._named.read(loaded)
         ended: dict[str, list[TxnId]] = {}
@@ -362,7 +380,10 @@ class KafkaTransactions:
                 ended.setdefault(transactional_id, []).append(txn)
         await self._end_some(ended)
         if self._idle.due():
-            await self._idle.look(lambda each: self._service.coordinator_of(each) in loaded, self._idle_producer)
+            forgotten = await self._idle.look(
+                lambda each: self._service.coordinator_of(each) in loaded, self._idle_producer
+            )
+            self._ids = max(0, self._ids - forgotten)
 
     async def _end_some(self, ended: Mapping[str, Sequence[TxnId]]) -> None:
         """Ends some of those that are unfinished, side by side. One that takes long, as where a topic of it cannot be

@@ -100,7 +100,7 @@ def test_kafkas_retention_and_offsets_obey_the_same_clock() -> None:
             configs=SimpleNamespace(number=lambda topic, name: 4000 if name == "retention.ms" else -1),
             settings=SimpleNamespace(offsets_retention_s=10.0),
             cluster=SimpleNamespace(owns=lambda place: True),
-            group_leadership=SimpleNamespace(tick=lambda held, now: False),
+            group_leadership=SimpleNamespace(forget=lambda name: None),
             tasks=SimpleNamespace(spawn=expired.append),
         )
         await KafkaBroker.keep(broker)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
 from region_node.faces.kafka.groups.coordinated_group import owner_key
 from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GroupCoordinator, group_key
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
+from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
 
 
@@ -140,9 +141,12 @@ def test_a_step_of_one_group_does_not_look_at_the_others() -> None:
         second.group.members["m"].deadline = coordinator.now + 10.0
         await coordinator.settle(second)
         assert set(looked) == {"second"} and coordinator._due < due
-        first.group.members["m"].deadline = second.group.members["m"].deadline = coordinator.now + 30.0
-        coordinator._on_timer()  # early, as both have been heard of since
-        assert due < coordinator._due <= coordinator.now + 31.0 and first.group.members and second.group.members
+        second.group.members["m"].deadline = coordinator.now + 30.0  # it was heard of
+        looked[:] = []
+        coordinator._deadlines.tell("second", coordinator.now - 1.0)
+        coordinator._on_timer()
+        assert set(looked) == {"second"} and coordinator._due == due, "the other one's time has not come"
+        assert first.group.members and second.group.members
 
     with_face(run)
 
@@ -333,3 +337,30 @@ def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> Non
         assert (await joining)["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
 
     with_face(run, rebalance_delay_ms=60_000)
+
+
+def test_a_broker_coordinates_so_many_groups_and_those_go_on() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "orders")
+
+        async def commit(group: str) -> int:
+            part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "", "committed_leader_epoch": -1}
+            topics = [{"name": "orders", "partitions": [part]}]
+            of = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+            answer = await client.ask("offset_commit", 7, {"group_id": group, **of, "topics": topics})
+            code: int = answer["topics"][0]["partitions"][0]["error_code"]
+            return code
+
+        async def join(group: str) -> int:
+            protocols = [{"name": "range", "metadata": b""}]
+            timeouts = {"session_timeout": 30_000, "rebalance_timeout": 30_000}
+            of = {"group_id": group, "member_id": "", "protocol_type": "other", "protocols": protocols, **timeouts}
+            code: int = (await client.ask("join_group", 3, of))["error_code"]
+            return code
+
+        assert [await commit(group) for group in ("a", "b", "c", "a")] == [0, 0, Code.POLICY_VIOLATION, 0]
+        assert [await join(group) for group in ("d", "a")] == [Code.POLICY_VIOLATION, 0]
+        assert len(face.broker.coordinator) == 2
+
+    with_face(run, groups_max=2)

@@ -199,3 +199,18 @@ def test_offsets_of_ended_transactions_go_where_they_were_left() -> None:
         assert sorted(await left(face, IDS)) == ["open", "used"] and await left(face, TXN_OFFSETS) == ["open/g/t"]
 
     with_transactions(run, transaction_timeout_max_ms=200 * DAY_S * 1000)
+
+
+def test_a_broker_coordinates_so_many_ids_and_those_go_on() -> None:
+    async def run(_: Face, __: Transactions, transactions: KafkaTransactions) -> None:
+        for name in ("a", "b", "a"):
+            await transactions.begin_producer(name, 60_000, -1, -1)
+        with pytest.raises(Refused, match="transactional_ids_max") as refused:
+            await transactions.begin_producer("c", 60_000, -1, -1)
+        assert refused.value.code == Code.POLICY_VIOLATION
+        transactions._ids = 0  # as another broker that has just taken the coordinators over
+        transactions._looked_at = {}
+        await transactions.recover()
+        assert transactions._ids == 2
+
+    with_transactions(run, transactional_ids_max=2)
