@@ -543,12 +543,13 @@ def encode_in_steps(
     step_elements: int = STEP_ELEMENTS,
 ) -> Generator[None, None, list[Buffer]]:
     """Returns the same of any answer; one of more than `step_elements` elements yields behind each so many. Raises
-    PeerError where such a one has more than `bytes_max` bytes.
+    PeerError: it has more than `bytes_max` bytes.
     """
     codec = _codec(api.key, version, True)
     writer = MessageWriter(step_elements)
     try:
         codec.write(writer, fields)
+        _check_size(api, sum(map(len, writer.chunks)), bytes_max)
         return _framed(api, version, correlation, _joined(writer.chunks))
     except _LongMessage:
         writer = MessageWriter(step_elements, at_once=False)
@@ -557,14 +558,18 @@ def encode_in_steps(
         part = _joined(writer.chunks)
         chunks += part
         size += sum(map(len, part))
-        if size > bytes_max:
-            raise PeerError(
-                f"an answer to {api.name} of more than {bytes_max} bytes: ask for fewer topics, partitions, or groups "
-                "at once"
-            )
+        _check_size(api, size, bytes_max)
         writer.chunks, writer.left = [], step_elements
         yield
+    _check_size(api, size + sum(map(len, writer.chunks)), bytes_max)
     return _framed(api, version, correlation, [*chunks, *_joined(writer.chunks)])
+
+
+def _check_size(api: Api, size: int, most: int) -> None:
+    if size > most:
+        raise PeerError(
+            f"an answer to {api.name} of more than {most} bytes: ask for fewer topics, partitions, or groups at once"
+        )
 
 
 def _framed(api: Api, version: int, correlation: int, chunks: list[Buffer]) -> list[Buffer]:

@@ -172,7 +172,12 @@ def test_a_short_answer_is_encoded_in_one_step() -> None:
     assert b"".join(end.value.value) == b"".join(encode_any(api, 12, 7, given))
 
 
-def test_a_long_answer_has_a_bound_of_bytes() -> None:
+def test_an_answer_has_a_bound_of_bytes() -> None:
+    member = {"member_id": "m", "member_metadata": bytes(1_000)}
+    groups = {"groups": [{"group_id": f"g{number}", "members": [member]} for number in range(3)]}
+    assert at_once(encode_in_steps(BY_NAME["describe_groups"], 5, 7, groups, bytes_max=4_000))
+    with pytest.raises(PeerError, match="fewer topics, partitions, or groups"):
+        at_once(encode_in_steps(BY_NAME["describe_groups"], 5, 7, groups, bytes_max=3_000))
     with pytest.raises(PeerError, match="ask for fewer topics"):
         at_once(encode_in_steps(BY_NAME["metadata"], 12, 7, long_metadata(3, 600), bytes_max=20_000))
 
