@@ -254,6 +254,8 @@ class MetaClient:
         what = "reads" if queue is self._reads else "writes"
         if self._closed:
             raise MetadataUnavailable("the metadata client is closed")
+        if queue.take_now():
+            return
         try:
             async with asyncio.timeout_at(deadline):
                 if await queue.take("/".join(key.split("/", 3)[:3])):

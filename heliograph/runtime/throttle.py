@@ -92,10 +92,16 @@ class FairQueue:
         self._waiting: dict[Hashable, dict[asyncio.Future[bool], None]] = {}
         """Who -> their places, both in the order in which they go on."""
 
+    def take_now(self) -> bool:
+        """Whether it goes on at once, as a place is free."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self, who: Hashable) -> bool:
         """Whether it goes on, and is to `give` its place back then; False: too many wait."""
-        if self._free:
-            self._free -= 1
+        if self.take_now():
             return True
         if self._waiting_count >= self._waiting_max and not self._make_room(who):
             return False
