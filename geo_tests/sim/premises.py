@@ -16,6 +16,7 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
+from region_node.placement.balance.settings import BalanceSettings
 from region_node.process.composition import BookieRole
 from storage.bookie.maintenance.garbage_collector import GarbageCollector
 from storage.ledger.bookies.bookie_client import BookieClient, BookieClientSettings
@@ -48,11 +49,16 @@ class _Faults:
     weather = False
 
 
+class _Stories:
+    balance = BalanceSettings()
+
+
 class Premises:
     """The machines of one region: one metadata node, some bookies."""
 
     settings = _Settings()
     faults = _Faults()
+    stories = _Stories()
 
     def __init__(self, sim: Simulation, bookies: int) -> None:
         self.sim = sim

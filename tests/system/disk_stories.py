@@ -444,6 +444,11 @@ STORIES: dict[tuple[str, str], Callable[[World, Row], None] | str] = {
         "configuration voters of a majority of the regions",
         "lost, emptied, or unreadable",
     ): "tests/system/test_guide.py::test_an_instance_on_one_machine",
+    (
+        "configuration voters of a majority of the regions",
+        "older copies, put back together",
+    ): "tests/region_node/dr/leadership/test_configuration_age.py::"
+    "test_what_went_back_asks_once_and_is_answered_under_an_epoch_of_its_own",
     ("a broker's folder", "anything"): broker,
     ("the bucket of tiered storage", "not to be reached, unreadable, or full"): bucket_away,
     ("the bucket of tiered storage", "objects lost"): objects_lost,

@@ -78,15 +78,15 @@ def a_tombstone_goes_with_the_first_copy(patch: BrokenRules) -> None:
 
 def what_a_restored_tombstone_names_goes(patch: BrokenRules) -> None:
     """It is obeyed as it stands, whatever was made under its name since."""
-    restored = backup._restored
+    restored = backup.restored_value
 
-    def as_it_stands(key: str, value: bytes, now_ms: int) -> bytes:
+    def as_it_stands(key: str, value: bytes, now_ms: int, why: str = "") -> bytes:
         return value if key.startswith(TOMBSTONES) else restored(key, value, now_ms)
 
     async def asked(self: Tombstones, found: Tombstone, version: int) -> bool:
         return False
 
-    patch.setattr(backup, "_restored", as_it_stands)
+    patch.setattr(backup, "restored_value", as_it_stands)
     patch.setattr(Tombstones, "_asked", asked)
 
 

@@ -94,9 +94,7 @@ def test_so_many_topics_are_offloaded_at_the_same_time() -> None:
             await room.wait()
             now -= 1
 
-        tiering._all_steps = steps  # type: ignore[method-assign]
-        topics: list[Any] = [SimpleNamespace(topic=f"t{number}") for number in range(5)]
-        running = [asyncio.ensure_future(tiering._run(each, None, False, OffloadStatus())) for each in topics]
+        running = [asyncio.ensure_future(tiering._run(f"t{number}", steps, OffloadStatus())) for number in range(5)]
         for _ in range(10):
             await asyncio.sleep(0)
         assert (now, most) == (2, 2)

@@ -469,7 +469,7 @@ def test_many_topics_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> N
         rights, leadership, turns = face.broker.group_rights, face.broker.group_leadership, Turns()
         monkeypatch.setattr(rights, "_name", turns.noted("parsed", rights._name))
         monkeypatch.setattr(leadership, "_name", turns.noted("named", leadership._name))
-        monkeypatch.setattr(leadership, "waits", turns.noted("waits", nobody_waits))
+        monkeypatch.setattr(leadership, "_waits", turns.noted("waits", nobody_waits))
         asks = turns.noted("asks", lambda topic: None)
 
         def may(principal: Principal, action: Action, topic: TopicName) -> bool:
