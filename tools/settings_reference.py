@@ -203,11 +203,23 @@ def schema() -> dict[str, Any]:
     return {"$schema": DRAFT, "title": "Settings of a process of Heliograph", **schema_of(ProcessSettings)}
 
 
+def _or_null(made: dict[str, Any]) -> dict[str, Any]:
+    """Values of a chart are taken away by null."""
+    out = dict(made)
+    if isinstance(out.get("type"), str):
+        out["type"] = [out["type"], "null"]
+    if "enum" in out:
+        out["enum"] = [*out["enum"], None]
+    if "properties" in out:
+        out["properties"] = {name: _or_null(each) for name, each in out["properties"].items()}
+    return out
+
+
 def values_schema(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the chart's schema with the part that is about settings made anew."""
     process = schema_of(ProcessSettings)["properties"]
     places = {"broker": ("brokers", "settings"), "bookie": ("bookies", "settings"), "security": ("security",)}
-    made = {**values, "definitions": {name: process[name] for name in places}}
+    made = {**values, "definitions": {name: _or_null(process[name]) for name in places}}
     for name, (first, *rest) in places.items():
         there = {"$ref": f"#/definitions/{name}"}
         for word in rest:

@@ -61,4 +61,6 @@ def test_a_schema_refuses_what_a_process_refuses() -> None:
     assert schema["properties"]["tls"]["type"] == ["object", "null"]
     values = json.loads(settings_reference.VALUES.read_text())
     assert values["properties"]["bookies"]["properties"]["settings"] == {"$ref": "#/definitions/bookie"}
-    assert values["definitions"]["broker"] == broker
+    in_chart = values["definitions"]["broker"]["properties"]
+    assert in_chart.keys() == broker["properties"].keys() and not values["definitions"]["broker"]["additionalProperties"]
+    assert in_chart["port"] == {**broker["properties"]["port"], "type": ["integer", "null"]}, "null takes it away"
