@@ -62,5 +62,7 @@ def test_a_schema_refuses_what_a_process_refuses() -> None:
     values = json.loads(settings_reference.VALUES.read_text())
     assert values["properties"]["bookies"]["properties"]["settings"] == {"$ref": "#/definitions/bookie"}
     in_chart = values["definitions"]["broker"]["properties"]
-    assert in_chart.keys() == broker["properties"].keys() and not values["definitions"]["broker"]["additionalProperties"]
+    assert (
+        in_chart.keys() == broker["properties"].keys() and not values["definitions"]["broker"]["additionalProperties"]
+    )
     assert in_chart["port"] == {**broker["properties"]["port"], "type": ["integer", "null"]}, "null takes it away"
