@@ -75,12 +75,7 @@ class Beside:
         await asyncio.gather(*self._clients)
 
     def _start(self, region: str, client: Any) -> Any:
-        def begin() -> asyncio.Task[None]:
-            return asyncio.get_running_loop().create_task(client.run())
-
-        task = self.world.sim.machines[f"{region}-client"].run(begin)
-        task.add_done_callback(self.world.sim.report)
-        self._clients.append(task)
+        self._clients.append(self.world.at_client(region, client.run))
         return client
 
     def _on_message(self, region: str) -> Any:

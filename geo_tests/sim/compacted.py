@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import History, Message, Violation
@@ -59,19 +59,11 @@ class Compacted:
             rng = self.world.sim.rng(f"compacted-{region}")
             producer = self._producer(region, Client(self.world.regions[region].addresses(), rng))
             self._producers.append(producer)
-            self._clients.append(self._start(region, producer.run))
+            self._clients.append(self.world.at_client(region, producer.run))
             self._work += [
-                self._start(region, self._write, region, producer, rng),
-                self._start(region, self._look_now_and_then, region),
+                self.world.at_client(region, self._write, region, producer, rng),
+                self.world.at_client(region, self._look_now_and_then, region),
             ]
-
-    def _start(self, region: str, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:
-        def begin() -> asyncio.Task[Any]:
-            return asyncio.get_running_loop().create_task(call(*args))
-
-        task = self.world.sim.machines[f"{region}-client"].run(begin)
-        task.add_done_callback(self.world.sim.report)
-        return task
 
     def _producer(self, region: str, client: Client) -> KeyedProducer:
         name = f"{region}-compacted"

@@ -151,10 +151,7 @@ class Reborn:
             payload = f"{name}:{sequence}".encode()
             history.submit(region.name, name, sequence, payload)
             assert producer.send(sequence, payload)
-        machine = world.sim.machines[f"{region.name}-client"]
-        task = machine.run(asyncio.get_running_loop().create_task, producer.run())
-        task.add_done_callback(world.sim.report)
-        return producer, task
+        return producer, world.at_client(region.name, producer.run)
 
     def _acknowledged(self) -> str:
         lacking = [name for name, count in self._receipts.items() if count < MESSAGES]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -181,21 +181,13 @@ class Transacted:
         for region in self.world.regions:
             writer = self._writers[region] = _Writer(self, region)
             for producer in writer.clients:
-                self._clients.append(self._start(region, producer.run))
+                self._clients.append(self.world.at_client(region, producer.run))
             for topic in TOPICS:
                 client = Client(self.world.regions[region].addresses(), self.world.sim.rng(f"{topic}-{region}-c"))
                 consumer = Consumer(client, topic, "sub", self._on_message(region, topic))
                 self._consumers[region, topic] = consumer
-                self._clients.append(self._start(region, consumer.run))
-            self._work.append(self._start(region, writer.work))
-
-    def _start(self, region: str, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:
-        def begin() -> asyncio.Task[Any]:
-            return asyncio.get_running_loop().create_task(call(*args))
-
-        task = self.world.sim.machines[f"{region}-client"].run(begin)
-        task.add_done_callback(self.world.sim.report)
-        return task
+                self._clients.append(self.world.at_client(region, consumer.run))
+            self._work.append(self.world.at_client(region, writer.work))
 
     def begun(self, found: Transaction) -> None:
         self._transactions.append(found)

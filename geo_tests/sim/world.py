@@ -200,6 +200,12 @@ class World:
         if self._trace is not None:
             self._trace(f"{self.sim.now():10.4f}  {text}")
 
+    def at_client(self, region: str, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:
+        """Runs it on the region's client machine; what it raises ends the world."""
+        task = self.sim.machines[f"{region}-client"].run(_task, call, *args)
+        task.add_done_callback(self.sim.report)
+        return task
+
     def sort(self) -> str:
         """As `Verdict.sort`."""
         settings = self.settings
