@@ -42,23 +42,23 @@ async def pause() -> None:
 
 async def in_steps(steps: Generator[None, None, T]) -> T:
     """Returns what the generator returns, with a pause wherever it yields. Raises what it raises."""
-    while True:
-        try:
+    try:
+        while True:
             next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await pause()
+            await pause()
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
     """Returns the same without a pause: of what is known to be small."""
-    while True:
-        try:
+    try:
+        while True:
             next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 class RowPace:
