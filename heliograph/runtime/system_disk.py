@@ -356,7 +356,7 @@ class SystemDisk(Disk):
         result, failure = None, None
         try:
             result = job()
-        except Exception as error:
+        except Exception as error:  # whoever waits for the job gets it
             failure = error
         self._finished += 1
         self._post([partial(done, result, failure)])

@@ -110,7 +110,7 @@ class _Start:
     def _run(self) -> None:
         try:
             self._made = self._act()
-        except Exception as error:
+        except Exception as error:  # who asks how it ended is told
             self._error = error
 
     def ended(self, wait_s: float) -> bool:
@@ -207,7 +207,7 @@ class Driver:
             queries.look()
         except ConfigError:
             raise
-        except Exception as error:
+        except Exception as error:  # of one unit: the others go on
             self._fail(unit, error, now)
             return
         if not queries.busy and not any(stream.isActive for stream in queries.streams):
