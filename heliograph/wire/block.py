@@ -56,6 +56,8 @@ AUTHENTICATED = 2
 
 _COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION, _SEAL, _LEADERSHIP = 1, 2, 4, 8, 16, 32, 64, 128
 _HEAD = struct.Struct(">BBHIIIQQQQ")
+HEAD_BYTES = _HEAD.size
+"""What every block begins with: enough for `peek_block`."""
 _ORIGIN_HEAD = struct.Struct(">IIQQH")
 _SPAN = struct.Struct(">QQH")
 _TXN = struct.Struct(">QQ")
@@ -164,7 +166,7 @@ def verify_block(block: Buffer) -> None:
 
 
 def peek_block(block: Buffer) -> tuple[int, int, int]:
-    """(ledger, first entry, count) of a block whose checksum was verified."""
+    """(ledger, first entry, count) of a block, or of its head, that was verified."""
     _, _, count, _, _, _, ledger, first, _, _ = _HEAD.unpack_from(block)
     return ledger, first, count
 

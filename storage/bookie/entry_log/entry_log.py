@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.runtime.disk import Buffer, Disk, File
-from heliograph.wire.block import peek_block, verify_block
+from heliograph.runtime.disk import Buffer, Disk, File, is_transient
+from heliograph.wire.block import HEAD_BYTES, peek_block, verify_block
 from storage.bookie.entry_log.log_index import IndexPage, LogIndex
 from storage.bookie.entry_log.write_cache import CacheGeneration
 
@@ -118,27 +118,36 @@ class EntryLog:
 
     def rebuild_page(self, read: Callable[[int, int], Buffer], at: int) -> IndexPage:
         """The same, where the footer cannot be read, of the blocks themselves: without the ledgers that have none.
+        A block that is bad, too, counts as what its head says where all of the page then agrees with its checksum.
         Blocking; raises OSError, CorruptData.
         """
-        _, _, begin, _, _, _, end, _ = self._page_starts[4 * at : 4 * at + 8]
+        _, _, begin, checksum, _, _, end, _ = self._page_starts[4 * at : 4 * at + 8]
         ledgers, run_counts = array("Q"), array("I")
         firsts, sizes, counts = array("q"), array("I"), array("H")
-        offset = begin
+        columns = [ledgers, run_counts, firsts, sizes, counts]
+        offset, bad = begin, -1
         while offset < end:
-            size = int.from_bytes(memoryview(read(offset, 8))[4:8], "big")
-            if not size or offset + size > end:
+            head = read(offset, HEAD_BYTES)
+            size = int.from_bytes(memoryview(head)[4:8], "big")
+            if size < HEAD_BYTES or offset + size > end:
                 raise CorruptData(f"{name_of(self.number)}: the footer cannot be read, nor the block at {offset}")
-            block = read(offset, size)
-            verify_block(block)
-            ledger, first, count = peek_block(block)
+            try:
+                verify_block(read(offset, size))
+            except (OSError, CorruptData) as error:
+                if is_transient(error):
+                    raise
+                bad = offset
+            ledger, first, count = peek_block(head)
             if not ledgers or ledgers[-1] != ledger:
                 ledgers.append(ledger)
                 run_counts.append(0)
             run_counts[-1] += 1
             firsts.append(first)
-            sizes.append(len(block))
+            sizes.append(size)
             counts.append(count)
-            offset += len(block)
+            offset += size
+        if bad >= 0 and _checksum(columns) != checksum:
+            raise CorruptData(f"{name_of(self.number)}: the footer cannot be read, nor the block at {bad}")
         page = IndexPage((ledgers, run_counts, firsts, sizes, counts), begin)
         page.rebuilt = True
         return page

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -201,6 +202,26 @@ def test_an_index_that_rots_is_written_anew_while_it_is_in_memory() -> None:
         await ticks(world.box, 20)
         await rounds(world.box, 1)
         assert not world.bad and world.logs[2] not in world.box.ledgers.names() and not world.contexts
+        world.box.restart()
+        assert not world.box.bookie.limbo and await world.whole()
+
+    scenario(body)
+
+
+def test_an_index_that_rots_with_a_block_that_it_names_is_written_anew_and_the_block_is_brought() -> None:
+    """Neither is in memory: the page agrees with its checksum where the bad block is what its head says."""
+
+    async def body(world: World) -> None:
+        world.box.start(replace(QUICK, index_bytes_max=1))
+        world.refill = Refill(world.box.bookie, world.context)
+        world.spoil(2, 2, 10)
+        world.box.ledgers.flip_bit(world.logs[2], len(world.box.ledgers.content(world.logs[2])) - 60)
+        for _ in range(4):
+            await rounds(world.box, 1)
+            await world.refill.once()
+            await ticks(world.box, 20)
+        assert world.refill.refilled_blocks == 1 and not world.bad
+        assert world.logs[2] not in world.box.ledgers.names() and await world.whole()
         world.box.restart()
         assert not world.box.bookie.limbo and await world.whole()
 
