@@ -226,7 +226,7 @@ FOUND_BY: dict[Callable[[BrokenRules], None], int] = {
     entries_are_confirmed_before_the_topic_names_the_ledger: 13,
     the_claim_ignores_a_conflict: 4,
     trimming_passes_the_slowest_cursor: 1,
-    a_bookie_acknowledges_before_its_sync: 31,
+    a_bookie_acknowledges_before_its_sync: 33,
     one_ack_is_enough: 1,
 }
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
