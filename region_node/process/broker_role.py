@@ -69,8 +69,8 @@ class BrokerRole(BrokerParts):
             await self.stops.pop()()
 
     async def failed(self) -> None:
-        """Returns where an admin has this broker end."""
-        await self.told_to_end.before(self.epoch.replaced())
+        """Returns where an admin has this broker end. Raises ConfigError where it may serve no longer."""
+        await self.told_to_end.before(self.epoch.replaced(), self.level.outgrown())
 
     # -- start, in this order -----------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ a higher one.
 Is: the levels that live brokers and bookies, and the members of the metadata, register with, beside the region's in the
 global configuration. Isn't: what a level means (`heliograph.model.feature_levels`).
 Invariants: the region's level only rises, to at most the lowest of what is registered; a process of a lower level than
-its region's does not serve in it: it would misread what is there.
+its region's does not serve in it: it would misread what is there. That is asked at the start, and heard of later: the
+level may rise while this broker is away, and is not among those that are asked.
 Why in the global configuration: other regions and tools see there what a region can do; and it outlives the region's
 own metadata.
 Source: docs/operating/scaling.md, "Mixed versions".
@@ -12,6 +13,7 @@ Source: docs/operating/scaling.md, "Mixed versions".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -48,10 +50,12 @@ class RegionLevel:
         self._region, self._view, self._config, self._brokers, self._metadata = region, view, config, brokers, metadata
         self._level = level
         self._bookies: dict[str, int] = {}
-        self._stop = meta.watch(keys.BOOKIES, self._on_bookie)
+        self._outgrown: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stops = [meta.watch(keys.BOOKIES, self._on_bookie), view.on_change(lambda _key: self._look())]
 
     def close(self) -> None:
-        self._stop()
+        for stop in self._stops:
+            stop()
 
     @property
     def present(self) -> int:
@@ -70,6 +74,18 @@ class RegionLevel:
                 f"region {self._region} is at feature level {self.present}, and this version speaks "
                 f"{self._level}: start the newer version here; a level never falls"
             )
+
+    async def outgrown(self) -> None:
+        """Returns never; raises ConfigError once the region's level is above what this version speaks."""
+        await asyncio.shield(self._outgrown)
+
+    def _look(self) -> None:
+        if self.present > self._level and not self._outgrown.done():
+            try:
+                self.check_own()
+            except ConfigError as error:
+                self._outgrown.set_exception(error)
+                self._outgrown.exception()  # nobody may wait for it yet
 
     async def upkeep(self) -> None:
         """Raises the region's level to what all speak. Raises MetadataUnavailable, OutcomeUnknown: it is tried

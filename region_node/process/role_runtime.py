@@ -91,16 +91,16 @@ class Announcement:
     def tell(self) -> None:
         self._event.set()
 
-    async def before(self, fault: Awaitable[None]) -> None:
-        """Returns once it is said; raises what `fault` raises before that."""
-        failing, told = asyncio.ensure_future(fault), asyncio.ensure_future(self._event.wait())
+    async def before(self, *faults: Awaitable[None]) -> None:
+        """Returns once it is said; raises what one of `faults` raises before that."""
+        waiting = [asyncio.ensure_future(one) for one in (*faults, self._event.wait())]
         try:
-            await asyncio.wait((failing, told), return_when=asyncio.FIRST_COMPLETED)
-            if failing.done():
-                failing.result()
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
         finally:
-            failing.cancel()
-            told.cancel()
+            for one in waiting:
+                one.cancel()
 
 
 async def for_ever() -> None:

@@ -145,3 +145,19 @@ def test_a_record_of_an_earlier_version_speaks_the_first_level() -> None:
     fields = msgpack.unpackb(BrokerRecord("b").encode())
     assert fields.pop("level") == LEVEL
     assert BrokerRecord.decode("b", msgpack.packb(fields)).level == 1
+
+
+def test_a_broker_that_was_away_when_the_level_rose_above_it_serves_no_longer() -> None:
+    async def main() -> None:
+        world = World()
+        level = await world.begin()
+        ending = asyncio.ensure_future(level.outgrown())
+        await world.admin.raise_level("us", LEVEL)
+        await world.stored()
+        assert not ending.done()
+        await world.admin.raise_level("us", LEVEL + 1)
+        await world.stored()
+        with pytest.raises(ConfigError, match="start the newer version here"):
+            await ending
+
+    run(main())
