@@ -15,6 +15,7 @@ failed, or where of 500 worlds or more that draw a kind of fault it happened in 
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import sys
@@ -64,6 +65,11 @@ def _run(task: tuple[int, bool]) -> Ran:
     )
 
 
+def _quiet() -> None:
+    """What a world's brokers log would stand between the lines of progress."""
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="geo_tests.sim.soak", description="Runs many simulated worlds.")
     parser.add_argument("--seeds", type=int, default=5000)
@@ -101,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _soak(left: Sequence[int], record: SoakRecord, *, passive: bool, jobs: int) -> list[int]:
     """Runs them; returns the seeds that failed."""
     began, messages, faults, failed = time.monotonic(), 0, 0, list[int]()
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, _quiet, maxtasksperchild=50) as pool:
         for count, ran in enumerate(pool.imap_unordered(_run, [(seed, passive) for seed in left]), 1):
             record.add(ran)
             if ran.error:
