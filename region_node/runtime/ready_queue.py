@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
-from heliograph.runtime.task_set import TaskSet
+from heliograph.runtime.task_set import TaskSet, report_error
 
 
 class Ready(Protocol):
@@ -46,7 +46,10 @@ class ReadyQueue:
         for _ in range(len(self._items)):
             item = self._items.popleft()
             item.queued = False
-            item.run_ready()
+            try:
+                item.run_ready()
+            except Exception as error:  # of one: the others' turn comes all the same
+                report_error(error, "what was ready on this broker failed")
         if self._items and not self._scheduled:
             self._scheduled = True
             self._call_soon(self._run)

@@ -371,7 +371,7 @@ class Topic(CompactingTopic):
 
     async def terminate(self) -> Position:
         """Nothing is appended any more; returns the last position. Raises NotAllowed of a shadow, and while
-        transactions are open: they could not end.
+        transactions are open, or will be by what is on its way: they could not end.
         """
         if self.shadow_of:
             raise NotAllowed(f"{self.text} is a shadow of {self.shadow_of}: terminate the source")
@@ -380,6 +380,8 @@ class Topic(CompactingTopic):
                 f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort "
                 "them"
             )
+        if (log := self.log.transactional) is not None and log.transaction_comes:
+            raise NotAllowed(f"{self.text}: a message of a transaction is being stored in it: try again")
         self.terminated = True
         for producer in [
             *self.producers.producers.values(),

@@ -246,6 +246,11 @@ class ReplicatedLog:
         """The own origin that a local entry at `position` belongs to."""
         return self.state.origin_at(position)
 
+    @property
+    def transaction_comes(self) -> bool:
+        """Whether something that belongs to a transaction is on its way, of which the transactions do not know yet."""
+        return any(waiting.run.transaction is not None for waiting in self._order)
+
     def await_transaction(self, host: TransactionHost) -> None:
         """Tells `host` when the first transaction comes while it is loaded."""
         self.state.host = host

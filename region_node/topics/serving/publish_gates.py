@@ -95,11 +95,13 @@ class Migration:
         return self._end is None or (cursor.mark_delete < self._end and bool(cursor.backlog_entries))
 
     def _settle(self) -> None:
-        """The end is known as soon as nothing is on its way any more: later, what links bring would be before it,
-        too.
+        """The end is known as soon as nothing is on its way any more, be it stored or failed: later, what links bring
+        would be before it, too.
         """
-        if self._end is None and not self._topic.volatile and self._topic.ledger.confirmed_index >= self._index:
-            self._end = self._topic.ledger.last_confirmed
+        if self._end is None and not self._topic.volatile:
+            ledger = self._topic.ledger
+            if ledger.confirmed_index >= min(self._index, ledger.next_index):
+                self._end = ledger.last_confirmed
 
 
 def elsewhere(what: str, target: ClusterMigration) -> RegionPassive:

@@ -45,8 +45,8 @@ class LogCursors(LogPages):
     async def open_cursor(
         self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
     ) -> Cursor:
-        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a
-        new one is durable.
+        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once it
+        is durable, whoever made it.
 
         Raises NotAllowed where no write of it would be taken.
         """
@@ -60,6 +60,8 @@ class LogCursors(LogPages):
                 raise AlreadyExists(
                     f"{self.topic}: cursor {name} is there, and is {'durable' if cursor.durable else 'not durable'}"
                 )
+            if durable:  # somebody else may have it made just now
+                await self._cursor_flushed(cursor)
             return cursor
         if durable:
             self._check_storable(name, properties or {})

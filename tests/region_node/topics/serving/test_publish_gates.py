@@ -185,6 +185,17 @@ def test_what_is_on_its_way_when_the_gate_is_shut_belongs_to_what_must_be_read()
     assert found.disconnected == 1
 
 
+def test_what_was_on_its_way_and_failed_is_not_waited_for() -> None:
+    topic = OneTopic()
+    topic.ledger.next_index = 5
+    topic.subscriptions = {"s": OneSubscription((5, 2), 0)}
+    broker = OneBroker(topic)
+    broker.migrate(GREEN)
+    topic.ledger.next_index = 3
+    broker.gates.tick()
+    assert topic.subscriptions["s"].disconnected == 1
+
+
 def test_a_topic_that_stores_nothing_has_nothing_left_and_a_closed_one_is_left_alone() -> None:
     volatile, closed = OneTopic("non-persistent://t/n/x", volatile=True), OneTopic()
     for topic in (volatile, closed):

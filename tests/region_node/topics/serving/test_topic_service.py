@@ -17,6 +17,7 @@ from heliograph.model.errors import (
     LedgerFenced,
     MetadataUnavailable,
     NotEnoughBookies,
+    NotAllowed,
     NotFound,
     NotOwner,
     ProducerBusy,
@@ -409,6 +410,23 @@ def test_a_terminated_topic() -> None:
         failures: list[HeliographError] = []
         broker.topics.loaded[TOPIC].publish(Run([b"x"], [1]), lambda _: None, failures.append)
         assert isinstance(failures[0], TopicTerminated)
+
+    with_broker(test)
+
+
+def test_a_topic_is_not_terminated_while_a_message_of_a_transaction_is_being_stored() -> None:
+    """Nothing in it could end that transaction."""
+
+    async def test(broker: Broker) -> None:
+        topic = await broker.topics.get(TOPIC, create=True)
+        broker.ledger().hold = True
+        topic.publish(Run([b"x"], [1], transaction=(0, 1)), lambda _: None, lambda _: None)
+        with pytest.raises(NotAllowed, match="is being stored in it: try again"):
+            await topic.terminate()
+        assert not topic.terminated
+        broker.ledger().release()
+        with pytest.raises(NotAllowed, match="are open in it"):
+            await topic.terminate()
 
     with_broker(test)
 

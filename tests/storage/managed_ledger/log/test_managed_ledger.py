@@ -302,6 +302,21 @@ def test_a_cursor_write_of_unknown_outcome_cannot_land_over_a_later_one() -> Non
     scenario(work)
 
 
+def test_who_finds_a_cursor_that_another_one_makes_waits_until_it_is_durable() -> None:
+    async def work(region: Region) -> None:
+        meta = EmbeddedStore(region.machine)
+        ledger = await Broker(region, meta).open()
+        meta.unavailable = "no leader"
+        asked = [asyncio.ensure_future(ledger.open_cursor("c", (-1, -1))) for _ in range(3)]
+        await asyncio.sleep(1)
+        assert list(ledger.cursors) == ["c"] and not any(one.done() for one in asked)
+        meta.unavailable = None
+        assert len(set(map(id, await asyncio.gather(*asked)))) == 1
+        assert list((await Broker(region).open()).cursors) == ["c"]
+
+    scenario(work)
+
+
 def test_a_closed_topic_holds_no_ack_sets_and_its_next_owner_has_them() -> None:
     async def work(region: Region) -> None:
         broker = Broker(region)
