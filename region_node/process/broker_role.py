@@ -382,6 +382,7 @@ class BrokerRole(BrokerParts):
                 topics=self.topics,
                 ownership=self.ownership,
                 clock=clock,
+                expiry=self.expiry,
                 rng=rng,
                 settings=own.transactions,
                 others=TransactionCalls(self.calls),

@@ -197,12 +197,13 @@ class StoredCoordinator:
             return
         await asyncio.shield(self._finish_soon(number))
 
-    async def tick(self, asked_for: Callable[[StoredCoordinator, int], bool] | None = None) -> None:
-        """Once in a while: what is over time is aborted, what is long over is forgotten, unless it is asked for. Raises
-        NoCoordinator.
+    async def tick(self, now_ms: int, asked_for: Callable[[StoredCoordinator, int], bool] | None = None) -> None:
+        """Once in a while: what is over time is aborted, what is long over is forgotten, unless it is asked for.
+        now_ms: the earliest that it may be; 0: nobody knows yet. Raises NoCoordinator.
         """
         self._check()
-        now_ms = self._clock.wall_ms()
+        if not now_ms:
+            return
         expired = self.core.expired(now_ms)
         for txn in expired:
             txn.timed_out = True

@@ -56,13 +56,14 @@ class Transactions:
         topics: TopicService,
         ownership: Ownership,
         clock: Clock,
+        expiry: Clock,
         rng: Rng,
         settings: TransactionSettings | None = None,
         others: OtherBrokers | None = None,
         named: NamedTransactions | None = None,
     ) -> None:
-        """others: None: what other brokers own takes part in nothing. named: what is not forgotten when it has ended;
-        None: nobody names any.
+        """expiry: by which transactions run out of time. others: None: what other brokers own takes part in nothing.
+        named: what is not forgotten when it has ended; None: nobody names any.
         """
         self.named, self._others = named, others
         self.settings = settings or TransactionSettings()
@@ -86,7 +87,7 @@ class Transactions:
             clock,
             rng,
         )
-        self._region = ownership.region
+        self._region, self._expiry = ownership.region, expiry
         self._loading: dict[int, asyncio.Future[StoredCoordinator]] = {}
         self._used: dict[int, None] = {}
         self._tasks = logged_tasks()
@@ -341,7 +342,8 @@ class Transactions:
     async def _look_after_one(self, number: int) -> None:
         ownership, topic = self._ownership, self.topic_of(number)
         if ownership.owns(topic):
-            await (await self.coordinator(number)).tick(self.named.asked_for if self.named is not None else None)
+            asked_for = self.named.asked_for if self.named is not None else None
+            await (await self.coordinator(number)).tick(self._expiry.wall_ms(), asked_for)
             return
         if (old := self.loaded.pop(number, None)) is not None:
             await old.close()

@@ -43,12 +43,14 @@ CLOSE_TURNS = 200
 class FakeClock:
     def __init__(self) -> None:
         self.now = 1000.0
+        self.ahead_ms = 0
+        """Of the wall clock: a test sets it anew."""
 
     def monotonic(self) -> float:
         return self.now
 
     def wall_ms(self) -> int:
-        return int(self.now * 1000)
+        return int(self.now * 1000) + self.ahead_ms
 
 
 class FakeLedger(MemoryLog):

@@ -28,6 +28,7 @@ def with_transactions(
             topics=face.topics,
             ownership=face.owner,  # type: ignore[arg-type]
             clock=face.clock,
+            expiry=face.clock,
             rng=random.Random(1),
             settings=TransactionSettings(coordinators=2),
             named=NamedTransactions(),
