@@ -197,6 +197,11 @@ class TransactionalLog(Protocol):
         """The transactions that it holds; None: it never held any."""
         ...
 
+    @property
+    def transaction_comes(self) -> bool:
+        """Whether something that belongs to a transaction is on its way, of which the transactions do not know yet."""
+        ...
+
     def awaits_past(self, position: Position) -> bool:
         """Whether the end of a transaction that began there may still come back from another region."""
         ...
