@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from heliograph.kv.metadata_store import Check, Delete, Op, Put
-from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced
 from heliograph.model.ledger_metadata import LedgerMetadata, ManagedLedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
@@ -426,7 +426,11 @@ class TopicRecord:
                 attempt += 1
                 await asyncio.sleep(self._parts.context.pause_s(attempt))
                 continue
-            stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
+            try:
+                stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
+            except CorruptData as error:
+                self._host.on_record_lost(error)
+                break
             if found is None or stored is None or stored.owner != self._host.owner:
                 self._host.on_record_lost(
                     LedgerFenced(

@@ -13,7 +13,7 @@ import pytest
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Check, Delete, Op, Put
-from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable, NotAllowed
+from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, MetadataUnavailable, NotAllowed
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
@@ -604,6 +604,17 @@ def test_an_owner_that_was_replaced_or_whose_topic_is_gone_writes_no_more(owner:
         assert isinstance(world.host.failed, LedgerFenced)
         assert ("deleted" if owner is None else "another owner") in str(world.host.failed)
         assert record.collect() == [] and not await record.settle()
+
+    play(work)
+
+
+def test_a_record_that_cannot_be_read_closes_its_topic_and_no_other_ones_write() -> None:
+    async def work(world: World, record: TopicRecord) -> None:
+        await world.store.put(KEY, b"garbage")
+        record.change()
+        record.collect()
+        assert not await record.settle()
+        assert isinstance(world.host.failed, CorruptData)
 
     play(work)
 
