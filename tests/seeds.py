@@ -9,7 +9,7 @@ WORLDS = 119
 LARGE_WORLDS = 16
 """The first of them; the others have three regions, one topic, and fewer messages and faults."""
 PASSIVE_WORLDS = 4
-SMALL_PASSIVE_WORLDS = 28
+SMALL_PASSIVE_WORLDS = 56
 SUBSCRIPTION_WORLDS = 6
 LOST_DISK_WORLDS = 12
 VOTER_WORLDS = 6
