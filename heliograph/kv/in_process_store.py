@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from heliograph.kv.machine_commands import CommandKind, command, open_answer, txn_fields
-from heliograph.kv.metadata_store import Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
+from heliograph.kv.metadata_store import PAGE_BYTES_MAX, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.kv.unreadable_records import tell_change
 from heliograph.model.errors import LeaseLost, MetadataUnavailable
@@ -49,7 +49,7 @@ class EmbeddedStore:
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         await self._pass()
-        return self.machine.range(start, end, limit)[0]
+        return self.machine.range(start, end, limit, PAGE_BYTES_MAX if limit is None else 1 << 62)[0]
 
     @property
     def range_limit(self) -> int:

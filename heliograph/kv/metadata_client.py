@@ -33,7 +33,17 @@ from heliograph.kv.machine_commands import (
     unpack,
 )
 from heliograph.kv.metadata_connection import MetaConnection
-from heliograph.kv.metadata_store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
+from heliograph.kv.metadata_store import (
+    RANGE_LIMIT,
+    Delete,
+    Op,
+    Put,
+    WatchCallback,
+    check_key,
+    check_ops,
+    check_ttl,
+    fills_page,
+)
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError, reason_of
 from heliograph.runtime.backoff import Backoff
 from heliograph.runtime.clock import Clock, Rng
@@ -150,11 +160,11 @@ class MetaClient:
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
         out: list[tuple[str, bytes, int]] = []
-        limit = self.settings.range_limit if limit is None else limit
+        most = self.settings.range_limit if limit is None else limit
         while True:
-            page, more = await self._read(Frame.RANGE, body(start, end, limit - len(out)), start)
+            page, more = await self._read(Frame.RANGE, body(start, end, most - len(out)), start)
             out += [(key, value, version) for key, value, version in page]
-            if not more or len(out) >= limit:
+            if not more or len(out) >= most or (limit is None and fills_page(out)):
                 return out
             start = out[-1][0] + "\x00"
 

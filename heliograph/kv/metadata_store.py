@@ -21,6 +21,8 @@ OPS_MAX = 1024
 TXN_BYTES_MAX = 4 << 20
 RANGE_LIMIT = 10_000
 """How many keys a range without a limit returns at most, where a store is not given another bound."""
+PAGE_BYTES_MAX = 4 << 20
+"""A range without a limit, and an answer of a server, end behind the row that reaches this."""
 ABSENT = -1
 """The `expected` of a key that must not exist."""
 LEASE_TTL_MS = 3000
@@ -87,8 +89,8 @@ class MetadataStore(Protocol):
         ...
 
     async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
-        """(key, value, version) of the keys in [start, end), in order, at most `limit` (None: `range_limit`).
-        Above 4 MiB it is read in pages, each linearizable.
+        """(key, value, version) of the keys in [start, end), in order, at most `limit` (None: a page, of at most
+        `range_limit` keys and little above PAGE_BYTES_MAX). With a limit it is read in pages, each linearizable.
         """
         ...
 
@@ -162,9 +164,14 @@ async def pages_between(store: MetadataStore, start: str, end: str) -> AsyncIter
     """The same of the keys in [start, end)."""
     while rows := await store.range(start, end):
         yield rows
-        if len(rows) < store.range_limit:
+        if len(rows) < store.range_limit and not fills_page(rows):
             return
         start = rows[-1][0] + "\0"
+
+
+def fills_page(rows: list[tuple[str, bytes, int]]) -> bool:
+    """Whether they reach PAGE_BYTES_MAX: more may follow."""
+    return sum(4 * len(key) + len(value) for key, value, _ in rows) >= PAGE_BYTES_MAX
 
 
 def prefix_end(prefix: str) -> str:

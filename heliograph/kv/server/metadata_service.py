@@ -28,6 +28,7 @@ from heliograph.kv.machine_commands import (
     refusal,
     unpack,
 )
+from heliograph.kv.metadata_store import PAGE_BYTES_MAX
 from heliograph.kv.server.leases import LeaseDeadlines
 from heliograph.kv.state_machine import Change, KvMachine
 from heliograph.model.errors import (
@@ -43,7 +44,6 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.metadata_frames import Frame, fields
 
-PAGE_BYTES_MAX = 4 << 20
 _TICK_S = 0.25
 _PAUSE_S = 0.05
 Pace = Callable[[int, float], Awaitable[None]]

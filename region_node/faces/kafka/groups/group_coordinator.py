@@ -32,6 +32,7 @@ from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
 from region_node.faces.kafka.groups.group_deadlines import GroupDeadlines
 from region_node.faces.kafka.groups.group_rights import nobodys
+from region_node.runtime.shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from heliograph.kv.metadata_store import MetadataStore
@@ -100,6 +101,7 @@ class GroupCoordinator:
         self._joined: dict[str, None] = {}
         """Groups that have members, or had some at the last tick."""
         self._ending: set[str] = set()
+        self._names = SharedReads[str, list[str]](self._read_names, lambda of_all: of_all)
         self._leaving: asyncio.Task[None] | None = None
         """Looks at the leaderships of groups that have members."""
 
@@ -401,7 +403,12 @@ class GroupCoordinator:
     # -- all of them ---------------------------------------------------------------------------------------------------
 
     async def names(self) -> list[str]:
-        """Groups that this broker coordinates, also those that nobody has asked for since it does."""
+        """Groups that this broker coordinates, also those that nobody has asked for since it does. Who asks while they
+        are read shares the next read. Raises what the metadata raises.
+        """
+        return await self._names.of("")
+
+    async def _read_names(self, _: str) -> list[str]:
         found, pace = dict[str, bool](), RowPace()
         for prefix in (GROUPS, OFFSETS):
             async for rows in pages_under(self._broker.meta, prefix):

@@ -13,7 +13,7 @@ from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row
 from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
 from region_node.faces.kafka.groups.coordinated_group import owner_key
-from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GroupCoordinator, group_key
+from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GROUPS, GroupCoordinator, group_key
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
@@ -337,6 +337,23 @@ def test_who_has_found_a_group_and_joins_once_it_is_deleted_is_answered() -> Non
         assert (await joining)["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
 
     with_face(run, rebalance_delay_ms=60_000)
+
+
+def test_who_asks_for_all_groups_while_they_are_read_shares_the_next_read() -> None:
+    async def run(face: Face) -> None:
+        read, ranged = list[str](), face.meta.range
+
+        async def noted(start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
+            read.append(start)
+            return await ranged(start, end, limit=limit)
+
+        face.meta.range = noted  # type: ignore[method-assign]
+        face.broker.meta = face.meta
+        asking = [asyncio.create_task(face.broker.coordinator.names()) for _ in range(20)]
+        await asyncio.gather(*asking)
+        assert read.count(GROUPS) == 1
+
+    with_face(run)
 
 
 def test_a_broker_coordinates_so_many_groups_and_those_go_on() -> None:
