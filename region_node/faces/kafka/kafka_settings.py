@@ -69,6 +69,10 @@ class KafkaSettings:
     """A group that has so many members takes no more."""
     groups_max: int = setting(100_000, "groups", least=1)
     """So many groups a broker coordinates that have members or offsets, or had some lately; one more is refused."""
+    group_offsets_bytes_max: int = setting(1 << 30, "bytes", least=1)
+    """So much memory the offsets of all groups of a broker take, and those of one role's groups no more than is free
+    then; a commit that needs more is refused. An offset takes 300 bytes and its text.
+    """
     offsets_retention_s: float = setting(604_800.0, "s", theirs="offsets.retention.minutes (min)")
     """How long offsets of a group without members are kept; below 0: for ever."""
     offset_metadata_bytes_max: int = setting(4096, "bytes", least=0, theirs="offset.metadata.max.bytes")

@@ -27,6 +27,8 @@ OFFSETS = "/kafka/offsets/"
 FORMAT = 1
 _CHUNK = 256
 _TRIES = 16
+ROW_BYTES = 300
+"""What a row takes in memory beside its text."""
 
 
 class Row(NamedTuple):
@@ -50,6 +52,8 @@ class Committed:
     def __init__(self, meta: MetadataStore, group: str) -> None:
         self._meta, self.group = meta, group
         self.rows: dict[Key, Row] = {}
+        self.size_bytes = 0
+        """What its rows take in memory."""
         self.key_changes = 0
         """How often the partitions that it has rows of may have changed."""
         self._versions: dict[str, int] = {}
@@ -82,6 +86,7 @@ class Committed:
             del self.rows[key]
         self._read(chunk, blob, version)
         found = self._of(chunk)
+        self.size_bytes += size_of(found.values()) - size_of(known.values())
         self.key_changes += known.keys() != found.keys()
         return len(found)
 
@@ -139,8 +144,13 @@ class Committed:
         if late is not None:
             raise late
 
+    def growth(self, rows: dict[Key, Row]) -> int:
+        """How many bytes more it takes in memory with these."""
+        return size_of(rows.values()) - size_of(self.rows[key] for key in rows if key in self.rows)
+
     def _add(self, rows: dict[Key, Row]) -> None:
         before = len(self.rows)
+        self.size_bytes += self.growth(rows)
         self.rows.update(rows)
         self.key_changes += len(self.rows) != before
 
@@ -151,10 +161,9 @@ class Committed:
         self._drop(keys)
 
     def _drop(self, keys: Iterable[Key]) -> None:
-        before = len(self.rows)
-        for key in keys:
-            self.rows.pop(key, None)
-        self.key_changes += len(self.rows) != before
+        gone = [row for key in keys if (row := self.rows.pop(key, None)) is not None]
+        self.size_bytes -= size_of(gone)
+        self.key_changes += bool(gone)
 
     def _by_chunk(self, rows: dict[Key, Row]) -> dict[str, dict[Key, Row]]:
         chunks: dict[str, dict[Key, Row]] = {}
@@ -217,6 +226,11 @@ class Committed:
         else:
             self._versions.pop(chunk, None)
             self._drop(self._of(chunk))
+
+
+def size_of(rows: Iterable[Row]) -> int:
+    """How many bytes they take in memory, at most: text with one character beyond ASCII has up to four for each."""
+    return sum(ROW_BYTES + len(row.metadata) * (1 if row.metadata.isascii() else 4) for row in rows)
 
 
 def encode(rows: dict[int, Row]) -> bytes:

@@ -76,12 +76,16 @@ class GroupAccess:
 class CoordinatedGroup:
     """One group that is coordinated here."""
 
-    __slots__ = ("__weakref__", "access", "group", "lock", "offsets", "version")
+    __slots__ = ("__weakref__", "access", "counted_bytes", "group", "lock", "offsets", "payer", "version")
 
     def __init__(self, group: Group, offsets: Committed) -> None:
         self.group, self.offsets = group, offsets
         self.access = GroupAccess()
         self.version = ABSENT
+        self.payer = ""
+        """The role whose share of the broker it takes; "": none is known."""
+        self.counted_bytes = 0
+        """So much of that share its offsets take."""
         self.lock = asyncio.Lock()
 
     @property

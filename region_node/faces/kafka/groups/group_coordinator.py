@@ -5,7 +5,8 @@ answering. Isn't: a rule of the protocol.
 Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a
 coordinator that finds another version of the group stored gives it up; members hear of an assignment once it is stored,
 so that they go on undisturbed under another coordinator; who waits for a group that is given up, or deleted, is told.
-Bounds: a group of which nothing is known lives as long as a request that names it; `groups_max` of the others.
+Bounds: a group of which nothing is known lives as long as a request that names it; `groups_max` of the others,
+and `group_offsets_bytes_max` of their offsets.
 Source: docs/protocols/kafka.md, "Groups".
 
     /kafka/groups/{group}        ->  Group.dump
@@ -27,11 +28,12 @@ from heliograph.runtime.standstill import stood_still_s
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Key, Row, group_prefix
 from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
 from region_node.faces.kafka.groups.group_deadlines import GroupDeadlines
 from region_node.faces.kafka.groups.group_rights import nobodys
+from region_node.faces.kafka.groups.group_shares import Shares
 from region_node.runtime.shared_reads import SharedReads
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from region_node.faces.kafka.groups.group_regions import GroupLeadership
     from region_node.faces.kafka.groups.replicated_group_offsets import GroupPositions
     from region_node.faces.kafka.kafka_settings import KafkaSettings
+    from region_node.security.authentication.principal import Principal
+    from region_node.security.authorization.security_service import Security
 
 log = logging.getLogger("region_node.kafka")
 
@@ -65,6 +69,9 @@ class CoordinatingBroker(Protocol):
 
     @property
     def cluster(self) -> Cluster: ...
+
+    @property
+    def security(self) -> Security: ...
 
     @property
     def meta(self) -> MetadataStore: ...
@@ -101,6 +108,7 @@ class GroupCoordinator:
         self._joined: dict[str, None] = {}
         """Groups that have members, or had some at the last tick."""
         self._ending: set[str] = set()
+        self._bytes = Shares(broker.settings.group_offsets_bytes_max)
         self._names = SharedReads[str, list[str]](self._read_names, lambda of_all: of_all)
         self._leaving: asyncio.Task[None] | None = None
         """Looks at the leaderships of groups that have members."""
@@ -136,17 +144,40 @@ class GroupCoordinator:
         held = await self.held(group)
         if nobodys(held):
             await held.offsets.load()
+            self.keep(held)
         return held
 
-    def check_room(self, held: CoordinatedGroup) -> None:
+    def check_room(self, held: CoordinatedGroup, principal: Principal) -> None:
         """Comes before something of a group is kept. Raises Refused: there are too many, and nothing is known of it."""
+        if not held.unused or self._held.get(held.group.name) is held:
+            return
+        if not held.counted_bytes:
+            held.payer = principal.role if self._broker.security.rights.enabled else ""
         most = self._broker.settings.groups_max
-        if len(self._held) >= most and held.unused and self._held.get(held.group.name) is not held:
+        if len(self._held) >= most:
             raise Refused(
                 Code.POLICY_VIOLATION,
                 f"this broker coordinates {most} groups, and takes no more (broker.kafka.groups_max): delete groups "
                 "that nobody uses, or use fewer names",
             )
+
+    def take_room(self, held: CoordinatedGroup, rows: dict[Key, Row]) -> None:
+        """Comes before these are committed; `keep` comes behind that, whatever became of it. Raises Refused: what was
+        committed takes too much memory by then.
+        """
+        more = held.offsets.growth(rows)
+        if more > 0 and not self._bytes.has_room(held.payer, more):
+            raise Refused(
+                Code.POLICY_VIOLATION,
+                f"the role {held.payer!r}, or all together, have committed as much to this broker's groups as they may "
+                "(broker.kafka.group_offsets_bytes_max): delete groups that nobody uses, or say less of each offset",
+            )
+        self._count(held, held.counted_bytes + more)
+
+    def _count(self, held: CoordinatedGroup, size_bytes: int) -> None:
+        if size_bytes != held.counted_bytes:
+            self._bytes.add(held.payer, size_bytes - held.counted_bytes)
+            held.counted_bytes = size_bytes
 
     async def _load(self, group: str, loading: asyncio.Future[CoordinatedGroup]) -> None:
         settings = self._broker.settings
@@ -163,6 +194,7 @@ class GroupCoordinator:
             owner = await self._broker.meta.get(owner_key(group))
             if owner is not None:
                 made.access.load(owner[0])
+                made.payer = made.access.owner or ""
             self._unused[group] = made
             loading.set_result(made)
             if self.keep(made):
@@ -184,7 +216,9 @@ class GroupCoordinator:
         if self._unused.get(held.group.name) is held and not held.unused:
             self._held[held.group.name] = self._unused.pop(held.group.name)
         if self._held.get(held.group.name) is not held:
+            self._count(held, 0)
             return False
+        self._count(held, held.offsets.size_bytes)
         if held.group.members:
             self._joined[held.group.name] = None
         return True
@@ -195,6 +229,7 @@ class GroupCoordinator:
         self._joined.pop(group, None)
         self._broker.group_leadership.forget(group)
         if found is not None:
+            self._count(found, 0)
             found.group.dissolve(code)
             self._deliver(found.group.take_answers())
 
@@ -331,6 +366,7 @@ class GroupCoordinator:
                 self._give_up(name, Code.NOT_COORDINATOR)
             elif held.unused:
                 self._unused[name] = self._held.pop(name)
+                self._count(held, 0)
             elif name in self._ending or len(self._ending) >= ENDS_AT_ONCE:
                 continue
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
@@ -361,6 +397,7 @@ class GroupCoordinator:
     async def _expire(self, held: CoordinatedGroup, old: list[tuple[str, int]]) -> None:
         try:
             await held.offsets.delete(old)
+            self.keep(held)
             log.info("kafka.offsets_expired", extra={"group": held.group.name, "partitions": len(old)})
         except HeliographError as error:  # the next tick tries again
             log.warning("kafka.offsets_not_expired", extra={"group": held.group.name, "error": str(error)})
@@ -441,6 +478,7 @@ class GroupCoordinator:
                     await self._broker.meta.delete(key)
         for held in (*self._held.values(), *self._unused.values()):
             held.offsets.forget([row for row in held.offsets.rows if row[0] in spellings])
+            self.keep(held)
 
     async def forget_partition(self, name: TopicName, index: int) -> None:
         """It begins anew, or its topic is deleted: no group keeps an offset of it. Raises what the metadata raises."""
@@ -452,3 +490,4 @@ class GroupCoordinator:
                 await committed.delete([key])
         for held in (*self._held.values(), *self._unused.values()):
             held.offsets.forget(keys)
+            self.keep(held)

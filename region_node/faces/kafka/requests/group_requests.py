@@ -100,7 +100,7 @@ async def join_group(session: KafkaSession, request: Request) -> Fields:
             rebalance_ms / 1000 if rebalance_ms >= 0 else session_s,
             protocols,
         )
-        broker.coordinator.check_room(held)
+        broker.coordinator.check_room(held, _principal(session))
         waiter = broker.coordinator.waiter()
         held.group.join(
             broker.coordinator.now,
@@ -204,7 +204,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
             fields.get("group_instance_id"),
             fields.get("generation_id_or_member_epoch", -1),
         )
-        coordinator.check_room(held)
+        coordinator.check_room(held, _principal(session))
     except HeliographError as error:
         whole = _group_code(error)
     pace = RowPace()
@@ -228,12 +228,16 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
                 codes[key] = code_of(error)
     if rows and held is not None:
         try:
+            coordinator.take_room(held, rows)
             await broker.commits.put(held.offsets, rows)
-            coordinator.keep(held)
+        except Refused as error:
+            whole = error.code
         except NotAllowed:  # 256 partitions with what is said of them make one value of the metadata
             whole = Code.OFFSET_METADATA_TOO_LARGE
         except HeliographError:
             whole = Code.COORDINATOR_NOT_AVAILABLE
+        finally:
+            coordinator.keep(held)
         codes = {key: code or whole for key, code in codes.items()}
     return {
         "topics": [
@@ -275,6 +279,7 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
     try:
         held = await _group(session, group)
         await held.offsets.load()  # a transaction's offsets, and those of other regions, are written by others
+        session.broker.coordinator.keep(held)
         await session.broker.group_rights.check(_principal(session), held)  # they may be of more topics
         if stable and session.broker.transactions is not None:
             unstable = await session.broker.transactions.unstable(group)
@@ -359,6 +364,7 @@ async def offset_delete(session: KafkaSession, request: Request) -> Fields:
             if not codes[topic["name"]]
         }
         await held.offsets.delete([key for key in doomed if key in held.offsets.rows])
+        session.broker.coordinator.keep(held)
     except HeliographError as error:
         return {"error_code": _group_code(error), "topics": []}
     return {

@@ -106,7 +106,7 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
         await broker.group_rights.check(principal, held)
         if not held.group.members:
             await broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
-        broker.coordinator.check_room(held)
+        broker.coordinator.check_room(held, principal)
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
             code = held.group.committed(
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
@@ -125,9 +125,12 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[broker.kept_as(topic["name"]), part["partition_index"]] = row
         if not code:
-            await transactions.hold_offsets(
-                fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["group_id"], rows
-            )
+            try:
+                broker.coordinator.take_room(held, rows)
+                of = fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
+                await transactions.hold_offsets(*of, fields["group_id"], rows)
+            finally:
+                broker.coordinator.keep(held)
     except HeliographError as error:
         code = code_of(error) if isinstance(error, Refused) else Code.COORDINATOR_NOT_AVAILABLE
     return {

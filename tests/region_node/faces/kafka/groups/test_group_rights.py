@@ -105,6 +105,36 @@ async def commit(face: Face, role: str, group: str, *topics: str, joined: dict[s
     return codes(await client(face, role).ask("offset_commit", 7, wanted))
 
 
+def test_what_a_role_has_committed_leaves_room_for_others() -> None:
+    """And what it has committed already, it commits again."""
+
+    async def run() -> None:
+        face = await opened()
+        face.broker.settings = replace(face.broker.settings, group_offsets_bytes_max=10_000)
+        face.broker.coordinator = coordinator = GroupCoordinator(face.broker)
+
+        async def says(role: str, group: str, size: int) -> int:
+            topics = offsets(PAID)
+            topics[0]["partitions"][0]["committed_metadata"] = "x" * size
+            of = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+            answer = await client(face, role).ask("offset_commit", 7, {**of, "topics": topics})
+            return codes(answer)[0]
+
+        full = Code.POLICY_VIOLATION
+        assert [await says("ann", group, 3_000) for group in ("a", "b", "a")] == [0, full, 0]
+        assert await says("sue", "s", 3_000) == 0
+        assert [await says("ann", "a", size) for size in (4_000, 10)] == [full, 0], "less is taken, whatever is free"
+        assert await says("ann", "b", 2_000) == 0
+        assert coordinator._bytes.total == sum(held.offsets.size_bytes for held in coordinator._held.values())
+        await face.broker.coordinator.delete("a")
+        await face.broker.coordinator.delete("b")
+        await face.broker.coordinator.delete("s")
+        assert coordinator._bytes.total == 0
+        await face.close()
+
+    asyncio.run(run())
+
+
 def codes(answer: Any) -> list[int]:
     if isinstance(answer, dict):
         own = [answer["error_code"]] if "error_code" in answer else []

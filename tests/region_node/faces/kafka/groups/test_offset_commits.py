@@ -17,7 +17,7 @@ from heliograph.kv.metadata_store import Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import HeliographError, NotAllowed, VersionConflict
 from region_node.faces.kafka.groups import committed_offsets
-from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode
+from region_node.faces.kafka.groups.committed_offsets import Committed, Row, decode, encode, size_of
 from region_node.faces.kafka.groups.offset_commits import Commits
 from region_node.runtime.logged_tasks import logged_tasks
 from tests.storage.managed_ledger.flaky_store import FlakyStore
@@ -52,7 +52,7 @@ def test_what_is_answered_is_stored(seed: int) -> None:
             for offset in range(8):
                 commits, groups = brokers[0] if rng.random() < 0.8 else brokers[1]
                 try:
-                    await commits.put(groups[group], {key: Row(offset, -1, "m", int(sim.now() * 1000) + 1)})
+                    await commits.put(groups[group], {key: Row(offset, -1, "ä" * offset, int(sim.now() * 1000) + 1)})
                 except HeliographError:
                     pass  # it may be written, or not
                 else:
@@ -70,6 +70,8 @@ def test_what_is_answered_is_stored(seed: int) -> None:
 
         sim.run(main(), limit_s=600)
         assert answered == 96 or trouble
+        for committed in (each for _, groups in brokers for each in groups.values()):
+            assert committed.size_bytes == size_of(committed.rows.values())
 
 
 def test_many_commits_are_few_writes() -> None:
