@@ -68,7 +68,9 @@ class KafkaSettings:
     group_members_max: int = setting(10_000, "members", least=1, theirs="group.max.size")
     """A group that has so many members takes no more."""
     groups_max: int = setting(100_000, "groups", least=1)
-    """So many groups a broker coordinates that have members or offsets, or had some lately; one more is refused."""
+    """So many groups a broker coordinates that have members or offsets, or had some lately, and of one role no more
+    than it leaves free; one more is refused.
+    """
     group_offsets_bytes_max: int = setting(1 << 30, "bytes", least=1)
     """So much memory the offsets of all groups of a broker take, and those of one role's groups no more than is free
     then; a commit that needs more is refused. An offset takes 300 bytes and its text.

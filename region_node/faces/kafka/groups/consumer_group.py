@@ -28,6 +28,8 @@ _HEAD_BYTES = 4 << 10
 """More than what is stored of a group beside its members has, its protocols' names left out."""
 MEMBERS_BYTES_MAX = VALUE_BYTES_MAX - _HEAD_BYTES
 """A group of more could not be stored. It is room for 1,000 members that say 1 KiB of themselves."""
+PENDING_S = 60.0
+"""Who was given an id, and is to come back with it, has so long, or its session's time where that is less."""
 _ASSIGNMENT_BYTES = 5
 """What comes before an assignment where it is stored, at most."""
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
@@ -135,6 +137,11 @@ class Group:
         self._delayed = False
         self._answers: list[tuple[Waiter, Fields]] = []
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether ids were given out with which somebody is to come back."""
+        return bool(self._pending)
+
     def take_answers(self) -> list[tuple[Waiter, Fields]]:
         answers, self._answers = self._answers, []
         return answers
@@ -164,7 +171,7 @@ class Group:
             if len(self.members) + len(self._pending) >= self._members_max:
                 self._refuse(waiter, Code.GROUP_MAX_SIZE_REACHED, "")
             elif needs_id and member.instance is None:
-                self._pending[new_id] = now + member.session_s
+                self._pending[new_id] = now + min(member.session_s, PENDING_S)
                 self._refuse(waiter, Code.MEMBER_ID_REQUIRED, new_id)
             else:
                 member.id = new_id

@@ -88,10 +88,26 @@ class CoordinatedGroup:
         """So much of that share its offsets take."""
         self.lock = asyncio.Lock()
 
+    def pay_by(self, role: str) -> None:
+        """It takes of that role's share from now on, unless it does of another one's already."""
+        if not self.counted_bytes:
+            self.payer = role
+
+    def count(self, size_bytes: int) -> int:
+        """Its offsets take so much. Returns how much more that is."""
+        more, self.counted_bytes = size_bytes - self.counted_bytes, size_bytes
+        return more
+
     @property
     def unused(self) -> bool:
         """Whether nothing is known of it that is not known of any name."""
         return self.version == ABSENT and self.empty
+
+    @property
+    def only_awaited(self) -> bool:
+        """Whether nothing is known of it but ids that were given out, with which nobody has come back."""
+        known = self.version != ABSENT or self.group.changed or self.lock.locked()
+        return self.group.is_awaited and not (known or self.group.members or self.offsets.rows)
 
     @property
     def empty(self) -> bool:

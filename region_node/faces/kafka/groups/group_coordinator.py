@@ -5,8 +5,9 @@ answering. Isn't: a rule of the protocol.
 Invariants: a group is coordinated by the owner of the bundle that its name falls into, and by nobody else: a
 coordinator that finds another version of the group stored gives it up; members hear of an assignment once it is stored,
 so that they go on undisturbed under another coordinator; who waits for a group that is given up, or deleted, is told.
-Bounds: a group of which nothing is known lives as long as a request that names it; `groups_max` of the others,
-and `group_offsets_bytes_max` of their offsets.
+Bounds: a group of which nothing is known lives as long as a request that names it; AWAITED_MAX of which
+only ids were given out; `groups_max` of the others, and `group_offsets_bytes_max` of their offsets, of both of which no
+role has more than it leaves free.
 Source: docs/protocols/kafka.md, "Groups".
 
     /kafka/groups/{group}        ->  Group.dump
@@ -28,12 +29,12 @@ from heliograph.runtime.standstill import stood_still_s
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields
 from region_node.faces.kafka.error_codes import Code, Refused
-from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Key, Row, group_prefix
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, group_prefix
 from region_node.faces.kafka.groups.consumer_group import EMPTY, Group
 from region_node.faces.kafka.groups.coordinated_group import CoordinatedGroup, owner_key
 from region_node.faces.kafka.groups.group_deadlines import GroupDeadlines
 from region_node.faces.kafka.groups.group_rights import nobodys
-from region_node.faces.kafka.groups.group_shares import Shares
+from region_node.faces.kafka.groups.group_shares import GroupShares
 from region_node.runtime.shared_reads import SharedReads
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ GROUPS = "/kafka/groups/"
 _GROUP_BYTES_MAX = 1 << 10
 LOOKS_A_TICK = 2000
 """Groups without members that one tick looks at."""
+AWAITED_MAX = 10_000
+"""Groups of which only ids were given out: beyond so many those go of which that is longest ago, as if the ids' time
+were over. Clients come back at once.
+"""
 ENDS_AT_ONCE = 32
 """Groups whose offsets, or which themselves, are deleted at once because nobody has used them: each is read for it."""
 
@@ -93,10 +98,14 @@ class CoordinatingBroker(Protocol):
 
 
 class GroupCoordinator:
-    """`looks_a_tick`: so many groups without members one tick looks at."""
+    """`looks_a_tick`: so many groups without members one tick looks at. `awaited_max`: so many of which only ids were
+    given out are kept.
+    """
 
-    def __init__(self, broker: CoordinatingBroker, *, looks_a_tick: int = LOOKS_A_TICK) -> None:
-        self._broker, self._looks_a_tick = broker, looks_a_tick
+    def __init__(
+        self, broker: CoordinatingBroker, *, looks_a_tick: int = LOOKS_A_TICK, awaited_max: int = AWAITED_MAX
+    ) -> None:
+        self._broker, self._looks_a_tick, self._awaited_max = broker, looks_a_tick, awaited_max
         self._held: dict[str, CoordinatedGroup] = {}
         self._unused = WeakValueDictionary[str, CoordinatedGroup]()
         self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
@@ -108,7 +117,9 @@ class GroupCoordinator:
         self._joined: dict[str, None] = {}
         """Groups that have members, or had some at the last tick."""
         self._ending: set[str] = set()
-        self._bytes = Shares(broker.settings.group_offsets_bytes_max)
+        self._awaited: dict[str, CoordinatedGroup] = {}
+        """Those of `_unused` of which ids were given out, the oldest first."""
+        self.shares = GroupShares(broker.settings.groups_max, broker.settings.group_offsets_bytes_max)
         self._names = SharedReads[str, list[str]](self._read_names, lambda of_all: of_all)
         self._leaving: asyncio.Task[None] | None = None
         """Looks at the leaderships of groups that have members."""
@@ -148,36 +159,18 @@ class GroupCoordinator:
         return held
 
     def check_room(self, held: CoordinatedGroup, principal: Principal) -> None:
-        """Comes before something of a group is kept. Raises Refused: there are too many, and nothing is known of it."""
-        if not held.unused or self._held.get(held.group.name) is held:
-            return
-        if not held.counted_bytes:
-            held.payer = principal.role if self._broker.security.rights.enabled else ""
-        most = self._broker.settings.groups_max
-        if len(self._held) >= most:
-            raise Refused(
-                Code.POLICY_VIOLATION,
-                f"this broker coordinates {most} groups, and takes no more (broker.kafka.groups_max): delete groups "
-                "that nobody uses, or use fewer names",
-            )
-
-    def take_room(self, held: CoordinatedGroup, rows: dict[Key, Row]) -> None:
-        """Comes before these are committed; `keep` comes behind that, whatever became of it. Raises Refused: what was
-        committed takes too much memory by then.
+        """Comes before something of a group is kept. Raises Refused: there are too many, of that role or of all, and
+        nothing is known of it.
         """
-        more = held.offsets.growth(rows)
-        if more > 0 and not self._bytes.has_room(held.payer, more):
+        if not (held.unused or held.only_awaited) or self._held.get(held.group.name) is held:
+            return
+        held.pay_by(principal.role if self._broker.security.rights.enabled else "")
+        if not self.shares.has_place(held):
             raise Refused(
                 Code.POLICY_VIOLATION,
-                f"the role {held.payer!r}, or all together, have committed as much to this broker's groups as they may "
-                "(broker.kafka.group_offsets_bytes_max): delete groups that nobody uses, or say less of each offset",
+                f"this broker coordinates {len(self._held)} groups, and takes no more of the role {held.payer!r} "
+                "(broker.kafka.groups_max): delete groups that nobody uses, or use fewer names",
             )
-        self._count(held, held.counted_bytes + more)
-
-    def _count(self, held: CoordinatedGroup, size_bytes: int) -> None:
-        if size_bytes != held.counted_bytes:
-            self._bytes.add(held.payer, size_bytes - held.counted_bytes)
-            held.counted_bytes = size_bytes
 
     async def _load(self, group: str, loading: asyncio.Future[CoordinatedGroup]) -> None:
         settings = self._broker.settings
@@ -194,7 +187,7 @@ class GroupCoordinator:
             owner = await self._broker.meta.get(owner_key(group))
             if owner is not None:
                 made.access.load(owner[0])
-                made.payer = made.access.owner or ""
+                made.pay_by(made.access.owner or "")
             self._unused[group] = made
             loading.set_result(made)
             if self.keep(made):
@@ -213,23 +206,35 @@ class GroupCoordinator:
         """Keeps a group of which something is known by now. Returns whether it is kept; one that was given up never
         is.
         """
-        if self._unused.get(held.group.name) is held and not held.unused:
-            self._held[held.group.name] = self._unused.pop(held.group.name)
-        if self._held.get(held.group.name) is not held:
-            self._count(held, 0)
+        name = held.group.name
+        if self._unused.get(name) is held:
+            self._awaited.pop(name, None)
+            if held.only_awaited:
+                self._awaited[name] = held
+                if len(self._awaited) > self._awaited_max:
+                    oldest = next(iter(self._awaited))
+                    del self._awaited[oldest]
+                    self._deadlines.forget(oldest)
+            elif not held.unused:
+                self._held[name] = self._unused.pop(name)
+                self.shares.enter(held)
+        if self._held.get(name) is not held:
+            self.shares.count(held, 0)
             return False
-        self._count(held, held.offsets.size_bytes)
+        self.shares.count(held, held.offsets.size_bytes)
         if held.group.members:
-            self._joined[held.group.name] = None
+            self._joined[name] = None
         return True
 
     def _give_up(self, group: str, code: Code) -> None:
+        if group in self._held:
+            self.shares.leave(self._held[group])
         found = self._held.pop(group, None) or self._unused.pop(group, None)
+        self._awaited.pop(group, None)
         self._deadlines.forget(group)
         self._joined.pop(group, None)
         self._broker.group_leadership.forget(group)
         if found is not None:
-            self._count(found, 0)
             found.group.dissolve(code)
             self._deliver(found.group.take_answers())
 
@@ -323,7 +328,7 @@ class GroupCoordinator:
         now = self._loop.time()
         if self._timer is None or not stood_still_s(self._due, now):
             return False
-        for held in self._held.values():
+        for held in (*self._held.values(), *self._awaited.values()):
             held.group.on_time(now, overslept=True)
         return True
 
@@ -332,7 +337,7 @@ class GroupCoordinator:
         self._timer = None
         now = self._loop.time()
         for name in self._deadlines.due(now):
-            held = self._held.get(name)
+            held = self._held.get(name) or self._awaited.get(name)
             if held is None:
                 continue
             deadline = held.group.next_deadline()
@@ -365,8 +370,8 @@ class GroupCoordinator:
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
             elif held.unused:
+                self.shares.leave(held)
                 self._unused[name] = self._held.pop(name)
-                self._count(held, 0)
             elif name in self._ending or len(self._ending) >= ENDS_AT_ONCE:
                 continue
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
@@ -445,7 +450,7 @@ class GroupCoordinator:
         """
         return await self._names.of("")
 
-    async def _read_names(self, _: str) -> list[str]:
+    async def _read_names(self, _of_all: str) -> list[str]:
         found, pace = dict[str, bool](), RowPace()
         for prefix in (GROUPS, OFFSETS):
             async for rows in pages_under(self._broker.meta, prefix):

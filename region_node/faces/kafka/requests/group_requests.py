@@ -228,7 +228,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
                 codes[key] = code_of(error)
     if rows and held is not None:
         try:
-            coordinator.take_room(held, rows)
+            coordinator.shares.take_room(held, rows)
             await broker.commits.put(held.offsets, rows)
         except Refused as error:
             whole = error.code

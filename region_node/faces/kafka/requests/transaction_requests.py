@@ -126,7 +126,7 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
                 rows[broker.kept_as(topic["name"]), part["partition_index"]] = row
         if not code:
             try:
-                broker.coordinator.take_room(held, rows)
+                broker.coordinator.shares.take_room(held, rows)
                 of = fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
                 await transactions.hold_offsets(*of, fields["group_id"], rows)
             finally:

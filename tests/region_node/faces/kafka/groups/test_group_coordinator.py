@@ -11,7 +11,7 @@ from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import Committed, Row
-from region_node.faces.kafka.groups.consumer_group import STABLE, GroupMember
+from region_node.faces.kafka.groups.consumer_group import PENDING_S, STABLE, GroupMember
 from region_node.faces.kafka.groups.coordinated_group import owner_key
 from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GROUPS, GroupCoordinator, group_key
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
@@ -175,16 +175,42 @@ def test_groups_that_nobody_uses_are_not_kept() -> None:
     with_face(run)
 
 
-def test_a_group_is_kept_from_its_first_request_for_membership_on() -> None:
+def test_a_group_waits_for_who_was_given_an_id_and_takes_no_place_until_then() -> None:
     async def run(face: Face) -> None:
         coordinator, client = face.broker.coordinator, Client(face.listener)
-        asked = await client.ask("join_group", 4, joins("g"))
-        assert asked["error_code"] == Code.MEMBER_ID_REQUIRED and len(coordinator) == 1
-        held = await coordinator.held("g")
-        assert await coordinator.held("g") is held
-        held.group._pending.clear()  # its time is over
-        coordinator.tick()
-        assert len(coordinator) == 0 and await coordinator.held("g") is held, "as long as somebody has it at hand"
+        long = {"session_timeout": 1_800_000}
+        given = {name: (await client.ask("join_group", 4, {**joins(name), **long}))["member_id"] for name in "abc"}
+        assert len(coordinator) == 0 and list(coordinator._awaited) == ["a", "b", "c"]
+        gone = (await coordinator.held("b")).group
+        gone.on_time(coordinator.now + PENDING_S - 1)
+        assert gone.is_awaited
+        gone._pending = dict.fromkeys(gone._pending, coordinator.now)  # as if its time were over
+        coordinator._deadlines.tell("b", coordinator.now)
+        coordinator._on_timer()
+        await settle(5)
+        assert list(coordinator._awaited) == ["a", "c"] and not gone.is_awaited
+        coming = asyncio.create_task(client.ask("join_group", 4, joins("a", given["a"])))
+        await settle(5)
+        assert len(coordinator) == 1 and list(coordinator._awaited) == ["c"]
+        (await coordinator.held("c")).group.on_time(coordinator.now + PENDING_S - 1)
+        (await coordinator.held("a")).group.on_time(coordinator.now + 60.0)
+        await coordinator.settle(await coordinator.held("a"))
+        assert (await coming)["error_code"] == 0
+        refused = await client.ask("join_group", 4, joins("c", given["c"]))
+        assert refused["error_code"] == Code.POLICY_VIOLATION, "there is one already"
+
+    with_face(run, groups_max=1)
+
+
+def test_of_very_many_groups_that_only_gave_out_ids_the_oldest_go() -> None:
+    async def run(face: Face) -> None:
+        face.broker.coordinator = coordinator = GroupCoordinator(face.broker, awaited_max=3)
+        client = Client(face.listener)
+        given = [(await client.ask("join_group", 4, joins(name)))["member_id"] for name in "abcdac"]
+        assert list(coordinator._awaited) == ["d", "a", "c"]
+        assert given[0] not in (await coordinator.held("a")).group._pending
+        again = await client.ask("join_group", 4, joins("b", given[1]))
+        assert again["error_code"] == Code.UNKNOWN_MEMBER_ID and len(coordinator) == 0
 
     with_face(run)
 

@@ -125,11 +125,27 @@ def test_what_a_role_has_committed_leaves_room_for_others() -> None:
         assert await says("sue", "s", 3_000) == 0
         assert [await says("ann", "a", size) for size in (4_000, 10)] == [full, 0], "less is taken, whatever is free"
         assert await says("ann", "b", 2_000) == 0
-        assert coordinator._bytes.total == sum(held.offsets.size_bytes for held in coordinator._held.values())
+        assert coordinator.shares.taken[1] == sum(held.offsets.size_bytes for held in coordinator._held.values())
         await face.broker.coordinator.delete("a")
         await face.broker.coordinator.delete("b")
         await face.broker.coordinator.delete("s")
-        assert coordinator._bytes.total == 0
+        assert coordinator.shares.taken == (0, 0)
+        await face.close()
+
+    asyncio.run(run())
+
+
+def test_a_role_leaves_places_to_others() -> None:
+    async def run() -> None:
+        face = await opened()
+        face.broker.settings = replace(face.broker.settings, groups_max=6)
+        face.broker.coordinator = coordinator = GroupCoordinator(face.broker)
+        full = Code.POLICY_VIOLATION
+        assert [(await commit(face, "ann", f"a{n}", PAID))[0] for n in range(5)] == [0, 0, 0, full, full]
+        assert [(await commit(face, "sue", f"s{n}", PAID))[0] for n in range(2)] == [0, full]
+        await coordinator.delete("a1")
+        assert [(await commit(face, "sue", f"s{n}", PAID))[0] for n in range(2)] == [0, 0]
+        assert coordinator.shares.taken[0] == len(coordinator) == 4
         await face.close()
 
     asyncio.run(run())
