@@ -13,7 +13,7 @@ Source: docs/protocols/kafka.md, "Groups".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -98,11 +98,12 @@ class Committed:
             if mine is None or row.at_ms >= mine.at_ms:
                 self.rows[topic, partition] = row
 
-    def puts(self, rows: dict[Key, Row]) -> list[Put]:
-        """What writes them beside all that is committed already, where nobody else has written since. `written` once
-        that is durable.
+    def puts(self, rows: dict[Key, Row]) -> Iterator[tuple[Put, dict[Key, Row]]]:
+        """What writes them beside all that is committed already, where nobody else has written since: each put, and
+        which of them are in it. `written` once that is durable.
         """
-        return [self._put(chunk, {**self._of(chunk), **mine}) for chunk, mine in self._by_chunk(rows).items()]
+        for chunk, mine in self._by_chunk(rows).items():
+            yield self._put(chunk, {**self._of(chunk), **mine}), mine
 
     def written(self, rows: dict[Key, Row], version: int) -> None:
         self._add(rows)

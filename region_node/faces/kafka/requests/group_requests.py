@@ -229,7 +229,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
     if rows and held is not None:
         try:
             coordinator.shares.take_room(held, rows)
-            await broker.commits.put(held.offsets, rows)
+            await broker.commits.put(held.offsets, rows, held.payer)
         except Refused as error:
             whole = error.code
         except NotAllowed:  # 256 partitions with what is said of them make one value of the metadata

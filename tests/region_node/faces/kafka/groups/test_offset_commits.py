@@ -150,6 +150,50 @@ def test_a_commit_that_is_too_large_for_one_write_keeps_nobody_else_from_committ
     asyncio.run(main())
 
 
+def test_a_chunk_that_no_write_can_have_holds_up_no_other_group() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        commits, wide = Commits(store, logged_tasks().spawn), Committed(store, "wide")
+        small = [commits.put(Committed(store, f"g{n}"), {("t", 0): Row(7, -1, "", 1)}) for n in range(50)]
+        large = commits.put(wide, {("t", number): Row(number, -1, "m" * 4_096, 1) for number in range(256)})
+        results = await asyncio.gather(large, *small, return_exceptions=True)
+        assert isinstance(results[0], NotAllowed) and not any(results[1:]) and not wide.rows
+        assert commits.writes == 1
+
+    asyncio.run(main())
+
+
+def test_a_group_that_another_broker_has_written_keeps_few_others_from_going_together() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        commits, groups = Commits(store, logged_tasks().spawn), [Committed(store, f"g{n}") for n in range(128)]
+        await Committed(store, "g77").put({("t", 1): Row(3, -1, "", 1)})
+        await asyncio.gather(*(commits.put(group, {("t", 0): Row(7, -1, "", 2)}) for group in groups))
+        assert set(await stored(store.machine, "g77")) == {("t", 0), ("t", 1)}
+        assert {(await stored(store.machine, f"g{n}"))["t", 0].offset for n in range(128)} == {7}
+        assert commits.writes == 16
+
+    asyncio.run(main())
+
+
+def test_roles_take_turns() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        commits = Commits(store, logged_tasks().spawn)
+        large = {("t", number): Row(number, -1, "m" * 4_000, 1) for number in range(200)}
+
+        async def done(name: str, rows: dict[tuple[str, int], Row], who: str) -> int:
+            await commits.put(Committed(store, name), rows, who)
+            return commits.writes
+
+        flood = [done(f"a{number}", large, "ann") for number in range(10)]
+        others = [done(f"b{number}", {("t", 0): Row(7, -1, "", 1)}, "bob") for number in range(100)]
+        after = await asyncio.gather(*flood, *others)
+        assert max(after[10:]) <= 2 and max(after) == 5, "the second write is under way when who was in the first hears"
+
+    asyncio.run(main())
+
+
 def test_a_coordinator_that_stood_still_writes_nothing_over_what_its_successor_has_committed_since() -> None:
     async def main() -> None:
         store = EmbeddedStore()
