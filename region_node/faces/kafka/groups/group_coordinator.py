@@ -120,7 +120,7 @@ class GroupCoordinator:
         self._awaited: dict[str, CoordinatedGroup] = {}
         """Those of `_unused` of which ids were given out, the oldest first."""
         self.shares = GroupShares(broker.settings.groups_max, broker.settings.group_offsets_bytes_max)
-        self._names = SharedReads[str, list[str]](self._read_names, lambda of_all: of_all)
+        self._names = SharedReads[str, dict[str, bool]](self._read_names, lambda of_all: of_all)
         self._leaving: asyncio.Task[None] | None = None
         """Looks at the leaderships of groups that have members."""
 
@@ -444,22 +444,22 @@ class GroupCoordinator:
 
     # -- all of them ---------------------------------------------------------------------------------------------------
 
-    async def names(self) -> list[str]:
-        """Groups that this broker coordinates, also those that nobody has asked for since it does. Who asks while they
-        are read shares the next read. Raises what the metadata raises.
+    async def names(self) -> dict[str, bool]:
+        """Groups that this broker coordinates, also those that nobody has asked for since it does, and whether offsets
+        of them are stored. Who asks while they are read shares the next read. Raises what the metadata raises.
         """
         return await self._names.of("")
 
-    async def _read_names(self, _of_all: str) -> list[str]:
-        found, pace = dict[str, bool](), RowPace()
+    async def _read_names(self, _of_all: str) -> dict[str, bool]:
+        found, pace = dict[str, tuple[bool, bool]](), RowPace()
         for prefix in (GROUPS, OFFSETS):
             async for rows in pages_under(self._broker.meta, prefix):
                 for key, _, _ in rows:
                     await pace.row()
                     name = unquote(key.removeprefix(prefix).partition("/")[0])
-                    if name not in found:
-                        found[name] = self._broker.cluster.owns(self.place(name))
-        return [name for name, own in found.items() if own]
+                    own = found[name][0] if name in found else self._broker.cluster.owns(self.place(name))
+                    found[name] = own, prefix == OFFSETS
+        return {name: has_offsets for name, (own, has_offsets) in found.items() if own}
 
     async def delete(self, group: str) -> None:
         """Deletes an empty group and its offsets. Raises Refused: it has members, or is not known here."""

@@ -429,9 +429,9 @@ async def list_groups(session: KafkaSession, request: Request) -> Fields:
     rows: list[Fields] = []
     pace = RowPace()
     try:
-        for name in await coordinator.names():
+        for name, has_offsets in (await coordinator.names()).items():
             await pace.row()
-            held = await coordinator.known(name)
+            held = await (coordinator.known(name) if has_offsets else coordinator.held(name))
             if not await session.broker.group_rights.may(_principal(session), held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):

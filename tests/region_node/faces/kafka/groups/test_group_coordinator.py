@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.topic_names import TopicName
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.groups.committed_offsets import Committed, Row
+from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row, group_prefix
 from region_node.faces.kafka.groups.consumer_group import PENDING_S, STABLE, GroupMember
 from region_node.faces.kafka.groups.coordinated_group import owner_key
 from region_node.faces.kafka.groups.group_coordinator import ENDS_AT_ONCE, GROUPS, GroupCoordinator, group_key
@@ -378,6 +378,28 @@ def test_who_asks_for_all_groups_while_they_are_read_shares_the_next_read() -> N
         asking = [asyncio.create_task(face.broker.coordinator.names()) for _ in range(20)]
         await asyncio.gather(*asking)
         assert read.count(GROUPS) == 1
+
+    with_face(run)
+
+
+def test_groups_without_offsets_are_not_read_for_a_list() -> None:
+    async def run(face: Face) -> None:
+        coordinator, client, read, ranged = face.broker.coordinator, Client(face.listener), list[str](), face.meta.range
+        for number in range(20):
+            held = await coordinator.held(f"g{number}")
+            held.group.changed = True
+            await coordinator.settle(held)
+
+        async def noted(start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
+            read.append(start)
+            return await ranged(start, end, limit=limit)
+
+        face.meta.range = noted  # type: ignore[method-assign]
+        assert len((await client.ask("list_groups", 2, {}))["groups"]) == 20 and read == [GROUPS, OFFSETS]
+        await Committed(face.meta, "g7").put({("t", 0): Row(5, -1, "", 1)})  # by a transaction
+        for _ in range(2):
+            assert len((await client.ask("list_groups", 2, {}))["groups"]) == 20
+        assert read.count(group_prefix("g7")) == 1 and len(read) == 7
 
     with_face(run)
 
