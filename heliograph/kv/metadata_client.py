@@ -6,8 +6,8 @@ repeated write returns its first answer; watches that go on where they were. Isn
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
 be had, OutcomeUnknown;
 a watch never goes back in time, and tells every deletion that happened while it was cut off.
-Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule); a renewal waits
-for none of them.
+Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule), ledgers together,
+and each kind of Kafka's by group, or id, in one turn; a renewal waits for none of them.
 Bounds: `reads_at_once` reads, `writes_at_once` writes, and LARGE_AT_ONCE large ones on their way; `reads_waiting_max`
 and `writes_waiting_max` that wait for their turns.
 """
@@ -56,6 +56,10 @@ LARGE_AT_ONCE = 8
 """So many large writes are on their way: together they have at most 32 MiB, and few of them no more than others."""
 FRESH_S = 3.0
 """A server speaks each second; what it said longer ago than this says nothing about now."""
+_TOGETHER = {"ledgers": 2, "located": 2, "underreplicated": 2, "replicating": 2, "kafka": 3}
+"""Keys that name no tenant: these have one turn together for so many parts of them, and take turns in that by the next
+one, a ledger's number, or the name of a group or a transactional id.
+"""
 _REPEAT_S = 0.1
 _SILENCE_S = 5.0
 """A server says something each second; one that is silent this long is given up."""
@@ -268,7 +272,7 @@ class MetaClient:
             return
         try:
             async with asyncio.timeout_at(deadline):
-                if await queue.take("/".join(key.split("/", 3)[:3])):
+                if await queue.take(*_waits_as(key)):
                     return
         except TimeoutError:
             raise MetadataUnavailable(
@@ -482,6 +486,13 @@ class MetaClient:
     def _touch(self) -> None:
         if self._is_fresh():
             self._fresh_at = self._clock.monotonic()
+
+
+def _waits_as(key: str) -> tuple[str, str]:
+    """Returns whose turn a key's is: a kind's, and a tenant's as a rule; and of which part of those."""
+    parts = key.split("/", 4)
+    depth = _TOGETHER.get("".join(parts[1:2]))
+    return ("/".join(parts[:3]), "") if depth is None else ("/".join(parts[:depth]), "".join(parts[depth : depth + 1]))
 
 
 def _are_large(ops: Sequence[Op]) -> bool:

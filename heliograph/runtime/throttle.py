@@ -83,14 +83,17 @@ class RowPace:
 class FairQueue:
     """At most `at_once` go on at the same time, and `waiting_max` wait: those of each `who` in their order, nobody's
     second before another's first. Where all places are taken, whoever has most gives the last one to who has fewer.
+    Parts of one `who` share its turns in the same way.
     """
 
-    __slots__ = ("_free", "_waiting", "_waiting_count", "_waiting_max")
+    __slots__ = ("_counts", "_free", "_waiting", "_waiting_count", "_waiting_max")
 
     def __init__(self, at_once: int, waiting_max: int) -> None:
         self._free, self._waiting_max, self._waiting_count = at_once, waiting_max, 0
-        self._waiting: dict[Hashable, dict[asyncio.Future[bool], None]] = {}
-        """Who -> their places, both in the order in which they go on."""
+        self._waiting: dict[Hashable, dict[Hashable, dict[asyncio.Future[bool], None]]] = {}
+        """Who -> part -> their places, all in the order in which they go on."""
+        self._counts: dict[Hashable, int] = {}
+        """Who -> how many places that are."""
 
     def take_now(self) -> bool:
         """Whether it goes on at once, as a place is free."""
@@ -99,20 +102,21 @@ class FairQueue:
         self._free -= 1
         return True
 
-    async def take(self, who: Hashable) -> bool:
+    async def take(self, who: Hashable, part: Hashable = None) -> bool:
         """Whether it goes on, and is to `give` its place back then; False: too many wait."""
         if self.take_now():
             return True
-        if self._waiting_count >= self._waiting_max and not self._make_room(who):
+        if self._waiting_count >= self._waiting_max and not self._make_room(who, part):
             return False
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(who, {})[place] = None
+        self._waiting.setdefault(who, {}).setdefault(part, {})[place] = None
+        self._counts[who] = self._counts.get(who, 0) + 1
         self._waiting_count += 1
         try:
             return await place
         except asyncio.CancelledError:
             if place.cancelled():
-                self._forget(who, place)
+                self._forget(who, part, place)
             elif place.result():
                 self.give()
             raise
@@ -120,32 +124,43 @@ class FairQueue:
     def give(self) -> None:
         """The place goes to the next one that waits."""
         while self._waiting:
-            who, places = next(iter(self._waiting.items()))
+            who, parts = next(iter(self._waiting.items()))
+            part, places = next(iter(parts.items()))
             place = next(iter(places))
-            self._forget(who, place)
+            self._forget(who, part, place)
             if places:
-                del self._waiting[who]
-                self._waiting[who] = places  # behind all others
+                parts[part] = parts.pop(part)  # behind all others
+            if parts:
+                self._waiting[who] = self._waiting.pop(who)
             if not place.done():  # nor cancelled in this very pass
                 place.set_result(True)
                 return
         self._free += 1
 
-    def _make_room(self, who: Hashable) -> bool:
-        greedy, places = max(self._waiting.items(), key=lambda item: len(item[1]), default=(who, {}))
-        if len(places) <= len(self._waiting.get(who, ())) + 1:
+    def _make_room(self, who: Hashable, part: Hashable) -> bool:
+        mine = self._counts.get(who, 0)
+        greedy, count = max(self._counts.items(), key=lambda item: item[1], default=(who, 0))
+        fewer = 0
+        if count <= mine + 1:  # among its own, then
+            greedy, fewer = who, len(self._waiting.get(who, {}).get(part, ())) + 1
+        whose, places = max(self._waiting.get(greedy, {}).items(), key=lambda item: len(item[1]), default=(part, {}))
+        if len(places) <= fewer:
             return False
         last = next(reversed(places))
-        self._forget(greedy, last)
+        self._forget(greedy, whose, last)
         if not last.done():
             last.set_result(False)
         return True
 
-    def _forget(self, who: Hashable, place: asyncio.Future[bool]) -> None:
-        places = self._waiting.get(who)
+    def _forget(self, who: Hashable, part: Hashable, place: asyncio.Future[bool]) -> None:
+        parts = self._waiting.get(who, {})
+        places = parts.get(part)
         if places is None or place not in places:
             return
         del places[place]
         self._waiting_count -= 1
+        self._counts[who] -= 1
         if not places:
-            del self._waiting[who]
+            del parts[part]
+        if not parts:
+            del self._waiting[who], self._counts[who]

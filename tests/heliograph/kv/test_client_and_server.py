@@ -479,6 +479,29 @@ def test_pending_requests_are_bounded() -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize(
+    ("flood", "other"),
+    [
+        ("/kafka/offsets/a/t/00000", "/kafka/offsets/b/t/00000"),
+        ("/kafka/offsets/a/t/00000", "/ml/a/n/t"),
+        ("/ledgers/{}", "/ml/a/n/t"),
+        ("/ledgers/1", "/ledgers/2"),
+        ("/located/{}", "/ledgers/2"),
+        ("/kafka/groups/{}", "/kafka/offsets/g/t/00000"),
+    ],
+)
+def test_keys_that_name_no_tenant_leave_places_to_others(flood: str, other: str) -> None:
+    async def main(sim: Simulation, group: Group) -> None:
+        client = group.client(reads_at_once=1, reads_waiting_max=4)
+        asked = [asyncio.ensure_future(client.get(flood.format(number))) for number in range(5)]
+        await asyncio.sleep(0)
+        assert await client.get(other) is None
+        refused = [answer for answer in await asyncio.gather(*asked, return_exceptions=True) if answer is not None]
+        assert [type(each) for each in refused] == [MetadataUnavailable]
+
+    simulate(main)
+
+
 def test_one_tenants_requests_keep_neither_renewals_nor_another_tenants_waiting() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         client = group.client(reads_at_once=2, reads_waiting_max=20, writes_at_once=2, writes_waiting_max=20)

@@ -111,6 +111,28 @@ def test_who_has_most_of_the_waiting_places_gives_one_to_who_has_fewer() -> None
         sim.run(run())
 
 
+def test_parts_of_one_share_its_turns_and_places() -> None:
+    async def run() -> None:
+        queue, begun = FairQueue(1, 5), list[str]()
+
+        async def goes_on(who: str, part: str) -> None:
+            if not await queue.take(who, part):
+                begun.append("-" + part)
+                return
+            begun.append(part)
+            await asyncio.sleep(1.0)
+            queue.give()
+
+        order = ["a1", "a1", "a1", "a1", "a2", "b", "a1", "a2", "a3", "c"]
+        await asyncio.gather(*(goes_on(each[0], each) for each in order))
+        assert sorted(each for each in begun if each[0] == "-") == ["-a1"] * 3 + ["-a2"]
+        assert [each for each in begun if each[0] != "-"] == ["a1", "a1", "b", "c", "a2", "a3"]
+        assert not queue._counts and not queue._waiting_count
+
+    with Simulation(1) as sim:
+        sim.run(run())
+
+
 def test_a_place_of_one_that_is_cancelled_goes_to_the_next_one() -> None:
     async def run() -> None:
         queue = FairQueue(1, 3)

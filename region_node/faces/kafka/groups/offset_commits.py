@@ -115,7 +115,7 @@ class Commits:
     def __init__(self, meta: MetadataStore, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._meta, self._spawn = meta, spawn
         self._waiting: dict[Committed, _Waiting] = {}
-        self._turns: dict[str, dict[Committed, None]] = {}
+        self._order: dict[str, dict[Committed, None]] = {}
         """Whose groups wait, in the order in which they go on."""
         self._writing = False
         self.commits = self.writes = 0
@@ -137,15 +137,15 @@ class Commits:
 
     def _add(self, waiting: _Waiting) -> None:
         self._waiting[waiting.committed] = waiting
-        self._turns.setdefault(waiting.who, {})[waiting.committed] = None
+        self._order.setdefault(waiting.who, {})[waiting.committed] = None
 
     def _remove(self, committed: Committed) -> _Waiting | None:
         waiting = self._waiting.pop(committed, None)
         if waiting is not None:
-            groups = self._turns.pop(waiting.who)  # behind all others
+            groups = self._order.pop(waiting.who)  # behind all others
             del groups[committed]
             if groups:
-                self._turns[waiting.who] = groups
+                self._order[waiting.who] = groups
         return waiting
 
     async def _write(self) -> None:
@@ -166,12 +166,12 @@ class Commits:
         next.
         """
         run, rests = _Run(), list[_Waiting]()
-        turns = [(0, number, who) for number, who in enumerate(islice(self._turns, GROUPS_A_RUN))]
+        order = [(0, number, who) for number, who in enumerate(islice(self._order, GROUPS_A_RUN))]
         for _ in range(GROUPS_A_RUN):
-            if not turns:
+            if not order:
                 break
-            spent, number, who = heappop(turns)
-            waiting, before = self._waiting[next(iter(self._turns[who]))], run.size_bytes
+            spent, number, who = heappop(order)
+            waiting, before = self._waiting[next(iter(self._order[who]))], run.size_bytes
             taken = run.take(waiting)
             if not taken.rows:
                 break
@@ -183,8 +183,8 @@ class Commits:
                 run.parts.append((part, taken.puts))
             else:
                 part.end()
-            if who in self._turns:
-                heappush(turns, (spent + run.size_bytes - before, number, who))
+            if who in self._order:
+                heappush(order, (spent + run.size_bytes - before, number, who))
         for waiting in rests:  # others have their turn before
             self._add(waiting)
         return run.parts
