@@ -175,8 +175,8 @@ class AdminServer:
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         self._app[SERVED] = routes
         self._app[DESCRIPTION] = openapi.Description(routes, admin.version)
-        self._app[SCRAPES] = LargeAnswers(at_once=16, of_address=4)
-        self._app[MESSAGES] = LargeAnswers(at_once=4, of_address=2)
+        self._app[SCRAPES] = LargeAnswers(at_once=16)
+        self._app[MESSAGES] = LargeAnswers(at_once=4)
         self._rights.add(self._app.router, routes, self._wrapped)
         self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError
+from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.large_answers import PIECE_BYTES, LargeAnswers
 from region_node.faces.admin.server.http_connections import AdminConnection, HttpConnections, HttpLimits
+from region_node.security.authentication.principal import Principal
 from tests.region_node.faces.admin.server.http_peer import Peer, settle
 
 SIZE = 5 * PIECE_BYTES
@@ -44,15 +45,24 @@ class Slow(Peer):
             self.protocol.resume_writing()
 
 
-def asked(address: str) -> web.Request:
-    return cast(web.Request, SimpleNamespace(remote=address))
+class Asked(dict[str, Principal]):
+    """A request of that role, from that address."""
+
+    def __init__(self, role: str, address: str = "10.0.0.9") -> None:
+        super().__init__({PRINCIPAL: Principal(role=role)})
+        self.remote = address
+
+
+def asked(role: str, address: str = "10.0.0.9") -> web.Request:
+    return cast(web.Request, Asked(role, address))
 
 
 def with_answers(test: Callable[[LargeAnswers, Callable[[str], Slow]], Awaitable[None]], **times: float) -> None:
     async def run() -> None:
-        answers, body = LargeAnswers(at_once=2, of_address=1, **times), b"x" * SIZE
+        answers, body = LargeAnswers(at_once=2, **times), b"x" * SIZE
 
         async def answer(request: web.Request) -> web.StreamResponse:
+            request[PRINCIPAL] = Principal(role="a")
             async with answers.place(request):
                 return await answers.send(request, {}, (b"head", body))
 
@@ -95,26 +105,60 @@ def test_the_place_of_a_client_that_has_gone_is_free() -> None:
     async def test(answers: LargeAnswers, ask: Callable[[str], Slow]) -> None:
         peer = ask("10.0.0.1")
         await settle()
-        with pytest.raises(HeliographError, match="1 such answers to"):
-            async with answers.place(asked("10.0.0.1")):
-                raise AssertionError
         assert not peer.closed
+        async with answers.place(asked("a")):
+            with pytest.raises(HeliographError, match="too many"):
+                async with answers.place(asked("a")):
+                    raise AssertionError
         peer.abort()
         await settle()
-        async with answers.place(asked("10.0.0.1")), answers.place(asked("10.0.0.2")):
+        async with answers.place(asked("a")), answers.place(asked("a")):
             pass
 
+    with_answers(test, wait_s=0.01)
+
+
+def test_roles_take_turns_and_addresses_of_one_role() -> None:
+    async def test(answers: LargeAnswers, _: Callable[[str], Slow]) -> None:
+        went = list[str]()
+
+        async def goes_on(*of: str) -> None:
+            async with answers.place(asked(*of)):
+                went.append("/".join(of))
+                await settle()
+
+        flood = [("a", "x") for _ in range(6)]
+        await asyncio.gather(*(goes_on(*each) for each in [*flood, ("a", "y"), ("b", "x")]))
+        assert went.index("b/x") <= 3 and went.index("a/y") <= 4 and len(went) == 8
+
     with_answers(test)
+
+
+def test_who_takes_slowly_gives_way_to_who_waits() -> None:
+    async def test(answers: LargeAnswers, ask: Callable[[str], Slow]) -> None:
+        slow = [ask("10.0.0.1"), ask("10.0.0.1")]
+        await settle()
+        assert not any(peer.closed for peer in slow)
+        async with answers.place(asked("b", "10.0.0.1")):
+            assert any(peer.closed for peer in slow)
+            again = ask("10.0.0.1")
+            await asyncio.gather(*(peer.gone.wait() for peer in slow))
+            await settle()
+            assert not again.closed, "nobody waits now"
+            again.abort()
+            await settle()
+
+    with_answers(test, hurry_s=0.0)
 
 
 def test_whoever_finds_no_place_waits() -> None:
     async def test(answers: LargeAnswers, _: Callable[[str], Slow]) -> None:
         async def third() -> str:
-            async with answers.place(asked("10.0.0.3")):
+            async with answers.place(asked("a")):
                 return "taken"
 
-        async with answers.place(asked("10.0.0.1")):
-            async with answers.place(asked("10.0.0.2")):
+        async with answers.place(asked("a")):
+            async with answers.place(asked("b")):
                 waiting = asyncio.ensure_future(third())
                 await settle()
                 assert not waiting.done()
@@ -125,9 +169,9 @@ def test_whoever_finds_no_place_waits() -> None:
 
 def test_whoever_gets_no_place_in_time_is_refused() -> None:
     async def test(answers: LargeAnswers, _: Callable[[str], Slow]) -> None:
-        async with answers.place(asked("10.0.0.1")), answers.place(asked("10.0.0.2")):
+        async with answers.place(asked("a")), answers.place(asked("b")):
             with pytest.raises(HeliographError, match="too many"):
-                async with answers.place(asked("10.0.0.3")):
+                async with answers.place(asked("c")):
                     raise AssertionError
 
     with_answers(test, wait_s=0.01)
@@ -137,7 +181,7 @@ def test_what_is_not_taken_in_time_is_broken_off() -> None:
     async def test(answers: LargeAnswers, ask: Callable[[str], Slow]) -> None:
         peer = ask("10.0.0.1")
         await peer.gone.wait()
-        async with answers.place(asked("10.0.0.1")):
+        async with answers.place(asked("a")):
             pass
 
     with_answers(test, send_s=0.01)
