@@ -189,7 +189,7 @@ class OffloadRecord:
     seal_form: int = 0
     """As `LedgerMetadata.seal_form`, of what was uploaded."""
     data_key: int = 0
-    """Number of the data key that sealed all of it anew; 0: those of the ledger's time did."""
+    """Number of a data key; no older one sealed any of it. 0: not known: those of the ledger's time did."""
     also: str = ""
     """Attempt of a second object that is kept: one that is uploaded to take this one's place, or the one whose place
     this one took, as long as a manifest may name it.

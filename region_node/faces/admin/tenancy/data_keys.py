@@ -219,7 +219,9 @@ def holds_key(
     by_time = may_hold([span], made_ms, replaced_ms)
     if info.offload is not None:
         sealed_with = info.offload.data_key
-        if info.offload.also or sealed_with == number or (not sealed_with and by_time):  # of two, one is of before
+        if info.offload.also or sealed_with == number:  # of two, one is of before
+            return True
+        if by_time and order.get(sealed_with, -1) < order[number]:
             return True
     if local_gone(info):
         return False

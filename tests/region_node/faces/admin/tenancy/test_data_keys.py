@@ -164,6 +164,8 @@ def test_a_ledger_that_was_sealed_anew_holds_that_key_and_no_older_one() -> None
     assert holding(anew, replace(closed, offload=replace(stored, also="b"))) == [1, 2, 3, 4], "two objects are there"
     gone = replace(closed, offload=replace(stored, state=OffloadState.LOCAL_GONE))
     assert holding(None, gone) == [3] == holding(anew, gone)
+    looked_at = replace(gone, offload=replace(stored, state=OffloadState.LOCAL_GONE, data_key=1))
+    assert holding(None, looked_at) == [1, 2] == holding(anew, looked_at), "the newer keys of its time are in it, too"
 
 
 def test_a_key_is_let_go_once_what_it_sealed_was_sealed_anew_and_the_next_one_is_not() -> None:
