@@ -163,21 +163,21 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[t
             stored = await meta.get(keys.managed_ledger(name))
             if stored is None:
                 continue
-            spans = ManagedLedgerMetadata.decode(stored[0]).spans()
+            metadata = ManagedLedgerMetadata.decode(stored[0])
             compacted, now_ms = await stored_compacted(meta, name), admin.clock.wall_ms()
-            await pace.rows(len(found) * len(spans))
+            # what was sealed anew has a key that its time does not tell: each ledger is asked
+            ledgers = await _ledgers(meta, name) if metadata.pages else _with_times(metadata)
             anew = places.get(name, {})
-            ledgers = await _ledgers(meta, name) if anew else []
+            await pace.rows(len(found))
             for at, (key, following) in enumerate(pairwise(found)):
                 # with the first one also what was lost of older ledgers is sealed
                 times = (key.created_ms if at else 0), following.created_ms
-                if compacted is not None and compacted_holds(compacted, key.number, *times, now_ms):
-                    holds = True
-                elif ledgers:
-                    await pace.rows(len(ledgers))
-                    holds = any(holds_key(*one, anew.get(one[0].ledger), key.number, *times, order) for one in ledgers)
-                else:
-                    holds = may_hold(spans, *times)
+                holds = compacted is not None and compacted_holds(compacted, key.number, *times, now_ms)
+                for info, span in () if holds else ledgers:
+                    await pace.row()
+                    if holds_key(info, span, anew.get(info.ledger), key.number, *times, order):
+                        holds = True
+                        break
                 if holds:
                     counts[at] += 1
                     if len(examples[at]) < _EXAMPLES:
@@ -201,7 +201,11 @@ async def _places(meta: MetadataStore, tenant: str) -> dict[str, dict[int, Locat
 async def _ledgers(meta: MetadataStore, topic: str) -> list[tuple[LedgerInfo, tuple[int, int]]]:
     """(ledger, its times as `spans` says them) of all, those in pages too."""
     stored = await stored_topic(meta, topic)
-    return [] if stored is None else list(zip(stored[0].ledgers, stored[0].spans(), strict=True))
+    return [] if stored is None else _with_times(stored[0])
+
+
+def _with_times(metadata: ManagedLedgerMetadata) -> list[tuple[LedgerInfo, tuple[int, int]]]:
+    return list(zip(metadata.ledgers, metadata.spans(), strict=True))
 
 
 def holds_key(

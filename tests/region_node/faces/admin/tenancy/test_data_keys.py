@@ -18,6 +18,7 @@ from heliograph.model.ledger_metadata import (
     ManagedLedgerMetadata,
     OffloadRecord,
     OffloadState,
+    encode_page,
     pack,
 )
 from local_meta import keys
@@ -184,6 +185,16 @@ def test_a_key_is_let_go_once_what_it_sealed_was_sealed_anew_and_the_next_one_is
         assert await counts() == [0, 1, 0], "the newer of the two"
         await tenant.meta.put(keys.located(2), LocatedLedger(2, topic).encode())
         assert await counts() == [1, 1, 0]
+        for number in (1, 2):
+            await tenant.meta.delete(keys.located(number))
+        only = OffloadRecord("a", "h", OffloadState.LOCAL_GONE, data_key=2)
+        gone = tuple(replace(info, offload=only) for info in infos)
+        await tenant.meta.put(keys.managed_ledger(topic), ManagedLedgerMetadata(gone).encode())
+        assert await counts() == [0, 1, 0], "no place is kept of what an object store alone has"
+        form = ManagedLedgerMetadata(pages=(LedgerPage.of(1, 0, gone),))
+        await tenant.meta.put(keys.managed_ledger(topic), form.encode())
+        await tenant.meta.put(keys.ledger_page(topic, 1), encode_page(gone))
+        assert await counts() == [0, 1, 0], "nor of those in pages"
 
     asyncio.run(main())
 
