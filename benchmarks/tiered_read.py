@@ -30,7 +30,7 @@ from benchmarks.servers import Heliograph
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import AFTER_ALL
-from heliograph.runtime.clock import SystemClock
+from heliograph.runtime.clock import CautiousClock, SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.run import Run
 from region_node.process.role_process import settle_memory
@@ -108,7 +108,7 @@ async def run(data: Path, scratch: Path, size_mb: int, rounds: int, s3: str, con
         policy=lambda topic: OffloadPolicy(deletion_lag_ms=-1),
         describe=lambda topic: Described({}),
         collects=lambda: False,
-        clock=clock,
+        clock=CautiousClock(clock),
         settings=settings,
     )
     await tiering.start()

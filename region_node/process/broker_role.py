@@ -352,7 +352,7 @@ class BrokerRole(BrokerParts):
             topics=self.topics,
             collects=lambda: self.recovery.auditor,
             disk=self.runtime.disk,
-            clock=clock,
+            clock=self.expiry,
             rng=rng,
             settings=own.tiered,
             ownership=self.ownership,
@@ -361,7 +361,7 @@ class BrokerRole(BrokerParts):
         self.stops.append(self.tier.tiering.stop)
         self.reseals = ResealWorker(
             factory.context,
-            clock,
+            self.expiry,
             lambda: self.recovery.auditor,
             lambda: factory.opened,
             TopicResealing(
@@ -371,7 +371,7 @@ class BrokerRole(BrokerParts):
                 self.sealing,
                 clock,
                 self.tier,
-                ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered, clock),
+                ObjectResealing(self.tier.tiering, factory.context, self.tier.stores, own.tiered, self.expiry),
             ),
         )
         self.stops.append(self.reseals.stop)

@@ -29,7 +29,7 @@ from heliograph.model.feature_levels import COMPACTED_OBJECTS, LEDGER_PAGES, LEV
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.clock import CautiousClock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import Run
 from region_node.runtime.prometheus_text import Sample
@@ -137,7 +137,7 @@ class BrokerTier:
         topics: TopicService,
         collects: Callable[[], bool],
         disk: Callable[[str], Disk],
-        clock: Clock,
+        clock: CautiousClock,
         rng: Rng,
         settings: TieredSettings,
         ownership: Ownership,

@@ -30,7 +30,7 @@ from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.managed_ledger.resealing.reseal_job import Aim
 from storage.sealing.sealing import Sealing
-from storage.tiered.offload.object_resealing import ObjectResealing, to_seal_anew
+from storage.tiered.offload.object_resealing import ObjectResealing
 from storage.tiered.offload.unloaded_topics import TopicLoader
 
 log = logging.getLogger("region_node.tiering")
@@ -124,7 +124,7 @@ class TopicResealing:
         if isinstance(topic.ledger, ShadowLedger):
             return False
         try:
-            if not to_seal_anew(topic.ledger.ledgers(), aim.newer, aim.settled_ms, self._clock.wall_ms() - aim.keep_ms):
+            if not self._objects.left(topic.ledger.ledgers(), aim.newer, aim.settled_ms, aim.keep_ms):
                 return False
         except MetadataUnavailable:  # they are being read
             return topic.text == self._borrowed
@@ -149,12 +149,10 @@ class TopicResealing:
     async def _stored_left(self, topic: str, aim: Aim) -> bool:
         if aim.left and await self.left(topic, aim):
             return True
-        if not aim.objects_left or not self.writes_objects:
+        if self._objects is None or not aim.objects_left or not self.writes_objects:
             return False
         found = await stored_topic(self._meta, topic)
-        return found is not None and bool(
-            to_seal_anew(found[0].ledgers, aim.newer, aim.settled_ms, self._clock.wall_ms() - aim.keep_ms)
-        )
+        return found is not None and self._objects.left(found[0].ledgers, aim.newer, aim.settled_ms, aim.keep_ms)
 
     async def _borrow(self, aim: Aim) -> bool:
         """Whether a topic that is due was loaded; it is begun at the next step."""

@@ -22,7 +22,7 @@ from hashlib import sha256
 from heliograph.kv.metadata_store import ABSENT, Check, Delete, Op, Put
 from heliograph.model.errors import CorruptData, KeyMissing, NotEnoughBookies
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import CautiousClock
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 from local_meta import keys
@@ -59,7 +59,7 @@ class LedgerResealing:
     def __init__(
         self,
         context: LedgerContext,
-        clock: Clock,
+        clock: CautiousClock,
         paced: Paced,
         newer: Collection[int],
         keep_ms: int = 0,
@@ -77,6 +77,8 @@ class LedgerResealing:
             return Stage.DONE
         if not place.copied_ms or place.next_key not in self._newer:
             return Stage.LEFT
+        if not self._keep_ms:
+            return Stage.DUE
         return Stage.KEPT if self._clock.wall_ms() - place.copied_ms < self._keep_ms else Stage.DUE
 
     async def write_anew(self, topic: str, info: LedgerInfo, sealed: bool) -> Stage:
@@ -113,7 +115,7 @@ class LedgerResealing:
         closed = replace(copy, state=LedgerState.CLOSED, last_entry=source.last_entry, size_bytes=source.size_bytes)
         if await self._digest(closed) != digest:
             raise CorruptData(f"ledger {closed.ledger} is not what was copied of ledger {source.ledger} of {topic}")
-        whole = replace(place, copied_ms=max(1, self._clock.wall_ms()))
+        whole = replace(place, copied_ms=max(1, self._clock.latest_ms()))
         await context.meta.txn(
             [
                 Put(keys.ledger(closed.ledger), closed.encode(), version),

@@ -18,7 +18,7 @@ from heliograph.kv.metadata_store import Check, Op, rows_under
 from heliograph.kv.unreadable_records import readable
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, VersionConflict
 from heliograph.model.ledger_metadata import LedgerInfo, local_gone, stored
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from heliograph.runtime.throttle import RowPace, Throttle
@@ -56,12 +56,14 @@ class _Ended(Exception):
 
 
 class ResealWorker:
-    """One a broker. leads: whether this one does the jobs. opened: the topics that it has open."""
+    """One a broker. clock: by it older copies go, and a job ends. leads: whether this broker does the jobs. opened: the
+    topics that it has open.
+    """
 
     def __init__(
         self,
         context: LedgerContext,
-        clock: Clock,
+        clock: CautiousClock,
         leads: Callable[[], bool],
         opened: Callable[[], Iterable[ManagedLedger]],
         beside: SideReseals | None = None,
@@ -175,7 +177,7 @@ class _Pass:
     def __init__(
         self,
         context: LedgerContext,
-        clock: Clock,
+        clock: CautiousClock,
         leads: Callable[[], bool],
         beside: SideReseals | None,
         job: ResealJob,
@@ -200,7 +202,7 @@ class _Pass:
         if job.state == JobState.CANCELLING:
             async for _, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
                 await one.give_up(info.ledger)
-            await self._tell(state=JobState.CANCELLED, ended_ms=self._clock.wall_ms())
+            await self._tell(state=JobState.CANCELLED, ended_ms=self._clock.latest_ms())
             return False
         wrote = False
         for topic, info in await self._count(one, newer):
@@ -251,9 +253,8 @@ class _Pass:
             waits_for=tuple(waits)[:EXAMPLES],
             trouble=trouble,
         )
-        now = self._clock.wall_ms()
-        if not self.job.left and now >= job.settled_ms:
-            await self._tell(state=JobState.DONE, ended_ms=now)
+        if not self.job.left and self._clock.wall_ms() >= job.settled_ms:
+            await self._tell(state=JobState.DONE, ended_ms=self._clock.latest_ms())
             log.info("reseal.done", extra={"tenant": job.tenant, "ledgers": self.job.ledgers_done})
             raise _Ended
         await self._tell()

@@ -17,7 +17,7 @@ from functools import partial
 
 from heliograph.model.errors import KeyMissing, NoSuchLedger
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, stored
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.throttle import Throttle
 from heliograph.wire.run import Run
 from storage.ledger.ledger_context import LedgerContext
@@ -34,6 +34,8 @@ log = logging.getLogger("storage.tiered.tiering")
 
 OBJECTS_AT_ONCE = 16
 """A topic's other steps, and those of other topics, come between."""
+NOTHING_KEPT = 1 << 63
+"""As `kept_before_ms`: no older object is kept, whatever the clocks say."""
 
 
 def is_left(info: LedgerInfo, newer: Collection[int]) -> bool:
@@ -112,10 +114,10 @@ class SealedObject:
 
 
 class ObjectResealing:
-    """One a broker, for the topics that it has open."""
+    """One a broker, for the topics that it has open. clock: by it ends how long an older object is kept."""
 
     def __init__(
-        self, tiering: Tiering, context: LedgerContext, stores: Stores, settings: TieredSettings, clock: Clock
+        self, tiering: Tiering, context: LedgerContext, stores: Stores, settings: TieredSettings, clock: CautiousClock
     ) -> None:
         self._clock = clock
         self._tiering, self._context, self._stores, self._settings = tiering, context, stores, settings
@@ -127,6 +129,10 @@ class ObjectResealing:
 
     def busy(self, topic: str) -> bool:
         return self._tiering.status(topic).state == "RUNNING"
+
+    def left(self, ledgers: Sequence[LedgerInfo], newer: Collection[int], settled_ms: int, keep_ms: int) -> bool:
+        """Whether anything is to be done with a topic's objects now. The arguments are those of `begin`."""
+        return bool(to_seal_anew(ledgers, newer, settled_ms, self._kept_before_ms(keep_ms)))
 
     def begin(
         self, ledger: ManagedLedger, newer: Sequence[int], settled_ms: int, bytes_per_s: int, keep_ms: int
@@ -148,7 +154,7 @@ class ObjectResealing:
         status: OffloadStatus,
     ) -> None:
         await ledger.whole()
-        for info in to_seal_anew(ledger.ledgers(), newer, settled_ms, self._clock.wall_ms() - keep_ms):
+        for info in to_seal_anew(ledger.ledgers(), newer, settled_ms, self._kept_before_ms(keep_ms)):
             assert info.offload is not None
             if info.offload.data_key not in newer:
                 await self._object_anew(ledger, info, info.offload, newer, throttle)
@@ -157,7 +163,7 @@ class ObjectResealing:
             await self._tiering.store_manifest(ledger, status)
         for info in kept:
             assert info.offload is not None
-            if info.offload.data_key in newer and not _kept(info, newer, self._clock.wall_ms() - keep_ms):
+            if info.offload.data_key in newer and not _kept(info, newer, self._kept_before_ms(keep_ms)):
                 await self._recorded(ledger, info, replace(info.offload, also=""))
 
     async def _object_anew(
@@ -171,9 +177,12 @@ class ObjectResealing:
         if not await self._recorded(ledger, info, replace(old, also=begun.attempt)):
             return
         done = await source.upload(self._stores.get(), begun, newer[-1], throttle)
-        anew = replace(done, state=old.state, stored_ms=self._clock.wall_ms(), data_key=newer[-1], also=old.attempt)
+        anew = replace(done, state=old.state, stored_ms=self._clock.latest_ms(), data_key=newer[-1], also=old.attempt)
         if await self._recorded(ledger, info, anew):
             log.info("ledger.object_sealed_anew", extra={"topic": ledger.topic, "ledger": info.ledger})
+
+    def _kept_before_ms(self, keep_ms: int) -> int:
+        return self._clock.wall_ms() - keep_ms if keep_ms else NOTHING_KEPT
 
     async def _recorded(self, ledger: ManagedLedger, info: LedgerInfo, record: OffloadRecord) -> bool:
         """False: it was trimmed meanwhile, and its objects are named by nobody."""

@@ -74,7 +74,7 @@ def to_drop(ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int) -
         for i in ledgers
         if i.offload is not None
         and i.offload.state == OffloadState.STORED
-        and now_ms - i.offload.stored_ms >= policy.deletion_lag_ms
+        and (not policy.deletion_lag_ms or now_ms - i.offload.stored_ms >= policy.deletion_lag_ms)
     ]
 
 

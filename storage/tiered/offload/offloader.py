@@ -29,7 +29,7 @@ from heliograph.model.errors import (
 )
 from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.every import every
 from heliograph.runtime.recent_latencies import Recent
 from heliograph.runtime.task_set import cancel_all, report_unexpected
@@ -103,14 +103,14 @@ class Tiering:
         policy: Callable[[str], OffloadPolicy],
         describe: Callable[[str], Described],
         collects: Callable[[], bool],
-        clock: Clock,
+        clock: CautiousClock,
         settings: TieredSettings,
         lender: TopicLoader | None = None,
         schemas: Callable[[str], Awaitable[dict[str, str]]] | None = None,
         beside: SideLedgers | None = None,
     ) -> None:
         """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the
-        moment.
+        moment. clock: by it local copies go.
 
         schemas: what else a manifest says of a topic beside its policies, by name, as JSON text; it is read for each
         manifest.
@@ -375,7 +375,7 @@ class Tiering:
             if any(one.ledger == info.ledger for one in beside.ledgers(topic)):
                 raise
             return 0
-        if not await beside.set_offload(topic, info.ledger, replace(done, stored_ms=self._clock.wall_ms())):
+        if not await beside.set_offload(topic, info.ledger, replace(done, stored_ms=self._clock.latest_ms())):
             return 0
         self._count(topic, info, done.size_bytes)
         return done.size_bytes
@@ -400,7 +400,7 @@ class Tiering:
         try:
             await ledger.set_offload(info.ledger, begun)
             done = await self._upload(store, ledger.topic, info, begun)
-            await ledger.set_offload(info.ledger, replace(done, stored_ms=self._clock.wall_ms()))
+            await ledger.set_offload(info.ledger, replace(done, stored_ms=self._clock.latest_ms()))
         except NoSuchLedger:
             if any(i.ledger == info.ledger for i in ledger.ledgers()):
                 raise
@@ -471,7 +471,7 @@ class Tiering:
             described.policies if self._schemas is None else {**described.policies, **await self._schemas(ledger.topic)}
         )
         manifest = TopicManifest(
-            ledger.topic, self._clock.wall_ms(), form, states, cursors, policies, described.partitions
+            ledger.topic, self._clock.latest_ms(), form, states, cursors, policies, described.partitions
         )
         self._manifest_moment = max(self._manifest_moment + 1, manifest.made_ms)
         attempt = manifest_attempt(self._manifest_moment, self._context.rng.getrandbits(64))

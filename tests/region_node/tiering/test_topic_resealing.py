@@ -13,6 +13,7 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, OffloadState
+from heliograph.runtime.clock import CautiousClock
 from heliograph.wire.block import decode_block
 from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted, properties_of, read_properties
 from region_node.tiering.topic_resealing import TopicResealing, is_due, stored_compacted
@@ -124,7 +125,9 @@ class World:
         """Begins one, with a worker for it."""
         owner, now = self.owner, self.region.sim.clock().wall_ms()
         context = owner.broker.factory.context
-        self.worker = ResealWorker(context, self.region.sim.clock(), lambda: True, lambda: owner.broker.factory.opened)
+        self.worker = ResealWorker(
+            context, CautiousClock(self.region.sim.clock()), lambda: True, lambda: owner.broker.factory.opened
+        )
         self.worker.beside = self.beside()
         key_ms = self.sealing.listing()["public"][-1].created_ms
         job = ResealJob("public", now, key_ms, now + settles_ms, 1 << 20, 0)
@@ -406,7 +409,8 @@ def test_what_an_object_store_has_of_it_is_written_anew_and_the_object_goes() ->
 
 def objects_anew(owner: TieredOwner) -> ObjectResealing:
     broker: Any = owner.broker
-    return ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS, broker.region.sim.clock())
+    clock = CautiousClock(broker.region.sim.clock())
+    return ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS, clock)
 
 
 def objects_of(ledgers: Sequence[LedgerInfo], newest: int) -> list[bool]:

@@ -14,6 +14,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import MetadataStore, Op, Put
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NoSuchObject
+from heliograph.runtime.clock import CautiousClock
 from storage.ledger.sealed_copies import opened
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
@@ -161,6 +162,7 @@ class TierBroker(Broker):
         self.stores = Stores(URL, {}, 1.0, lambda url, options, timeout_s: store)
         self.cold = ColdReader(self.stores, SETTINGS, self.factory.context.tasks, partial(opened, self.factory.context))
         self.factory.cold = self.cold
+        self.machine_clock = region.sim.clock()
         self.policies = {"namespace": '{"regions": ["us"]}'}
         self.tiering = Tiering(
             region="us",
@@ -170,7 +172,7 @@ class TierBroker(Broker):
             policy=lambda topic: self.policy,
             describe=lambda topic: Described(self.policies, 0),
             collects=lambda: False,
-            clock=region.sim.clock(),
+            clock=CautiousClock(self.machine_clock),
             settings=SETTINGS,
         )
 

@@ -164,7 +164,7 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[t
             if stored is None:
                 continue
             metadata = ManagedLedgerMetadata.decode(stored[0])
-            compacted, now_ms = await stored_compacted(meta, name), admin.clock.wall_ms()
+            compacted, now_ms = await stored_compacted(meta, name), admin.links.expiry.wall_ms()
             # what was sealed anew has a key that its time does not tell: each ledger is asked
             ledgers = await _ledgers(meta, name) if metadata.pages else _with_times(metadata)
             anew = places.get(name, {})

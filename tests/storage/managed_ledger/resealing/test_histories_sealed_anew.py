@@ -11,6 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import CautiousClock
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing, Stage
 from storage.managed_ledger.resealing.reseal_job import ledgers_begun_before
 from storage.managed_ledger.retention.orphan_ledgers import OrphanCollector
@@ -52,7 +53,7 @@ class SealedAnew(Model):
         return done
 
     async def all_anew(self, broker: Broker, rng: random.Random, healthy: bool) -> bool:
-        context, clock = broker.factory.context, self.region.sim.clock()
+        context, clock = broker.factory.context, CautiousClock(self.region.sim.clock())
         assert context.sealing is not None
         await broker.pool.ready()
         if not healthy and rng.random() < 0.5:

@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.model.errors import AlreadyExists, CorruptData, NotFound
 from heliograph.model.ledger_metadata import OffloadRecord, OffloadState
+from heliograph.runtime.clock import CautiousClock
 from local_meta import keys
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing
 from storage.managed_ledger.resealing.reseal_job import Aim, JobState, ResealJob, begin, cancel, job_of
@@ -30,9 +31,11 @@ class Jobs:
 
     def __init__(self, world: World) -> None:
         self.world, self.workers = world, list[ResealWorker]()
+        self.machine_clock = world.region.sim.clock()
+        self.clock = CautiousClock(self.machine_clock)
 
     def worker(self, broker: Broker, leads: Callable[[], bool] = lambda: True) -> ResealWorker:
-        made = ResealWorker(broker.factory.context, broker.region.sim.clock(), leads, lambda: broker.factory.opened)
+        made = ResealWorker(broker.factory.context, self.clock, leads, lambda: broker.factory.opened)
         self.workers.append(made)
         made.start()
         return made
@@ -85,6 +88,9 @@ def test_a_job_counts_writes_everything_anew_and_ends_once_no_broker_can_lag() -
         assert job.state == JobState.RUNNING and job.ledgers_done == len(world.infos) and not job.ledgers_left
         assert job.bytes_done == sum(info.size_bytes for info in world.infos) and not job.bytes_left
         assert world.keys_held() == {world.newest} and await read_all(world.ledger) == world.before
+        jobs.machine_clock.offset_ms = 2 * SETTLES_MS
+        await asyncio.sleep(60)
+        assert (await jobs.now()).state == JobState.RUNNING, "a clock that jumps does not end it"
         job = await jobs.ended()
         assert job.ended_ms >= job.settled_ms
         assert job.state == JobState.DONE and not job.ledgers_open and not job.waits_for
@@ -148,7 +154,9 @@ def test_a_job_that_is_cancelled_leaves_readers_where_they_are_and_nothing_over(
         with pytest.raises(AlreadyExists, match="are being sealed anew already"):
             await begin(world.meta, jobs.job())
         await asyncio.sleep(60)
-        assert (await jobs.now()).ledgers_kept == len(world.infos)
+        jobs.machine_clock.offset_ms = 2 * SETTLES_MS
+        await asyncio.sleep(60)
+        assert (await jobs.now()).ledgers_kept == len(world.infos), "though the clock jumped"
         await cancel(world.meta, "public")
         job = await jobs.ended(120)
         assert job.state == JobState.CANCELLED

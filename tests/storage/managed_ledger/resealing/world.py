@@ -9,6 +9,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import prefix_end
 from heliograph.model.ledger_metadata import LedgerInfo
+from heliograph.runtime.clock import CautiousClock
 from heliograph.wire.block import decode_block
 from local_meta import keys
 from local_meta.located_ledger import LocatedLedger
@@ -71,7 +72,7 @@ class World:
         async def paced(_: int) -> None:
             await asyncio.sleep(0)
 
-        return LedgerResealing(context, self.region.sim.clock(), paced, (self.newest,), keep_ms)
+        return LedgerResealing(context, CautiousClock(self.region.sim.clock()), paced, (self.newest,), keep_ms)
 
     async def all_anew(self, broker: Broker | None = None) -> None:
         work = self.resealing(broker)

@@ -10,6 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, OffloadState, stored
+from heliograph.runtime.clock import CautiousClock
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.sealing.sealing import Sealing
 from storage.tiered.objects.object_names import parse
@@ -46,6 +47,8 @@ class World:
     def __init__(self, broker: TierBroker, ledger: ManagedLedger, sealing: Sealing) -> None:
         self.broker, self.ledger, self.sealing = broker, ledger, sealing
         self.rows: Rows = []
+        self.machine_clock = broker.region.sim.clock()
+        self.clock = CautiousClock(self.machine_clock)
 
     @classmethod
     async def make(cls, broker: TierBroker, sealing: Sealing, entries: int = 45) -> World:
@@ -71,9 +74,7 @@ class World:
 
     def begin(self, keep_ms: int = 0) -> bool:
         broker = self.broker
-        work = ObjectResealing(
-            broker.tiering, broker.factory.context, broker.stores, SETTINGS, broker.region.sim.clock()
-        )
+        work = ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS, self.clock)
         return work.begin(self.ledger, [self.newest], LATER, 1 << 30, keep_ms)
 
     async def anew(self) -> None:
@@ -349,6 +350,11 @@ def test_the_older_objects_are_kept_for_a_while_beside_the_newer_ones() -> None:
             assert before < attempts(world.broker.store.objects) and await read_all(world.ledger) == world.rows
             assert not to_seal_anew(world.ledger.ledgers(), [world.newest], LATER, world.now_ms - 60_000)
         assert all(is_left(info, [world.newest]) for info in world.infos), "a job waits for that"
+        world.machine_clock.offset_ms = 86_400_000
+        assert world.begin(60_000)
+        await world.broker.tiering.idle()
+        await world.collected()
+        assert before < attempts(world.broker.store.objects), "a clock that jumps ends nothing"
         await asyncio.sleep(61)
         assert world.begin(60_000)
         await world.broker.tiering.idle()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from heliograph.model.errors import CorruptData
+from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.recent_latencies import Recent
 from storage.tiered.offload.offloader import _TOPICS_A_TICK, OffloadStatus, Tiering
 from storage.tiered.tiered_settings import TieredSettings
@@ -23,7 +24,7 @@ def made(opened: list[Any], settings: TieredSettings | None = None, context: Any
         policy=nothing,
         describe=nothing,
         collects=lambda: False,
-        clock=FakeClock(),
+        clock=CautiousClock(FakeClock()),
         settings=settings or TieredSettings(),
         lender=lender,
     )

@@ -90,7 +90,7 @@ class Tenant(dict[str, Any]):
         self.now_ms = 10_000 * DAY
         self.admin: Any = SimpleNamespace(
             region="us",
-            clock=SimpleNamespace(wall_ms=lambda: self.now_ms),
+            links=SimpleNamespace(expiry=SimpleNamespace(wall_ms=lambda: self.now_ms)),
             sealing=sealing,
             usage_store=self.meta,
             view=SimpleNamespace(
