@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from heliograph.model.errors import KeyMissing, NoSuchLedger
+from heliograph.model.errors import CorruptData, KeyMissing, NoSuchLedger, NoSuchObject
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, stored
 from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.throttle import Throttle
@@ -54,7 +54,7 @@ def to_seal_anew(
     """
     begun = zip([0, *(info.closed_ms for info in ledgers)], ledgers, strict=False)
     found = [info for begun_ms, info in begun if begun_ms < settled_ms and is_left(info, newer)]
-    return [info for info in found if not _kept(info, newer, kept_before_ms)][:OBJECTS_AT_ONCE]
+    return [info for info in found if not _kept(info, newer, kept_before_ms)]
 
 
 def _kept(info: LedgerInfo, newer: Collection[int], before_ms: int) -> bool:
@@ -117,9 +117,15 @@ class ObjectResealing:
     """One a broker, for the topics that it has open. clock: by it ends how long an older object is kept."""
 
     def __init__(
-        self, tiering: Tiering, context: LedgerContext, stores: Stores, settings: TieredSettings, clock: CautiousClock
+        self,
+        tiering: Tiering,
+        context: LedgerContext,
+        stores: Stores,
+        settings: TieredSettings,
+        clock: CautiousClock,
+        at_once: int = OBJECTS_AT_ONCE,
     ) -> None:
-        self._clock = clock
+        self._clock, self._at_once = clock, at_once
         self._tiering, self._context, self._stores, self._settings = tiering, context, stores, settings
 
     @property
@@ -154,10 +160,17 @@ class ObjectResealing:
         status: OffloadStatus,
     ) -> None:
         await ledger.whole()
-        for info in to_seal_anew(ledger.ledgers(), newer, settled_ms, self._kept_before_ms(keep_ms)):
-            assert info.offload is not None
-            if info.offload.data_key not in newer:
+        left, done, trouble = to_seal_anew(ledger.ledgers(), newer, settled_ms, self._kept_before_ms(keep_ms)), 0, None
+        for info in left:
+            if info.offload is None or info.offload.data_key in newer:
+                continue
+            if done == self._at_once:
+                break
+            try:
                 await self._object_anew(ledger, info, info.offload, newer, throttle)
+                done += 1
+            except (CorruptData, KeyMissing, NoSuchObject) as error:  # of that object alone
+                trouble = trouble or type(error)(f"the object of ledger {info.ledger} is not sealed anew: {error}")
         kept = [info for info in ledger.ledgers() if info.offload is not None and info.offload.also]
         if kept:
             await self._tiering.store_manifest(ledger, status)
@@ -165,6 +178,8 @@ class ObjectResealing:
             assert info.offload is not None
             if info.offload.data_key in newer and not _kept(info, newer, self._kept_before_ms(keep_ms)):
                 await self._recorded(ledger, info, replace(info.offload, also=""))
+        if trouble is not None and done < self._at_once:
+            raise trouble
 
     async def _object_anew(
         self, ledger: ManagedLedger, info: LedgerInfo, old: OffloadRecord, newer: Sequence[int], throttle: Throttle

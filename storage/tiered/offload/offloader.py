@@ -81,6 +81,9 @@ class OffloadStatus:
     """How many of the `errors` were the store's, not the broker's."""
     offloaded_bytes: int = 0
     not_before: float = 0.0
+    put_off_failures: int = 0
+    put_off_until: float = 0.0
+    """The same of steps that are put off where some fail: they hold up no others."""
     unread: bool = False
     """The last failure was that of a look at what is to be done, not of an attempt."""
     states: States | None = None
@@ -168,7 +171,8 @@ class Tiering:
 
     def failures(self) -> dict[str, int]:
         """Topic -> attempts that failed one behind another, of those whose last one did."""
-        return {topic: status.failures for topic, status in self._status.items() if status.failures}
+        counts = {topic: status.failures + status.put_off_failures for topic, status in self._status.items()}
+        return {topic: count for topic, count in counts.items() if count}
 
     def errors(self) -> dict[str, int]:
         """Topic -> attempts that failed since it was loaded, where any did."""
@@ -303,36 +307,50 @@ class Tiering:
         self, ledger: ManagedLedger, steps: Callable[[OffloadStatus], Awaitable[None]], *, put_off: bool = False
     ) -> bool:
         """Takes steps with a topic, in the background. False: not now, as others are being taken. put_off: nor where
-        some have failed a moment ago.
+        some have failed a moment ago; where these fail no others wait.
         """
         topic = ledger.topic
         status = self._status.setdefault(topic, OffloadStatus())
-        waits = ledger.failed is not None or status.not_before > self._clock.monotonic()
+        waits = ledger.failed is not None or max(status.not_before, status.put_off_until) > self._clock.monotonic()
         if topic in self._running or (put_off and waits):
             return False
         status.state, status.error, status.unread = "RUNNING", "", False
-        self._running[topic] = self._context.tasks.spawn(self._run(topic, steps, status))
+        self._running[topic] = self._context.tasks.spawn(self._run(topic, steps, status, put_off))
         return True
 
     # -- one topic ----------------------------------------------------------------------------------------------------
 
-    async def _run(self, topic: str, steps: Callable[[OffloadStatus], Awaitable[None]], status: OffloadStatus) -> None:
+    async def _run(
+        self,
+        topic: str,
+        steps: Callable[[OffloadStatus], Awaitable[None]],
+        status: OffloadStatus,
+        put_off: bool = False,
+    ) -> None:
         try:
             async with self._slots:
                 await steps(status)
-            status.state, status.failures = "SUCCESS", 0
+            status.state = "SUCCESS"
+            if put_off:
+                status.put_off_failures = 0
+            else:
+                status.failures = 0
         except HeliographError as error:
-            self._failed(topic, status, error)
+            self._failed(topic, status, error, put_off)
         finally:
             self._running.pop(topic, None)
 
-    def _failed(self, topic: str, status: OffloadStatus, error: Exception) -> None:
+    def _failed(self, topic: str, status: OffloadStatus, error: Exception, put_off: bool = False) -> None:
         status.state, status.error = "ERROR", str(error)
-        status.failures += 1
         status.errors += 1
         status.store_errors += isinstance(error, StoreUnavailable | StoreRefused)
-        status.not_before = self._clock.monotonic() + self._settings.tick_s * (1 << min(status.failures, _BACK_OFF_MAX))
-        log.warning("tier.offload_failed", extra={"topic": topic, "error": str(error), "failures": status.failures})
+        failures = 1 + (status.put_off_failures if put_off else status.failures)
+        until = self._clock.monotonic() + self._settings.tick_s * (1 << min(failures, _BACK_OFF_MAX))
+        if put_off:
+            status.put_off_failures, status.put_off_until = failures, until
+        else:
+            status.failures, status.not_before = failures, until
+        log.warning("tier.offload_failed", extra={"topic": topic, "error": str(error), "failures": failures})
 
     async def _all_steps(
         self, ledger: ManagedLedger, before: Position | None, roll_over: bool, status: OffloadStatus

@@ -72,9 +72,9 @@ class World:
     def now_ms(self) -> int:
         return self.broker.region.sim.clock().wall_ms()
 
-    def begin(self, keep_ms: int = 0) -> bool:
+    def begin(self, keep_ms: int = 0, at_once: int = OBJECTS_AT_ONCE) -> bool:
         broker = self.broker
-        work = ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS, self.clock)
+        work = ObjectResealing(broker.tiering, broker.factory.context, broker.stores, SETTINGS, self.clock, at_once)
         return work.begin(self.ledger, [self.newest], LATER, 1 << 30, keep_ms)
 
     async def anew(self) -> None:
@@ -323,7 +323,7 @@ def test_what_is_there_in_the_clear_stays_so_where_nothing_older_is_in_it() -> N
     simulated(main)
 
 
-def test_what_is_not_what_was_stored_is_not_copied() -> None:
+def test_what_is_not_what_was_stored_is_not_copied_and_holds_up_nothing_else() -> None:
     async def work(region: Region, world: World, config: Config) -> None:
         info, objects = world.infos[0], world.broker.store.objects
         assert info.offload is not None
@@ -331,11 +331,21 @@ def test_what_is_not_what_was_stored_is_not_copied() -> None:
         spoilt = bytearray(objects[name])
         spoilt[300] ^= 1
         objects[name] = bytes(spoilt)
-        assert world.begin()
+        assert world.begin(at_once=2)
         await world.broker.tiering.idle()
         status = world.broker.tiering.status(TOPIC)
-        assert status.state == "ERROR" and world.infos[0].offload == info.offload
+        assert status.state == "SUCCESS" and len([one for one in world.infos if is_left(one, [world.newest])]) == 2
+        assert world.begin(at_once=2)
+        await world.broker.tiering.idle()
+        assert status.state == "ERROR" and f"ledger {info.ledger} is not sealed anew" in status.error
+        first, *others = world.infos
+        assert first.offload is not None and first.offload.attempt == info.offload.attempt
+        assert others and all(one.offload.data_key == world.newest for one in others if one.offload is not None)
         assert not world.begin(), "not again at once"
+        await world.ledger.roll_over()
+        world.broker.tiering.tick()
+        await world.broker.tiering.idle()
+        assert len(world.infos) == len(others) + 2, "newer ledgers are offloaded meanwhile"
 
     run(work)
 
@@ -363,7 +373,7 @@ def test_the_older_objects_are_kept_for_a_while_beside_the_newer_ones() -> None:
     run(work)
 
 
-def test_which_are_left_and_how_many_at_once() -> None:
+def test_which_are_left() -> None:
     record = OffloadRecord("ab", "us", OffloadState.STORED, data_key=7)
     begun = replace(record, state=OffloadState.BEGUN, data_key=0)
 
@@ -376,4 +386,4 @@ def test_which_are_left_and_how_many_at_once() -> None:
     ledgers = [one(1, older, 10), one(2, older, 20), one(3, older, 30)]
     assert [info.ledger for info in to_seal_anew(ledgers, [7], 20, 0)] == [1, 2], "the third was begun at 20"
     many = [one(number, older, number) for number in range(1, 40)]
-    assert len(to_seal_anew(many, [7], LATER, 0)) == OBJECTS_AT_ONCE
+    assert len(to_seal_anew(many, [7], LATER, 0)) == len(many)
