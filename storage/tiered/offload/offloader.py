@@ -335,8 +335,10 @@ class Tiering:
                 status.put_off_failures = 0
             else:
                 status.failures = 0
-        except HeliographError as error:
+        except Exception as error:
             self._failed(topic, status, error, put_off)
+            if not isinstance(error, HeliographError):
+                raise
         finally:
             self._running.pop(topic, None)
 

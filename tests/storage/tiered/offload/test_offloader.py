@@ -9,6 +9,8 @@ from typing import Any
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.clock import CautiousClock
 from heliograph.runtime.recent_latencies import Recent
+from heliograph.runtime.task_set import TaskSet
+from storage.tiered.offload.object_resealing import ObjectResealing
 from storage.tiered.offload.offloader import _TOPICS_A_TICK, OffloadStatus, Tiering
 from storage.tiered.tiered_settings import TieredSettings
 from tests.region_node.topics.fake_storage import FakeClock
@@ -111,3 +113,25 @@ def test_a_tick_looks_at_so_many_topics_that_nobody_has_loaded() -> None:
     for count in (0, 7):
         tiering = made([], TieredSettings(sweep_topics=count), context=context, lender=context)
         assert (tiering.sweep._topics_a_step if tiering.sweep is not None else 0) == count
+
+
+def test_an_error_that_nobody_expected_ends_a_topics_steps_as_any_other_does() -> None:
+    async def run() -> None:
+        told = list[BaseException]()
+        nothing: Any = None
+        tiering = made([], context=SimpleNamespace(tasks=TaskSet(on_error=told.append)))
+        anew = ObjectResealing(tiering, nothing, nothing, TieredSettings(), nothing)
+
+        async def steps(_: OffloadStatus) -> None:
+            assert anew.busy("t")
+            raise ValueError("odd")
+
+        ledger: Any = SimpleNamespace(topic="t", failed=None)
+        assert tiering.begin(ledger, steps, put_off=True)
+        await tiering.idle()
+        await asyncio.sleep(0)
+        assert not anew.busy("t") and tiering.status("t").state == "ERROR" and tiering.status("t").error == "odd"
+        assert [str(error) for error in told] == ["odd"]
+        assert not tiering.begin(ledger, steps, put_off=True), "not again at once"
+
+    asyncio.run(run())
