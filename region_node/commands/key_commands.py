@@ -210,6 +210,8 @@ def reseal_text(job: dict[str, Any]) -> str:
     if job["objects_left"]:
         lines.append(
             f"{job['objects_left']} have objects in a store that are to be uploaded anew by their topics' owners"
+            if job["state"] == "running"
+            else f"{job['objects_left']} still have a second object in a store, which their topics' owners let go"
         )
     if job["compacted_left"]:
         lines.append(

@@ -13,7 +13,8 @@ Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new k
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable
@@ -28,7 +29,7 @@ from storage.managed_ledger.cursors.cursor import Cursor
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
-from storage.managed_ledger.resealing.reseal_job import Aim
+from storage.managed_ledger.resealing.reseal_job import EVERY_KEY, Aim
 from storage.sealing.sealing import Sealing
 from storage.tiered.offload.object_resealing import ObjectResealing
 from storage.tiered.offload.unloaded_topics import TopicLoader
@@ -79,6 +80,8 @@ class TopicResealing:
         self._at = ""
         """Where the search for topics that nobody has loaded goes on."""
         self._borrowed = self._uploading = ""
+        self._at_work: Collection[str] = ()
+        """Tenants with a job that goes on."""
         self._lent = dict[str, float]()
         """Topic -> when it was loaded for this, of the monotonic clock; the last few."""
 
@@ -91,6 +94,7 @@ class TopicResealing:
 
     async def step(self, aims: Sequence[Aim]) -> None:
         """Begins the work on at most one topic, where none is under way."""
+        self._at_work = {aim.tenant for aim in aims if aim.newer is not EVERY_KEY}
         compactor = self._compactor()
         if compactor is None or compactor.busy or self._uploads:
             return
@@ -108,7 +112,9 @@ class TopicResealing:
         for topic in sorted(self._loaded(), key=lambda one: one.text != self._borrowed):
             await pace.row()
             aim = aims.get(topic.text.split("/", 3)[2])
-            if aim is not None and (self._begun(compactor, topic, aim) or self._begun_objects(topic, aim)):
+            if aim is None:
+                continue
+            if (aim.left and self._begun(compactor, topic, aim)) or self._begun_objects(topic, aim):
                 return topic.text
         return ""
 
@@ -128,10 +134,14 @@ class TopicResealing:
                 return False
         except MetadataUnavailable:  # they are being read
             return topic.text == self._borrowed
-        if not self._objects.begin(topic.ledger, list(aim.newer), aim.settled_ms, aim.bytes_per_s, aim.keep_ms):
+        goes_on = partial(self._goes_on, aim.tenant)
+        if not self._objects.begin(topic.ledger, aim.newer, aim.settled_ms, aim.bytes_per_s, aim.keep_ms, goes_on):
             return False
         self._uploading = topic.text
         return True
+
+    def _goes_on(self, tenant: str) -> bool:
+        return tenant in self._at_work
 
     def _begun(self, compactor: Compactor, topic: CompactedTopic, aim: Aim) -> bool:
         if topic.volatile or topic.closed or CURSOR not in topic.ledger.cursors:

@@ -11,7 +11,7 @@ Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new k
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
@@ -26,6 +26,8 @@ from storage.managed_ledger.metadata.ledger_pages import stored_topic
 
 FORMAT = 1
 EXAMPLES = 5
+LOOKED_AFTER_MS = 3_600_000
+"""So long after a job was cancelled second objects are looked for: a broker may have heard of that late."""
 
 
 class JobState(StrEnum):
@@ -66,7 +68,9 @@ class ResealJob:
     ledgers_offloaded: int = 0
     """Those whose objects in a store are left as they are, as the broker that counts is set to none."""
     objects_left: int = 0
-    """Ledgers whose objects in a store are to be uploaded anew by their topics' owners."""
+    """Ledgers whose objects in a store are to be uploaded anew by their topics' owners; of a job that was cancelled:
+    those that still have a second object there.
+    """
     compacted_left: int = 0
     """Topics whose compacted ledger, here or in an object store, is to be written anew by their owners."""
     waits_for: tuple[str, ...] = ()
@@ -77,6 +81,12 @@ class ResealJob:
     @property
     def active(self) -> bool:
         return self.state in (JobState.RUNNING, JobState.CANCELLING)
+
+    def pending(self, now_ms: int) -> bool:
+        """Whether brokers have anything to do for it."""
+        if self.state != JobState.CANCELLED:
+            return self.active
+        return self.objects_left > 0 or now_ms < self.ended_ms + LOOKED_AFTER_MS
 
     @property
     def left(self) -> bool:
@@ -121,7 +131,9 @@ async def begin(meta: MetadataStore, job: ResealJob) -> None:
 
 
 async def cancel(meta: MetadataStore, tenant: str) -> ResealJob:
-    """What readers go to already stays so; the other copies are given up. Raises NotFound."""
+    """What readers go to already stays so; other copies, and second objects in a store, are given up. Raises
+    NotFound.
+    """
     while True:
         found = await job_of(meta, tenant)
         if found is None or not found[0].active:
@@ -168,12 +180,23 @@ async def ledgers_begun_before(
                     yield topic, begun, info
 
 
+class _EveryKey(tuple[int, ...]):
+    __slots__ = ()
+
+    def __contains__(self, number: object) -> bool:
+        return True
+
+
+EVERY_KEY = _EveryKey()
+"""As the keys that may stay: nothing is sealed anew, and what is kept beside what was so goes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a job wants of a tenant. newer: numbers of the data keys that may stay."""
+    """What a job wants of a tenant. newer: numbers of the data keys that may stay, the oldest first."""
 
     tenant: str
-    newer: Collection[int]
+    newer: Sequence[int]
     before_ms: int
     """What was made before that may hold something of an older key, where nothing else tells; wall ms."""
     settled_ms: int

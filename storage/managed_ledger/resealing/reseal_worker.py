@@ -11,7 +11,7 @@ Source: docs/operating/keys.md, "Encryption at rest: older ledgers under a new k
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from heliograph.kv.metadata_store import Check, Op, rows_under
@@ -28,6 +28,7 @@ from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.log.shadow_ledger import ShadowLedger
 from storage.managed_ledger.resealing.ledger_resealing import LedgerResealing, Stage
 from storage.managed_ledger.resealing.reseal_job import (
+    EVERY_KEY,
     EXAMPLES,
     Aim,
     JobState,
@@ -87,8 +88,8 @@ class ResealWorker:
 
     async def _jobs(self) -> list[ResealJob]:
         rows = await rows_under(self._context.meta, keys.RESEALS)
-        jobs = [readable(ResealJob.decode, key, blob) for key, blob, _ in rows]
-        return [job for job in jobs if job is not None and job.active]
+        jobs, now_ms = [readable(ResealJob.decode, key, blob) for key, blob, _ in rows], self._clock.latest_ms()
+        return [job for job in jobs if job is not None and job.pending(now_ms)]
 
     # -- open ledgers -------------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class ResealWorker:
         """
         pace = RowPace()
         jobs = await self._jobs()
-        for job in jobs:
+        for job in [job for job in jobs if job.active]:
             before = before_ms(job, self._clock.wall_ms())
             for ledger in list(self._opened()):
                 await pace.row()
@@ -114,12 +115,12 @@ class ResealWorker:
             await self.beside.step(
                 [
                     replace(
-                        aim_of(job, newer_keys(job, known), self._clock.wall_ms()),
-                        left=job.compacted_left > 0,
+                        aim_of(job, newer_keys(job, known) if job.active else EVERY_KEY, self._clock.wall_ms()),
+                        left=job.active and job.compacted_left > 0,
                         objects_left=job.objects_left > 0,
                     )
                     for job in jobs
-                    if job.state == JobState.RUNNING
+                    if job.state != JobState.CANCELLING
                 ]
             )
 
@@ -131,10 +132,10 @@ class ResealWorker:
             return
         for job in await self._jobs():
             began = self._clock.monotonic()
-            if began < self._not_before.get(job.tenant, 0.0) and job.state == JobState.RUNNING:
+            if began < self._not_before.get(job.tenant, 0.0) and job.state != JobState.CANCELLING:
                 continue
             found = await job_of(self._context.meta, job.tenant)
-            if found is None or not found[0].active:
+            if found is None or not found[0].pending(self._clock.latest_ms()):
                 continue
             work = _Pass(self._context, self._clock, self._leads, self.beside, *found)
             try:
@@ -145,7 +146,7 @@ class ResealWorker:
                 self._failed(error)
                 wrote = False
             now = self._clock.monotonic()
-            pause_s = _TROUBLE_S if work.job.trouble else _IDLE_S
+            pause_s = _IDLE_S if work.job.active and not work.job.trouble else _TROUBLE_S
             self._not_before[job.tenant] = now if wrote else now + max(pause_s, _COUNTING * (now - began))
 
 
@@ -167,7 +168,7 @@ def before_ms(job: ResealJob, now_ms: int) -> int:
     return job.settled_ms if now_ms >= job.settled_ms else job.begun_ms
 
 
-def aim_of(job: ResealJob, newer: Collection[int], now_ms: int) -> Aim:
+def aim_of(job: ResealJob, newer: Sequence[int], now_ms: int) -> Aim:
     return Aim(job.tenant, newer, before_ms(job, now_ms), job.settled_ms, job.bytes_per_s, job.keep_ms)
 
 
@@ -194,23 +195,34 @@ class _Pass:
         assert sealing is not None
         await sealing.look()
         newer = newer_keys(job, sealing.listing())
+        one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms, self._as_told)
+        if job.state != JobState.RUNNING:
+            await self._give_up(one)
+            return False
         if not newer:
             raise KeyMissing(
                 f"the data key with which ledgers of tenant {job.tenant} are sealed anew is not known here"
             )
-        one = LedgerResealing(self._context, self._clock, self._paced, newer, job.keep_ms, self._as_told)
-        if job.state == JobState.CANCELLING:
-            async for _, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
-                await one.give_up(info.ledger)
-            await self._tell(state=JobState.CANCELLED, ended_ms=self._clock.latest_ms())
-            return False
         wrote = False
         for topic, info in await self._count(one, newer):
             wrote = await self._write(one, topic, info) or wrote
         await self._tell()
         return wrote
 
-    async def _count(self, one: LedgerResealing, newer: Collection[int]) -> list[tuple[str, LedgerInfo]]:
+    async def _give_up(self, one: LedgerResealing) -> None:
+        """Ends a job that is cancelled, and counts second objects in a store, which their topics' owners let go."""
+        job, objects, waits = self.job, 0, dict[str, None]()
+        async for topic, _, info in ledgers_begun_before(self._context.meta, job.tenant, job.settled_ms):
+            if job.active:
+                await one.give_up(info.ledger)
+            if stored(info) and info.offload is not None and info.offload.also:
+                objects, waits[topic] = objects + 1, None
+        if self._beside is None or not self._beside.writes_objects:
+            objects = 0
+        ended_ms, waits_for = job.ended_ms or self._clock.latest_ms(), tuple(waits)[:EXAMPLES]
+        await self._tell(state=JobState.CANCELLED, ended_ms=ended_ms, objects_left=objects, waits_for=waits_for)
+
+    async def _count(self, one: LedgerResealing, newer: Sequence[int]) -> list[tuple[str, LedgerInfo]]:
         """Tells how far the job is, and ends it where that is so; returns some of what is left."""
         job, todo, waits = self.job, list[tuple[str, LedgerInfo]](), dict[str, None]()
         counts = dict.fromkeys(Stage, 0)
@@ -260,7 +272,7 @@ class _Pass:
         await self._tell()
         return todo
 
-    async def _left_beside(self, newer: Collection[int]) -> AsyncIterator[str]:
+    async def _left_beside(self, newer: Sequence[int]) -> AsyncIterator[str]:
         """Topics; also those of which it cannot be read."""
         if self._beside is None:
             return

@@ -11,7 +11,7 @@ Source: docs/protocols/tiered.md, "Objects that are sealed anew".
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -141,13 +141,19 @@ class ObjectResealing:
         return bool(to_seal_anew(ledgers, newer, settled_ms, self._kept_before_ms(keep_ms)))
 
     def begin(
-        self, ledger: ManagedLedger, newer: Sequence[int], settled_ms: int, bytes_per_s: int, keep_ms: int
+        self,
+        ledger: ManagedLedger,
+        newer: Sequence[int],
+        settled_ms: int,
+        bytes_per_s: int,
+        keep_ms: int,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Seals some of the topic's objects anew, in the background. False: not now, as it is being offloaded, or has
         failed a moment ago. newer: numbers of the data keys that may stay, the oldest first. keep_ms: so
-        long an older object stays beside the newer one.
+        long an older object stays beside the newer one. goes_on: whether one more object is to be sealed anew.
         """
-        steps = partial(self._all_anew, ledger, newer, settled_ms, keep_ms, Throttle(bytes_per_s))
+        steps = partial(self._all_anew, ledger, newer, settled_ms, keep_ms, goes_on, Throttle(bytes_per_s))
         return self.possible and self._tiering.begin(ledger, steps, put_off=True)
 
     async def _all_anew(
@@ -156,6 +162,7 @@ class ObjectResealing:
         newer: Sequence[int],
         settled_ms: int,
         keep_ms: int,
+        goes_on: Callable[[], bool],
         throttle: Throttle,
         status: OffloadStatus,
     ) -> None:
@@ -164,10 +171,10 @@ class ObjectResealing:
         for info in left:
             if info.offload is None or info.offload.data_key in newer:
                 continue
-            if done == self._at_once:
+            if done == self._at_once or not goes_on():
                 break
             try:
-                await self._object_anew(ledger, info, info.offload, newer, throttle)
+                await self._object_anew(ledger, info, info.offload, newer, goes_on, throttle)
                 done += 1
             except (CorruptData, KeyMissing, NoSuchObject) as error:  # of that object alone
                 trouble = trouble or type(error)(f"the object of ledger {info.ledger} is not sealed anew: {error}")
@@ -182,14 +189,20 @@ class ObjectResealing:
             raise trouble
 
     async def _object_anew(
-        self, ledger: ManagedLedger, info: LedgerInfo, old: OffloadRecord, newer: Sequence[int], throttle: Throttle
+        self,
+        ledger: ManagedLedger,
+        info: LedgerInfo,
+        old: OffloadRecord,
+        newer: Sequence[int],
+        goes_on: Callable[[], bool],
+        throttle: Throttle,
     ) -> None:
         source = SealedObject(self._context, self._stores.get(old.store), ledger.topic, info, self._settings)
         if not await source.needs(newer, throttle):
             await self._recorded(ledger, info, replace(old, data_key=newer[0], also=""))
             return
         begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self._tiering.holder)
-        if not await self._recorded(ledger, info, replace(old, also=begun.attempt)):
+        if not goes_on() or not await self._recorded(ledger, info, replace(old, also=begun.attempt)):
             return
         done = await source.upload(self._stores.get(), begun, newer[-1], throttle)
         anew = replace(done, state=old.state, stored_ms=self._clock.latest_ms(), data_key=newer[-1], also=old.attempt)

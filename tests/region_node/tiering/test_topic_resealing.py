@@ -12,12 +12,13 @@ import pytest
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Op
+from heliograph.model.errors import StoreUnavailable
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, OffloadState
 from heliograph.runtime.clock import CautiousClock
 from heliograph.wire.block import decode_block
 from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted, properties_of, read_properties
 from region_node.tiering.topic_resealing import TopicResealing, is_due, stored_compacted
-from storage.managed_ledger.resealing.reseal_job import Aim, JobState, ResealJob, begin, job_of
+from storage.managed_ledger.resealing.reseal_job import Aim, JobState, ResealJob, begin, cancel, job_of
 from storage.managed_ledger.resealing.reseal_worker import ResealWorker
 from storage.sealing.sealing import Sealing
 from storage.tiered.offload.object_resealing import ObjectResealing
@@ -444,6 +445,50 @@ def test_a_job_has_objects_of_the_log_uploaded_anew_by_the_owner_and_ends_behind
         await world.worker.stop()
 
     with Simulation(seed="log objects") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=3600)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_that_is_cancelled_leaves_one_object_of_each_ledger(fails: bool) -> None:
+    async def main() -> None:
+        await region.start()
+        objects: dict[str, bytes] = {}
+        sealing = await Config().sealing(region)
+        owner = TieredOwner(region, sim, objects, sealing=sealing)
+        world = await World.make(region, owner, sealing)
+        await owner.topic.ledger.roll_over()  # type: ignore[attr-defined]
+        await owner.tiered()
+        before, put = await rows_of(owner.topic.ledger), owner.store.put
+
+        async def late(key: str, body: Any) -> None:
+            ledgers = owner.topic.ledger.ledgers()  # type: ignore[attr-defined]
+            if any(info.offload is not None and info.offload.also for info in ledgers):
+                owner.store.put = put  # type: ignore[method-assign]
+                await cancel(owner.broker.meta, "public")
+                await world.reaches(lambda job: job.state == JobState.CANCELLED)
+                if fails:
+                    raise StoreUnavailable("it is away")
+            await put(key, body)
+
+        owner.store.put = late  # type: ignore[method-assign]
+        world.objects = objects_anew(owner)
+        await world.job()
+        job = await world.reaches(lambda job: job.state == JobState.CANCELLED)
+        assert job.objects_left == 1 and job.waits_for == (TOPIC,)
+        job = await world.reaches(lambda job: not job.objects_left)
+        ledgers = [info for info in owner.topic.ledger.ledgers() if info.offload is not None]  # type: ignore
+        assert sum(info.offload.data_key == world.newest for info in ledgers) == (not fails) < len(ledgers), "no more"
+        assert owner.tiering.collector is not None and job.state == JobState.CANCELLED
+        for _ in range(2):
+            await owner.tiering.collector.sweep()
+        for info in ledgers:
+            assert not info.offload.also and sum(f"/ledger/{info.ledger:020d}" in key for key in objects) == 1
+        assert await rows_of(owner.topic.ledger) == before
+        assert world.worker is not None
+        await world.worker.stop()
+
+    with Simulation(seed="cancelled") as sim:
         region = Region(sim)
         sim.run(main(), limit_s=3600)
 

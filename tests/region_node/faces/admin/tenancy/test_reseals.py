@@ -109,5 +109,6 @@ def test_what_a_person_reads_says_what_is_left_and_why() -> None:
             "it waits for a, b",
             "ledger 7 of a: it is damaged",
         ]
+        assert "7 still have a second object" in reseal_text({**job, "state": "cancelled"})
 
     asyncio.run(main())
