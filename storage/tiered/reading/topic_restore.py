@@ -220,7 +220,8 @@ async def _choose(store: ObjectStore, topic: str, holder: str) -> list[tuple[Obj
 def _local_gone(info: LedgerInfo, url: str) -> LedgerInfo:
     record = info.offload
     assert record is not None
-    moved: OffloadRecord = replace(record, state=OffloadState.LOCAL_GONE, store=record.store or url)
+    # a second object was its own region's to let go
+    moved: OffloadRecord = replace(record, state=OffloadState.LOCAL_GONE, store=record.store or url, also="")
     return replace(info, offload=moved)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import AlreadyExists, CorruptData, NoSuchObject, NotAllowed, NotFound
-from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys
@@ -24,7 +24,7 @@ from storage.tiered.offload.object_claims import claim_to_restore
 from storage.tiered.offload.object_collector import ObjectCollector
 from storage.tiered.offload.offload_plan import OffloadPolicy
 from storage.tiered.offload.topic_manifest import TopicManifest
-from storage.tiered.reading.topic_restore import Restored, restore_topic
+from storage.tiered.reading.topic_restore import Restored, _local_gone, restore_topic
 from tests.storage.managed_ledger.world import TOPIC, Names, Region, names_of, read_all
 from tests.storage.tiered.world import AT_ONCE, OFF, FakeStore, TierBroker, filled, more, settled, simulated, until
 
@@ -130,6 +130,13 @@ def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what
         assert [name for *_, name in await read_all(await again.open())] == [*(name for *_, name in kept), "new"]
 
     simulated(work, page_ledgers=page_ledgers)
+
+
+def test_a_second_object_of_a_ledger_is_not_the_restored_topics() -> None:
+    """It was being sealed anew when the manifest was made; nobody here would let that one go."""
+    stored = OffloadRecord("ab", "us.1", OffloadState.STORED, data_key=7, also="cd")
+    found = _local_gone(LedgerInfo(5, 10, 100, 1, 0, stored), "file://them").offload
+    assert found == OffloadRecord("ab", "us.1", OffloadState.LOCAL_GONE, "file://them", data_key=7)
 
 
 def test_a_region_with_older_brokers_gets_no_pages() -> None:
