@@ -49,16 +49,16 @@ def is_left(info: LedgerInfo, newer: Collection[int]) -> bool:
 def to_seal_anew(
     ledgers: Sequence[LedgerInfo], newer: Collection[int], settled_ms: int, kept_before_ms: int
 ) -> list[LedgerInfo]:
-    """Some of them, the oldest first; of those of which the older object is still kept the ones that were sealed anew
-    by `kept_before_ms`. ledgers: all of a topic. settled_ms: what was begun later holds newer keys alone.
+    """Those that are due, the oldest first; of those with a second object the ones that were stored by
+    `kept_before_ms`. ledgers: all of a topic. settled_ms: what was begun later holds newer keys alone.
     """
     begun = zip([0, *(info.closed_ms for info in ledgers)], ledgers, strict=False)
     found = [info for begun_ms, info in begun if begun_ms < settled_ms and is_left(info, newer)]
-    return [info for info in found if not _kept(info, newer, kept_before_ms)]
+    return [info for info in found if not _kept(info, kept_before_ms)]
 
 
-def _kept(info: LedgerInfo, newer: Collection[int], before_ms: int) -> bool:
-    return info.offload is not None and info.offload.data_key in newer and info.offload.stored_ms > before_ms
+def _kept(info: LedgerInfo, before_ms: int) -> bool:
+    return info.offload is not None and bool(info.offload.also) and info.offload.stored_ms > before_ms
 
 
 class SealedObject:
@@ -168,9 +168,11 @@ class ObjectResealing:
     ) -> None:
         await ledger.whole()
         left, done, trouble = to_seal_anew(ledger.ledgers(), newer, settled_ms, self._kept_before_ms(keep_ms)), 0, None
+        left = [info for info in left if info.offload is not None and info.offload.data_key not in newer]
+        if any(info.offload is not None and info.offload.also for info in left):
+            await self._tiering.store_manifest(ledger, status)  # the last one may name a second object of before
         for info in left:
-            if info.offload is None or info.offload.data_key in newer:
-                continue
+            assert info.offload is not None
             if done == self._at_once or not goes_on():
                 break
             try:
@@ -183,7 +185,7 @@ class ObjectResealing:
             await self._tiering.store_manifest(ledger, status)
         for info in kept:
             assert info.offload is not None
-            if info.offload.data_key in newer and not _kept(info, newer, self._kept_before_ms(keep_ms)):
+            if info.offload.data_key in newer and not _kept(info, self._kept_before_ms(keep_ms)):
                 await self._recorded(ledger, info, replace(info.offload, also=""))
         if trouble is not None and done < self._at_once:
             raise trouble

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.model.errors import StoreUnavailable
 from heliograph.model.ledger_metadata import LedgerInfo, OffloadRecord, OffloadState, stored
 from heliograph.runtime.clock import CautiousClock
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
@@ -346,6 +347,44 @@ def test_what_is_not_what_was_stored_is_not_copied_and_holds_up_nothing_else() -
         world.broker.tiering.tick()
         await world.broker.tiering.idle()
         assert len(world.infos) == len(others) + 2, "newer ledgers are offloaded meanwhile"
+
+    run(work)
+
+
+def test_a_second_object_of_an_earlier_job_stays_until_a_manifest_names_the_one_that_took_its_place() -> None:
+    async def work(region: Region, world: World, config: Config) -> None:
+        store, put, swept = world.broker.store, world.broker.store.put, 0
+
+        async def cut_off(key, body):  # type: ignore[no-untyped-def]
+            if "/manifest/" in key:
+                raise StoreUnavailable("it is away")
+            await put(key, body)
+
+        async def collected(key, body):  # type: ignore[no-untyped-def]
+            nonlocal swept
+            if "/ledger/" in key:
+                await world.collected()
+                async for _, manifest in newest_manifests(store):
+                    named = {info.offload.attempt for info in manifest.metadata.ledgers if info.offload is not None}
+                    assert named <= attempts(store.objects)
+                    swept += 1
+            await put(key, body)
+
+        store.put = cut_off  # type: ignore[method-assign]
+        assert world.begin(60_000)
+        await world.broker.tiering.idle()
+        assert all(info.offload is not None and info.offload.also for info in world.infos)
+        before, status = attempts(store.objects), world.broker.tiering.status(TOPIC)
+        await world.sealing.rotate("public")
+        assert not to_seal_anew(world.ledger.ledgers(), [world.newest], LATER, world.now_ms - 60_000), "it is kept"
+        await asyncio.sleep(61)
+        assert attempts(store.objects) == before
+        status.not_before = status.put_off_until = 0.0
+        store.put = collected  # type: ignore[method-assign]
+        await world.anew()
+        assert swept == 4
+        store.put = put  # type: ignore[method-assign]
+        await world.is_anew()
 
     run(work)
 
