@@ -56,8 +56,8 @@ class ConfigurationAge:
     async def look(self, *, anew: bool) -> bool:
         """Looks whether it went back. anew: puts the mark anew, too, and keeps that: a configuration that forgets what
         was written until now is known as one. One that has forgotten something asks when this returns. Returns whether
-        it is another one than this broker knew: versions that were heard of it say nothing any more. Raises
-        HeliographError.
+        it is another one than this broker knew, which at first knows none: versions that were heard before say nothing
+        any more. Raises HeliographError.
         """
         async for _ in Tries(self._rng):
             kept = await self._meta.get(keys.CONFIGURATION_SEEN)
@@ -74,7 +74,7 @@ class ConfigurationAge:
             except VersionConflict:  # another broker looks, too
                 continue
             before, self._restored = self._restored, restored
-            return before not in (None, restored)
+            return before != restored
         raise MetadataUnavailable("others look at the age of the configuration all the time: try again")
 
     async def _marked(self, seen: int, known: int, restored: int, anew: bool) -> int | None:

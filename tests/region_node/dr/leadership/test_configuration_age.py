@@ -178,6 +178,33 @@ def test_brokers_that_ran_on_believe_nothing_that_they_had_heard() -> None:
     run(main)
 
 
+def test_one_that_had_heard_it_before_its_first_look_believes_nothing_of_that() -> None:
+    """Watches tell without a majority; a lease, and a look, need one."""
+
+    async def main(world: World) -> None:
+        await led(world)
+        copy = world.copied()
+        for _ in range(50):  # so that the copy is far behind
+            await world.config.put("/other", b"x")
+        for to in ("eu", "us"):
+            await world.moved(to)
+        await asyncio.sleep(12)
+        await world.end()
+        world.config.unavailable = "a majority is away"
+        await world.start("us")
+        await asyncio.sleep(3)
+        world.put_back(copy)
+        world.config.unavailable = None
+        await asyncio.sleep(10)
+        assert world.open_in() == {} and (await world.switching.get(NAME))[0].asks == WHY
+        answered = await world.switching.begin(NAME, "eu", {})
+        await world.start("eu")
+        await asyncio.sleep(10)
+        assert world.open_in() == {"eu": answered.epoch}
+
+    run(main)
+
+
 def test_a_namespace_whose_leadership_is_forgotten_begins_above_it() -> None:
     async def main(world: World) -> None:
         await world.start(*REGIONS)
@@ -244,7 +271,8 @@ def test_one_that_was_interrupted_is_gone_on_with_by_the_next(after: bool) -> No
             for number in range(120):
                 await config.put(leadership(f"t/{number}"), Leadership(active="us").encode())
             copy = config.machine.snapshot()
-            assert not await ConfigurationAge(config, meta, "us", lambda: 9_000_000).look(anew=True)
+            await ConfigurationAge(config, meta, "us", lambda: 9_000_000).look(anew=True)
+            assert config.machine.get(keys.RESTORED) is None
             machine = KvMachine()
             machine.restore(copy)
             broken = Failing(machine, at, after)
