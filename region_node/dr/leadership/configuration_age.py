@@ -20,7 +20,7 @@ from collections.abc import Callable
 from global_config import keys as config_keys
 from global_config.backup import restored_value
 from global_config.write_retries import Tries
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, Put, pages_under
+from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Put, pages_under
 from heliograph.model.configuration.leadership import FLOOR, LEADERSHIPS, SUBSCRIPTIONS
 from heliograph.model.configuration.tombstones import TOMBSTONES
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
@@ -89,7 +89,9 @@ class ConfigurationAge:
             return None
 
     async def _doubt(self, known: int, version: int) -> None:
-        """Has everything ask that was written earlier, as after a restore, and says that last. version: of RESTORED."""
+        """Has everything ask that was written earlier, as after a restore, and says that last. version: of RESTORED.
+        Raises VersionConflict, where another broker has said it meanwhile, too: what stands there now is not earlier.
+        """
         now_ms = max(self._wall_ms(), known + 1)
         for prefix in _DOUBTED:
             async for rows in pages_under(self._config, prefix):
@@ -99,7 +101,7 @@ class ConfigurationAge:
                     if (new := restored_value(key, value, now_ms, WHY)) != value
                 ]
                 for start in range(0, len(changed), _AT_ONCE):
-                    await self._config.txn(changed[start : start + _AT_ONCE])
+                    await self._config.txn([*changed[start : start + _AT_ONCE], Check(config_keys.RESTORED, version)])
         last = [Put(config_keys.RESTORED, b"%d" % now_ms, version)]
         if await self._config.get(FLOOR) is None:  # of a namespace that was made active-passive since
             last.append(Put(FLOOR, b"%d" % now_ms, ABSENT))

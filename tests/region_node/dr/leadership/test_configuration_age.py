@@ -20,7 +20,7 @@ from global_config.backup import restored_rows
 from heliograph.kv.engine.table_rows import Row
 from heliograph.kv.in_process_store import EmbeddedStore, _Watch
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership
+from heliograph.model.configuration.leadership import DRAINING, FENCED, LEADERSHIPS, OPEN, Leadership, leadership
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
 from region_node.dr.leadership import configuration_age
 from region_node.dr.leadership.configuration_age import WHY, ConfigurationAge
@@ -288,6 +288,43 @@ def test_one_that_was_interrupted_is_gone_on_with_by_the_next(after: bool) -> No
             if not lost:
                 return
         raise AssertionError("it has fewer writes than that")
+
+    run_alone(main())
+
+
+class Far(EmbeddedStore):
+    """Its pages of leaderships wait for `near`."""
+
+    def __init__(self, machine: KvMachine) -> None:
+        super().__init__(machine)
+        self.asked, self.near = asyncio.Event(), asyncio.Event()
+
+    async def range(self, start: str, end: str, *, limit: int | None = None) -> list[tuple[str, bytes, int]]:
+        if start == LEADERSHIPS:
+            self.asked.set()
+            await self.near.wait()
+        return await super().range(start, end, limit=limit)
+
+
+def test_one_that_is_late_undoes_nothing_that_was_answered_since() -> None:
+    async def main() -> None:
+        metas, config, machine = [EmbeddedStore(), EmbeddedStore()], EmbeddedStore(), KvMachine()
+        await config.put(leadership(NAME), Leadership(active="us").encode())
+        copy = config.machine.snapshot()
+        for region, meta in zip(REGIONS, metas, strict=False):
+            await ConfigurationAge(config, meta, region, lambda: 9_000_000).look(anew=True)
+        machine.restore(copy)
+        near, far = EmbeddedStore(machine), Far(machine)
+        late = asyncio.ensure_future(ConfigurationAge(far, metas[1], "eu", lambda: 9_000_000).look(anew=True))
+        await far.asked.wait()
+        await ConfigurationAge(near, metas[0], "us", lambda: 9_000_000).look(anew=True)
+        answered = await Switching(near, lambda: 9_000_000).begin(NAME, "eu", {})
+        begun = Operation(id="o", kind=FAILOVER, namespace=NAME, source="eu", target="us", by="x", begun_ms=1)
+        await near.put(operation_key(NAME), begun.encode())
+        far.near.set()
+        assert await late
+        rows = [await near.get(key) for key in (leadership(NAME), operation_key(NAME))]
+        assert [row and row[0] for row in rows] == [answered.encode(), begun.encode()]
 
     run_alone(main())
 
