@@ -2,9 +2,9 @@
 
 Is: listings and events to changes, each told once and in order, over any number of connections. Isn't: a connection, or
 a frame.
-Invariants: a watch never goes back in time, and tells every deletion that happened while it was cut off; what was
-stopped, also by its own callback, is told nothing any more. A watch that the server refuses holds up no other one, and
-is asked for again on the next connection.
+Invariants: a watch never goes back in time, but with its whole group, all of which it then tells; it tells every
+deletion that happened while it was cut off; what was stopped, also by its own callback, is told nothing any more. A
+watch that the server refuses holds up no other one, and is asked for again on the next connection.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Watches:
         if any(value is None and watch.known.get(key) != version for key, version, value in listing):
             watch.since = -1  # a change was cut in two by the loss of a connection: take everything anew
             raise PeerError("metadata listing: it lacks a value that this side never had")
-        news = [(key, version, value) for key, version, value in listing if watch.known.get(key) != version]
+        went_back = index < watch.since  # a version may be another one than that of the same number before
+        news = [row for row in listing if went_back or watch.known.get(row[0]) != row[1]]
         if watch.since >= 0:
             news.sort(key=lambda row: (row[1], row[0]))
         watch.since = index

@@ -5,7 +5,7 @@ repeated write returns its first answer; watches that go on where they were. Isn
 (`client_watches`), or a connection's bytes (`metadata_connection`).
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can
 be had, OutcomeUnknown;
-a watch never goes back in time, and tells every deletion that happened while it was cut off.
+a watch never goes back in time, but with its whole group; it tells every deletion that happened while it was cut off.
 Reads, and writes, take turns by the first two parts of their keys (a kind, and a tenant as a rule), ledgers together,
 and each kind of Kafka's by group, or id, in one turn; a renewal waits for none of them.
 Bounds: `reads_at_once` reads, `writes_at_once` writes, and LARGE_AT_ONCE large ones on their way; `reads_waiting_max`

@@ -127,7 +127,8 @@ class MetadataStore(Protocol):
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         """First every present key, then each change, in version order. After a reconnect only what changed meanwhile,
-        deletions included.
+        deletions included; or every present key again, where the store went back to an older copy of itself: versions
+        are lower then.
 
         Returns "stop". The callback runs on the event loop, never inside this call; it must not raise.
         """

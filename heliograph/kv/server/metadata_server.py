@@ -4,7 +4,9 @@ Is: sockets, handshakes, frame limits, and the fan-out of changes. Isn't: what a
 (heliograph.kv.server.metadata_service).
 Invariants: a connection that says something wrong, is silent before its handshake, or doesn't read its watches is
 closed, and nothing else;
-a watch gets its listing first, then each change once, in order, with nothing left out in between.
+a watch gets its listing first, then each change once, in order, with nothing left out in between. One that has come
+further than this node waits for it; or is listed anew where the whole group is behind that, as after its disks were put
+back to older copies: known by the index of a command that changes nothing.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
 An answer is read from the table once those before it are on their way: who asks for more than it reads waits, and is
 not closed for that. Renewals and heartbeats wait for no answer.
@@ -22,12 +24,22 @@ from dataclasses import dataclass
 from typing import cast
 
 from heliograph.kv.engine.table_image import Image, parts
-from heliograph.kv.machine_commands import CommandStatus, answer_of, ok, refusal
+from heliograph.kv.machine_commands import (
+    CommandKind,
+    CommandStatus,
+    answer_of,
+    command,
+    ok,
+    open_answer,
+    refusal,
+    txn_fields,
+)
+from heliograph.kv.metadata_store import ABSENT, Check
 from heliograph.kv.server.key_requests import check
 from heliograph.kv.server.metadata_calls import CALLS
 from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import Change
-from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed, PeerError
+from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.model.roles.certificate_role import peer_identity
 from heliograph.model.roles.key_roles import KeyRoles, PeerKeys
 from heliograph.runtime.listeners.tls_listener import Listening, listen
@@ -48,6 +60,8 @@ REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
 ANSWERED_AT_ONCE = 256 << 10
 """Bytes of answers to one connection between two looks at what else the node has to do, and one answer more."""
+_NOTHING = command(CommandKind.TXN, txn_fields([Check("/nothing", ABSENT)]))
+"""Its answer says how far the group has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +104,7 @@ class MetaServer:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._watches: dict[str, dict[tuple[_Connection, int], None]] = {}
         self._early: dict[tuple[_Connection, int], tuple[str, int]] = {}
+        self._asking = False
         self._listings: dict[tuple[_Connection, int], _Listing] = {}
         self._stop_observing = service.machine.observe(self._on_applied)
 
@@ -123,6 +138,9 @@ class MetaServer:
         for connection in list(self.connections):
             if connection.greeted:
                 connection.write(beat)
+        if self._early and not self._asking:
+            self._asking = True
+            self.service.spawn(self._ask_how_far(dict(self._early)))
 
     # -- watches ------------------------------------------------------------------------------------------------------
 
@@ -132,6 +150,21 @@ class MetaServer:
             return
         self._watches.setdefault(prefix, {})[connection, watch] = None
         self._list(connection, watch, prefix, since)
+
+    async def _ask_how_far(self, early: dict[tuple[_Connection, int], tuple[str, int]]) -> None:
+        """Lists anew what has come further than the group, which forgot that: nothing would be told until it has made
+        as many changes again. early: as it is before this asks.
+        """
+        try:
+            index: int = open_answer(await self.service.handle(Frame.COMMAND, _NOTHING))[0]
+        except HeliographError:
+            return  # the next beat is followed by another try
+        finally:
+            self._asking = False
+        for (connection, watch), (prefix, since) in early.items():
+            if since > index and self._early.pop((connection, watch), None) is not None:
+                log.warning("metadata.went_back", extra={"node": self.node, "index": index, "seen": since})
+                self.watch(connection, watch, prefix, -1)
 
     def unwatch(self, connection: _Connection, watch: int, prefix: str) -> None:
         self._early.pop((connection, watch), None)

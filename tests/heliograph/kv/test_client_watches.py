@@ -1,4 +1,6 @@
-"""A watch that the server refuses holds up nothing else, and is asked for again."""
+"""A watch that the server refuses holds up nothing else, and is asked for again; one of a group that was put back to an
+older copy is told what is there now.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +63,61 @@ def test_a_refused_watch_is_said_and_asked_for_again(
 
     caplog.set_level(logging.WARNING)
     simulate(main, server=ServerSettings(keys=Rows(())))
+
+
+def test_watches_are_told_what_a_group_that_was_put_back_has() -> None:
+    """Also what has the same version as something else that it had before."""
+
+    async def main(sim: Simulation, group: Group) -> None:
+        client, other, told = group.client("c"), group.client("d"), list[tuple[str, bytes | None]]()
+        for key in ("/keep", "/change"):
+            await other.put(key, b"1")
+        kept = group.replica().machine.index
+        client.watch("/", lambda key, value, _: told.append((key, value)))
+        await client.synced("/")
+        version = await other.put("/change", b"lost")
+        for _ in range(20):
+            await other.put("/lost", b"")
+        await asyncio.sleep(1)
+        told.clear()
+        sim.machine("m0").kill()
+        del group.log.entries[kept:]
+        group.start("m0")
+        await asyncio.sleep(0.1)
+        assert await other.put("/change", b"2") == version
+        await asyncio.sleep(10)
+        assert sorted(told) == [("/change", b"2"), ("/keep", b"1"), ("/lost", None)] and client.stale_s() == 0
+        await other.put("/after", b"3")
+        await asyncio.sleep(1)
+        assert told[3:] == [("/after", b"3")]
+
+    simulate(main)
+
+
+def test_a_node_that_is_behind_its_group_tells_nothing_older() -> None:
+    class Forwarding:
+        async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+            return await group_of[0].services[to].handle_forwarded(request)
+
+    group_of: list[Group] = []
+
+    async def main(sim: Simulation, group: Group) -> None:
+        group_of.append(group)
+        group.services["m1"]._forwarder = Forwarding()
+        client, behind = group.client("c"), group.replica("m1")
+        await client.put("/a", b"1")
+        await asyncio.sleep(1)
+        behind.lag = True
+        mirror = Mirror(client, "/")
+        await client.put("/a", b"2")
+        sim.network.cut("c", "m0")
+        before = len(group.log.entries)
+        await asyncio.sleep(15)
+        assert mirror.told == [("/a", b"1"), ("/a", b"2")] and client.stale_s() > 0
+        assert group.servers["m1"]._early and len(group.log.entries) > before, "it asks the leader"
+        behind.lag = False
+        sim.machine("m1").run(behind.catch_up)
+        await asyncio.sleep(1)
+        assert mirror.told == [("/a", b"1"), ("/a", b"2")] and client.stale_s() == 0
+
+    simulate(main, ("m0", "m1"))
