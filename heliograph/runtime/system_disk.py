@@ -129,9 +129,8 @@ class SystemFile:
             written = self._write_direct(buffers, offset) if size and not (size | offset) % _PAGE else 0
             if written < size:
                 self._write_buffered(_behind(buffers, written) if written else buffers, offset + written)
-        except OSError as error:
-            self.failure = error
-            raise
+        except (OSError, MemoryError) as error:
+            raise self._failed(error) from None
         return size
 
     def _write_direct(self, buffers: Sequence[Buffer], offset: int) -> int:
@@ -204,9 +203,8 @@ class SystemFile:
         self._check()
         try:
             os.fdatasync(self._fd)
-        except OSError as error:
-            self.failure = error
-            raise
+        except (OSError, MemoryError) as error:
+            raise self._failed(error) from None
 
     def truncate(self, size_bytes: int) -> None:
         self._check()
@@ -223,6 +221,11 @@ class SystemFile:
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
         self._direct = self._around = -1
+
+    def _failed(self, error: OSError | MemoryError) -> OSError:
+        """Keeps it. One of Python's own memory is as the system's ENOMEM: whoever waits for the disk hears of it."""
+        self.failure = error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return self.failure
 
     def _check(self) -> None:
         if self.failure is not None:

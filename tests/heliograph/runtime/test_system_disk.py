@@ -100,29 +100,32 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def _fail(code: int) -> Callable[..., int]:
+    """code: ENOMEM is raised as Python raises it where it gets none itself."""
+
     def failing(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
+        raise MemoryError if code == errno.ENOMEM else OSError(code, os.strerror(code))
 
     return failing
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM])
 @pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
 def test_a_failed_write_or_sync_is_final_for_that_file_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     async def run() -> None:
         disk = SystemDisk(tmp_path)
         bad, good = disk.open("bad", create=True), disk.open("good", create=True)
         outcomes: list[BaseException | None] = []
         with monkeypatch.context() as broken:
-            broken.setattr(os, call, _fail(errno.EIO))
+            broken.setattr(os, call, _fail(code))
             disk.submit_sync(bad, 0, [b"1"], outcomes.append)
             await _settled(disk)
         disk.submit_sync(bad, 1, [b"2"], outcomes.append)
         disk.submit_sync(good, 0, [b"3"], outcomes.append)
         await _settled(disk)
         assert [type(o) for o in outcomes] == [OSError, OSError, type(None)]
-        assert isinstance(bad, SystemFile) and bad.failure is not None
+        assert isinstance(bad, SystemFile) and bad.failure is not None and bad.failure.errno == code
         disk.close()
 
     asyncio.run(run())
