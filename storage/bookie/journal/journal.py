@@ -63,6 +63,10 @@ class _Segment:
     number: int = 0
     end: int = 0
     last_sequence: int = 0
+    fits: bool = True
+    """Whether the file has the size of now, and not that of an earlier start: behind its end nothing is zeroed, and a
+    full disk would fail a write there, for good.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +122,8 @@ class Journal:
         """Given to `append` and not durable yet."""
         self.failure: BaseException | None = None
         """The first failed write or sync: final."""
-        self._used = deque(
-            _Segment(name, disk.open(name), last_sequence=last)
-            for name, last in sorted(replay.used.items(), key=lambda i: i[1])
-        )
-        self._free = [_Segment(name, disk.open(name)) for name in replay.free]
+        self._used = deque(self._open(name, last) for name, last in sorted(replay.used.items(), key=lambda i: i[1]))
+        self._free = [self._open(name) for name in replay.free]
         names = [*replay.used, *replay.free]
         self._made_names = set(names)
         """As the directory's list has them: only `_make` and `_drop` change it, in one thread."""
@@ -135,12 +136,16 @@ class Journal:
         self._flushed_through = 0
         self._waiting: deque[tuple[Sequence[Buffer], int, Done]] = deque()
         self._current: _Segment | None = None
-        if not self._free:
-            try:
+        other = [segment for segment in self._free if not segment.fits]
+        self._free = [segment for segment in self._free if segment.fits]
+        try:
+            for segment in other:
+                self._drop(segment)
+            if not self._free:
                 self._free.append(self._make(self._take_name()))
-            except (OSError, MemoryError) as error:
-                if not is_transient(error):
-                    raise
+        except (OSError, MemoryError) as error:
+            if not is_transient(error):
+                raise
 
     @property
     def record_bytes_max(self) -> int:
@@ -190,7 +195,7 @@ class Journal:
     def _recycle(self) -> None:
         while self._used and self._used[0].last_sequence <= min(self._flushed_through, self.synced_through):
             segment = self._used.popleft()
-            if len(self._free) < self._spare:
+            if len(self._free) < self._spare and segment.fits:
                 self._free.append(segment)
             else:
                 self._zeroing.submit(
@@ -321,6 +326,10 @@ class Journal:
             self._zeroing.remove(name)
             raise
         return file
+
+    def _open(self, name: str, last_sequence: int = 0) -> _Segment:
+        file = self._disk.open(name)
+        return _Segment(name, file, last_sequence=last_sequence, fits=file.size_bytes() == self._segment_bytes)
 
     def _drop(self, segment: _Segment) -> None:
         """Blocking. It leaves the list before it is removed."""

@@ -31,9 +31,9 @@ def read_back(platter: Platter, through: int = 0, forks: tuple[Fork, ...] = ()) 
     return replay(platter.disk(), salt=SALT, flushed_through=through, forks=forks)
 
 
-def begin(platter: Platter, start: int, found: JournalReplay) -> Journal:
+def begin(platter: Platter, start: int, found: JournalReplay, segment_bytes: int = SEGMENT) -> Journal:
     disk = platter.disk()
-    return Journal(disk, disk, segment_bytes=SEGMENT, spare=2, start=start, salt=SALT, replay=found)
+    return Journal(disk, disk, segment_bytes=segment_bytes, spare=2, start=start, salt=SALT, replay=found)
 
 
 def write(journal: Journal, *records: bytes) -> list[BaseException | None]:
@@ -128,6 +128,28 @@ def test_a_segment_that_was_removed_is_not_missed() -> None:
         await asyncio.sleep(1)
         platter.power_cut()
         assert not read_back(platter, journal.next_sequence - 1).corrupt
+
+    scenario(body)
+
+
+def test_segments_of_another_size_are_not_written_again() -> None:
+    """On a full disk a record beyond the zeroed end of one would be a failed write, which is final."""
+
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        write(journal, *[b"%d " % index + b"x" * 8000 for index in range(20)])
+        await asyncio.sleep(1)
+        platter.unplug()
+        larger = begin(platter, 2, read_back(platter, 10), 2 * SEGMENT)
+        assert larger.used_segments == 2 and larger.segments == 3
+        platter.capacity_bytes = platter.used_bytes() + 4096
+        larger.recycle(20)
+        done = write(larger, *[b"%d " % index + b"x" * 8000 for index in range(40)])
+        await asyncio.sleep(1)
+        assert larger.failure is None and done[:30] == [None] * 30 and any(done), "no space for a third one"
+        disk = platter.disk()
+        sizes = {disk.open(name).size_bytes() for name in disk.names() if name.startswith("segment-")}
+        assert sizes == {2 * SEGMENT} and not read_back(platter, 20).corrupt
 
     scenario(body)
 
