@@ -9,7 +9,8 @@ further than this node waits for it; or is listed anew where the whole group is 
 back to older copies: known by the index of a command that changes nothing.
 A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
 An answer is read from the table once those before it are on their way: who asks for more than it reads waits, and is
-not closed for that. Renewals and heartbeats wait for no answer.
+not closed for that. Nor is more asked of the leader for one connection than half of what it may leave unread. Renewals
+and heartbeats wait for no answer.
 Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), `buffer_bytes_max` unread bytes, and
 as many of changes behind a listing (then the connection is closed), WATCHES_MAX watches.
 """
@@ -21,6 +22,7 @@ import logging
 import ssl as tls
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from heliograph.kv.engine.table_image import Image, parts
@@ -34,10 +36,10 @@ from heliograph.kv.machine_commands import (
     refusal,
     txn_fields,
 )
-from heliograph.kv.metadata_store import ABSENT, Check
+from heliograph.kv.metadata_store import ABSENT, VALUE_BYTES_MAX, Check
 from heliograph.kv.server.key_requests import check
 from heliograph.kv.server.metadata_calls import CALLS
-from heliograph.kv.server.metadata_service import MetaService
+from heliograph.kv.server.metadata_service import PAGE_BYTES_MAX, MetaService
 from heliograph.kv.state_machine import Change
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.model.roles.certificate_role import peer_identity
@@ -286,10 +288,15 @@ class _Connection(asyncio.Protocol):
         self._watches: dict[int, str] = {}
         self._writable = asyncio.Event()
         self._writable.set()
+        self._room = asyncio.Event()
+        """Whether there is room for an answer is to be looked at again."""
         self._order = asyncio.Lock()
         """Whose answer is read from the table next."""
         self._answered_bytes = 0
         """Since the last pause."""
+        self._expected: dict[int, int] = {}
+        """Request -> bytes that its answer may have, while it is read, here or by the leader."""
+        self._expected_bytes = 0
         self._calls = CALLS.every
         self._keys: PeerKeys | None = None
         self.greeted = False
@@ -317,10 +324,12 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self._room.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writable.set()
+        self._room.set()
         if self._deadline is not None:
             self._deadline.cancel()
         self._server.connections.pop(self, None)
@@ -451,29 +460,47 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, kind: int, request: int, payload: bytes) -> None:
         try:
-            answer = await self._server.service.handle(kind, payload, self._paced)
+            answer = await self._server.service.handle(kind, payload, partial(self._paced, request))
             self._answered_bytes += len(answer)
             self.write(frame(Frame.ANSWER, request, answer))
         except PeerError:
             self.close()
         finally:
+            self._expect(request, 0)
             self._end_request()
 
-    async def _paced(self, kind: int, left_s: float) -> None:
-        """Returns when this answer may be read from the table. Raises MetadataUnavailable."""
-        if kind != Frame.RANGE and self._writable.is_set():
-            return  # one key is small as a rule
-        try:
-            async with asyncio.timeout(left_s), self._order:
-                if self._answered_bytes >= ANSWERED_AT_ONCE:
-                    self._answered_bytes = 0
-                    await asyncio.sleep(0)  # whatever waits goes first
-                while not self._writable.is_set():
-                    await self._writable.wait()
-        except TimeoutError:
-            raise MetadataUnavailable("the answers before this one were not read in time: ask for less") from None
-        if self._transport is None:
-            raise MetadataUnavailable("the connection is closed")
+    async def _paced(self, request: int, kind: int, left_s: float) -> None:
+        """Returns when this answer may be read from the table, or asked of the leader. Raises MetadataUnavailable."""
+        self._expect(request, 0)  # of an earlier try
+        size_max = PAGE_BYTES_MAX if kind == Frame.RANGE else VALUE_BYTES_MAX
+        if kind == Frame.RANGE or not self._has_room(size_max):  # one key is small as a rule
+            try:
+                async with asyncio.timeout(left_s), self._order:
+                    if self._answered_bytes >= ANSWERED_AT_ONCE:
+                        self._answered_bytes = 0
+                        await asyncio.sleep(0)  # whatever waits goes first
+                    while not self._has_room(size_max):
+                        self._room.clear()
+                        await self._room.wait()
+            except TimeoutError:
+                raise MetadataUnavailable(
+                    "the answers before this one did not come, or were not read, in time: ask for less"
+                ) from None
+            if self._transport is None:
+                raise MetadataUnavailable("the connection is closed")
+        self._expect(request, size_max)
+
+    def _has_room(self, size_max: int) -> bool:
+        within = self._expected_bytes + size_max <= self._server.settings.buffer_bytes_max // 2
+        return self._writable.is_set() and (within or not self._expected_bytes)
+
+    def _expect(self, request: int, size_max: int) -> None:
+        """size_max: bytes that its answer may have; 0: it came, or none will."""
+        self._expected_bytes += size_max - self._expected.pop(request, 0)
+        if size_max:
+            self._expected[request] = size_max
+        else:
+            self._room.set()
 
     def _end_request(self) -> None:
         self._requests -= 1

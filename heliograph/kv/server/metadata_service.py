@@ -44,10 +44,14 @@ from heliograph.runtime.clock import Clock
 from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.metadata_frames import Frame, fields
 
+PACED = (Frame.GET, Frame.RANGE)
+"""Have answers that may be large."""
 _TICK_S = 0.25
 _PAUSE_S = 0.05
 Pace = Callable[[int, float], Awaitable[None]]
-"""(the frame's kind, the seconds that are left): returns when its answer may be read. Raises MetadataUnavailable."""
+"""(the frame's kind, the seconds that are left): returns when its answer may be read, or asked of the leader. Raises
+MetadataUnavailable.
+"""
 
 
 class MembersPort(Protocol):
@@ -156,7 +160,8 @@ class MetaService:
         """The answer to one request frame: COMMAND, GET, RANGE, RENEW, or STATUS. Raises PeerError where the payload is
         malformed.
 
-        pace: awaited behind a read's barrier: what is read then is returned without another pause.
+        pace: awaited behind a read's barrier: what is read then is returned without another pause; and before a read is
+        passed on, again for each try.
         """
         if kind == Frame.STATUS:
             replica = self.replica
@@ -200,8 +205,11 @@ class MetaService:
                         raise
             elif self._forwarder is None:
                 raise self._not_leader()
-            elif self.replica.leader is not None:
-                answer = await self._passed_on(self._forwarder, self.replica.leader, kind, payload, left)
+            elif (leader := self.replica.leader) is not None:
+                if pace is not None and kind in PACED:
+                    await pace(kind, left)
+                    left = deadline - self._clock.monotonic()
+                answer = await self._passed_on(self._forwarder, leader, kind, payload, left)
             if answer is not None:
                 return answer
             await asyncio.sleep(_PAUSE_S)
@@ -257,7 +265,7 @@ class MetaService:
             await self.replica.read_barrier(timeout_s=left_s)
         except (MetadataUnavailable, OutcomeUnknown) as error:
             raise self._not_leader_or(error) from error
-        if pace is not None and kind in (Frame.GET, Frame.RANGE):
+        if pace is not None and kind in PACED:
             await pace(kind, left_s)
         match kind:
             case Frame.GET:

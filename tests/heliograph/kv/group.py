@@ -49,6 +49,14 @@ class Group:
         if machine.host == self.names[0]:
             self.log.elect(machine.host)
 
+    def pass_on(self, name: str) -> None:
+        """That node passes requests on to the leader from now on, which answers a little later."""
+        self.services[name]._forwarder = self
+
+    async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+        await asyncio.sleep(0.01)
+        return await self.services[to].handle_forwarded(request)
+
     def replica(self, name: str = "m0") -> LogReplica:
         return self.log.replicas[name]
 

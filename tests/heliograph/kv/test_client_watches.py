@@ -95,15 +95,8 @@ def test_watches_are_told_what_a_group_that_was_put_back_has() -> None:
 
 
 def test_a_node_that_is_behind_its_group_tells_nothing_older() -> None:
-    class Forwarding:
-        async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
-            return await group_of[0].services[to].handle_forwarded(request)
-
-    group_of: list[Group] = []
-
     async def main(sim: Simulation, group: Group) -> None:
-        group_of.append(group)
-        group.services["m1"]._forwarder = Forwarding()
+        group.pass_on("m1")
         client, behind = group.client("c"), group.replica("m1")
         await client.put("/a", b"1")
         await asyncio.sleep(1)

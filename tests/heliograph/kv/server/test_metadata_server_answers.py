@@ -15,14 +15,18 @@ from tests.heliograph.kv.group import HELLO, PORT, Group, Raw, simulate
 SMALL = ServerSettings(buffer_bytes_max=2 << 20)
 
 
+@pytest.mark.parametrize("node", ["m0", "m1"])
 @pytest.mark.parametrize(("kind", "asked"), [(Frame.RANGE, body("/k/", "/k0", 4)), (Frame.GET, body("/k/0"))])
-def test_who_asks_for_more_than_it_reads_waits_and_nobody_else(kind: Frame, asked: bytes) -> None:
+def test_who_asks_for_more_than_it_reads_waits_and_nobody_else(kind: Frame, asked: bytes, node: str) -> None:
+    """Also at a node that passes it on."""
+
     async def main(sim: Simulation, group: Group) -> None:
-        client, server = group.client(), group.servers["m0"]
+        group.pass_on("m1")
+        client, server = group.client(), group.servers[node]
         for number in range(4):
             await client.put(f"/k/{number}", bytes(500_000 if kind == Frame.GET else 125_000))
         lease = await client.grant(3000)
-        _, raw = await asyncio.get_running_loop().create_connection(Raw, "m0", PORT)
+        _, raw = await asyncio.get_running_loop().create_connection(Raw, node, PORT)
         raw.transport.write(HELLO)
         await asyncio.sleep(0.1)
         raw.transport.pause_reading()
@@ -35,8 +39,9 @@ def test_who_asks_for_more_than_it_reads_waits_and_nobody_else(kind: Frame, aske
         raw.transport.resume_reading()
         await asyncio.sleep(1)
         assert not greedy._requests and not raw.lost.is_set() and len(raw.data) > 12 * 500_000
+        assert not greedy._expected and not greedy._expected_bytes
 
-    simulate(main, server=SMALL)
+    simulate(main, ("m0", "m1"), server=SMALL)
 
 
 def test_ranges_that_one_barrier_lets_go_on_are_read_over_as_many_passes() -> None:
@@ -108,8 +113,8 @@ def test_an_answer_that_is_not_read_in_time_is_given_up() -> None:
         (connection,) = server.connections
         connection.pause_writing()
         with pytest.raises(MetadataUnavailable, match="ask for less"):
-            await connection._paced(Frame.RANGE, 5.0)
+            await connection._paced(1, Frame.RANGE, 5.0)
         connection.resume_writing()
-        await connection._paced(Frame.RANGE, 5.0)
+        await connection._paced(1, Frame.RANGE, 5.0)
 
     simulate(main)
