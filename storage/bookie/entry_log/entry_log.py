@@ -137,12 +137,17 @@ class EntryLog:
                 if is_transient(error):
                     raise
                 bad = offset
-            ledger, first, count = peek_block(head)
+            try:
+                ledger, first, count = peek_block(head)
+                firsts.append(first)
+            except (OverflowError, struct.error) as error:  # of a head that is bad
+                raise CorruptData(
+                    f"{name_of(self.number)}: the footer cannot be read, nor the block at {offset}"
+                ) from error
             if not ledgers or ledgers[-1] != ledger:
                 ledgers.append(ledger)
                 run_counts.append(0)
             run_counts[-1] += 1
-            firsts.append(first)
             sizes.append(size)
             counts.append(count)
             offset += size

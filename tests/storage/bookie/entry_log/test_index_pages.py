@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.wire.bookie_frames import BookieCode, Kind
 from storage.bookie.entry_log import entry_log
 from storage.bookie.entry_log.block_reads import Steps, choose, held
@@ -142,20 +142,33 @@ def test_a_page_that_rots_is_made_again_of_its_blocks_and_the_log_is_written_ane
     scenario(body, NONE)
 
 
-@pytest.mark.parametrize("at", [23, 40, 216], ids=["size", "ledger", "body"])
-def test_where_neither_index_nor_block_can_be_read_nothing_is_said_to_be_absent(at: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "bit"), [(23, 0), (39, 0), (40, 7), (216, 0)], ids=["size", "ledger", "first entry", "body"]
+)
+def test_where_neither_index_nor_block_can_be_read_nothing_is_said_to_be_absent(at: int, bit: int) -> None:
     async def body(box: Box) -> None:
         send(box.bookie, box.peer, add(1, 0, 10), add(2, 0, 10))
         await box.flushed()
         (number,) = box.bookie.dirs[0].table.logs
         name = entry_log.name_of(number)
         box.ledgers.flip_bit(name, len(box.ledgers.content(name)) - 60)
-        box.ledgers.flip_bit(name, at)
+        box.ledgers.flip_bit(name, at, bit)
+        log = next(iter(box.bookie.dirs[0].table.logs.values()))
+        if at != 216:
+            with pytest.raises(CorruptData, match="nor the block"):
+                log.rebuild_page(lambda offset, size: log.read(box.ledgers.disk(), offset, size), 0)
         for ledger in (1, 2):
             code, *_ = await box.ask(Kind.READ, ledger, first=0, last=0)
             assert code == (BookieCode.OK if at == 216 and ledger == 2 else BookieCode.UNKNOWN), ledger
 
     scenario(body, NONE)
+
+
+def test_a_page_whose_file_ends_within_the_head_of_a_block_cannot_be_made() -> None:
+    content = bytes(16) + (100).to_bytes(8, "big") + bytes(20)
+    log = EntryLog(7, index_of({1: [(0, 10, 100)]}))
+    with pytest.raises(CorruptData, match="nor the block at 16"):
+        log.rebuild_page(lambda offset, size: content[offset : offset + size], 0)
 
 
 def test_logs_that_are_written_anew_while_they_are_looked_into_are_read_to_the_end() -> None:
