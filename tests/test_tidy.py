@@ -39,6 +39,12 @@ def test_every_module_says_what_it_is() -> None:
     assert not silent, silent
 
 
+def test_a_name_has_one_docstring_and_it_is_its_own() -> None:
+    """The second of two in a row is of a name that was taken from above it."""
+    astray = [str(p) for p in sources() if re.search(r'"""\n *"""', p.read_text())]
+    assert not astray, astray
+
+
 def mirrored() -> list[Path]:
     """Modules below tests/ that lie where a package of the product does, or should."""
     files = sorted((ROOT / "tests").rglob("*.py"))

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 LEVEL = 6
+"""From here on a target hears OVERRULE."""
 _LOOK_S = 30.0
 """How often a parked link looks whether its conflict is over, where nothing tells it."""
-"""From here on a target hears OVERRULE."""
 
 
 class Choice(StrEnum):

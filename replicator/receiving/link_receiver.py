@@ -42,13 +42,13 @@ events = logging.getLogger("replicator")
 
 _Behind = tuple[int, Position, Run] | tuple[int, SkipRecord]
 _SKIP_BYTES = 256
+"""About what a SKIP takes in memory."""
 _RECEIPT_AFTER_S = 0.01
 """A receipt goes out so long after something became durable: at most 50 ms."""
 STREAMS_MAX = 100_000
 """Of one connection; a peer that opens more is cut off."""
 _HELD_BEAT_S = 1.0
 """While reading is held, the sender hears so often that this side lives."""
-"""About what a SKIP takes in memory."""
 
 
 class _Adopting:
