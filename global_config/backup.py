@@ -46,7 +46,7 @@ def restored_rows(rows: Iterable[tuple[str, Row]], now_ms: int) -> Iterator[tupl
             yield _number(*own.pop(0))
         if own and key == own[0][0]:
             _, number = own.pop(0)
-            yield _number(key, max(number, int(value) + EPOCHS_MARGIN) if key == FLOOR else number)
+            yield _number(key, max(number, _epoch(int(value), now_ms)) if key == FLOOR else number)
         else:
             yield key, restored_value(key, value, now_ms)
     for key, number in own:
@@ -80,8 +80,10 @@ def restored_value(key: str, value: bytes, now_ms: int, why: str = WHY) -> bytes
 
 
 def _epoch(old: int, now_ms: int) -> int:
-    """One that was not used since; the margin is for a clock that is behind."""
-    return max(old + EPOCHS_MARGIN, now_ms)
+    """One that was not used since: all that were began at an earlier time, or low, and rose by one a move. Never above
+    the time, but where the clock is behind what is known: a later one would not be above it, and may be the same.
+    """
+    return now_ms if now_ms > old else old + EPOCHS_MARGIN
 
 
 def _later(value: bytes, now_ms: int) -> Leadership:

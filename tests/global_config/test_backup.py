@@ -102,11 +102,14 @@ def test_no_epoch_comes_twice_also_of_what_was_set_after_the_backup() -> None:
     run_alone(main())
 
 
-def test_the_same_backup_restored_twice_gives_other_epochs_each_time() -> None:
+@pytest.mark.parametrize("shortly_after_another", [False, True])
+def test_the_same_backup_restored_twice_gives_other_epochs_each_time(shortly_after_another: bool) -> None:
     async def main() -> None:
         before = EmbeddedStore()
         await Switching(before, lambda: 5).begin(NAME, "us", {})
         rows, seen = await backed_up(before), list[set[int]]()
+        if shortly_after_another:
+            rows = await backed_up(await restored(rows, 1_763_999_990_000))
         for now_ms in (1_764_000_000_000, 1_764_000_060_000, 1_764_000_120_000):
             switching = Switching(await restored(rows, now_ms), lambda: 5)
             seen.append({(await switching.begin(name, "us", {})).epoch for name in (NAME, "t/made-since")})
