@@ -167,6 +167,9 @@ class WriteLeases:
         else:
             await self._renew()
         if self._another:
+            self.core.on_lost()
+            # its number may be another broker's lease by now, which goes on
+            await self._store.delete(writer(self._region, self._broker, self._lease))
             self._another = False
             raise LeaseLost("the configuration is another one")
         if not self.core.registered:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,8 +21,17 @@ from global_config.backup import restored_rows
 from heliograph.kv.engine.table_rows import Row
 from heliograph.kv.in_process_store import EmbeddedStore, _Watch
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.configuration.leadership import DRAINING, FENCED, LEADERSHIPS, OPEN, Leadership, leadership
-from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
+from heliograph.model.configuration.leadership import (
+    DRAINING,
+    FENCED,
+    LEADERSHIPS,
+    OPEN,
+    Leadership,
+    leadership,
+    writer,
+    writers,
+)
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, OutcomeUnknown
 from region_node.dr.leadership import configuration_age
 from region_node.dr.leadership.configuration_age import WHY, ConfigurationAge
 from region_node.dr.leadership.leadership_changes import Switching, closing
@@ -205,6 +215,31 @@ def test_one_that_had_heard_it_before_its_first_look_believes_nothing_of_that() 
     run(main)
 
 
+def test_what_was_written_under_a_lease_that_is_another_brokers_by_now_is_taken_away() -> None:
+    """Its number is given out again: under it the key would stay as long as that broker lives, and obey nothing."""
+
+    async def main(world: World) -> None:
+        await led(world, "us")
+        copy, config = world.copied(), world.config
+        await world.start("eu")
+        await asyncio.sleep(12.5)  # no renewal is due
+        (lease,) = [lease for lease, held in config.machine.held.items() if writers("eu") in str(held.keys)]
+        world.put_back(copy)
+        while config.machine.index < lease - 1:
+            await config.put("/other", b"x")
+        assert await config.grant(3_600_000) == lease
+        put = list[str]()
+        config.watch(writers("eu"), lambda key, value, _: put.append(key))
+        for name in ("/other", "/other", "/other", leadership("t/other")):  # which is to be told
+            await config.put(name, Leadership(active="us").encode())
+        await asyncio.sleep(20)
+        own = world.brokers["eu"].leases._lease
+        assert own != lease and writer("eu", "eu-0", lease) in put
+        assert [key for key, _, _ in config.machine.under(writers("eu"))] == [writer("eu", "eu-0", own)]
+
+    run(main)
+
+
 def test_a_namespace_whose_leadership_is_forgotten_begins_above_it() -> None:
     async def main(world: World) -> None:
         await world.start(*REGIONS)
@@ -372,18 +407,25 @@ async def lived(world: World, rng: random.Random) -> None:
             case 1:
                 stopped = [region for region in REGIONS if rng.random() < 0.5]
                 await world.stop(*stopped)
+                if away := rng.random() < 0.5:  # the majority that is put back: watches tell without it
+                    world.config.unavailable = "a majority is away"
+                    await world.start(*stopped)
+                    await look(rng.uniform(0, 12))
                 world.put_back(rng.choice(copies))
+                world.config.unavailable = None
                 await look(rng.uniform(0, 3))
-                await world.start(*stopped)
+                if not away:
+                    await world.start(*stopped)
             case 2:
                 await world.start(rng.choice(REGIONS))
             case _ if record.asks:
                 await world.switching.begin(NAME, rng.choice(REGIONS), {})
             case _ if record.state == OPEN:
                 to = rng.choice([region for region in REGIONS if region != record.active])
-                await asyncio.wait_for(world.moved(to), 100)
-    await look(10)
-    assert used
+                with suppress(NotAllowed):  # it asks meanwhile
+                    await asyncio.wait_for(world.moved(to), 100)
+    await look(15)
+    assert used and len(world.open_in()) <= 1
 
 
 def lives(seeds: range) -> None:
