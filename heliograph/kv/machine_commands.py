@@ -59,7 +59,7 @@ class CommandStatus(IntEnum):
     SESSION_UNKNOWN = 4
     """The session was forgotten: whether an earlier try of this command was applied cannot be told."""
     STALE = 5
-    """The client gave this sequence up; nothing was done."""
+    """The client gave this sequence up, or another one has come further under the same session; nothing was done."""
     UNAVAILABLE = 6
     """It is followed by a text; nothing was done."""
     UNKNOWN = 7
@@ -69,7 +69,7 @@ class CommandStatus(IntEnum):
 
 
 class SessionUnknown(MetadataError):
-    """The machine forgot this client session."""
+    """The machine forgot this client session, or has given its number to another client."""
 
 
 class NotLeaderHere(MetadataUnavailable):
@@ -199,7 +199,9 @@ def _error(status: CommandStatus, fields: list[Any]) -> Exception:
         case CommandStatus.NOT_LEADER:
             hint, text = fields
             return NotLeaderHere(hint, text)
-        case CommandStatus.UNKNOWN | CommandStatus.STALE:
-            return OutcomeUnknown(fields[0] if fields else "given up by its client")
+        case CommandStatus.STALE:
+            return SessionUnknown("another client has come further under the number of this client session")
+        case CommandStatus.UNKNOWN:
+            return OutcomeUnknown(fields[0] if fields else "it may or may not have been done")
         case _:
             return MetadataUnavailable(fields[0] if fields else "no answer")

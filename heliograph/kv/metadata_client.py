@@ -129,7 +129,8 @@ class MetaClient:
         self._large = FairQueue(LARGE_AT_ONCE, self.settings.writes_waiting_max)
         self._session = 0
         self._opening = asyncio.Lock()
-        self._sequence = 0
+        self._sequence = clock.wall_ms() << 16
+        """Of the last write: no other client's, also where the number of its session is given out again."""
         self._unanswered: dict[int, None] = {}
         self._watches = Watches()
         self._hears_leader = False
@@ -371,7 +372,7 @@ class MetaClient:
             self._trouble = str(found[0]) if found else "no majority"
             request.unsure = True
             asyncio.get_running_loop().call_later(_REPEAT_S, self._repeat, number)
-        elif status == CommandStatus.SESSION_UNKNOWN and request.unsure:
+        elif status in (CommandStatus.SESSION_UNKNOWN, CommandStatus.STALE) and request.unsure:
             request.answer.set_exception(
                 OutcomeUnknown("the metadata forgot this client's session; the write may or may not have been made")
             )

@@ -157,6 +157,24 @@ def test_a_forgotten_session_is_opened_again_or_unknown() -> None:
     simulate(main, machine=MachineSettings(sessions_max=1))
 
 
+def test_two_clients_under_one_session_get_no_answers_of_each_other() -> None:
+    """As where a group was put back to an older copy, and gives the number of a session out again."""
+
+    async def main(sim: Simulation, group: Group) -> None:
+        client = group.client("c")
+        await client.put("/c", b"")
+        await asyncio.sleep(1)
+        other = group.client("d")
+        await other.put("/d", b"")
+        other._session = client._session
+        for number in range(3):
+            for writer, key in ((other, f"/d/{number}"), (client, f"/c/{number}")):
+                await writer.put(key, b"", expected=-1)
+        assert len(await client.range("/d/", "/d0")) == len(await client.range("/c/", "/c0")) == 3
+
+    simulate(main)
+
+
 def test_the_client_follows_the_leader() -> None:
     async def main(sim: Simulation, group: Group) -> None:
         client = group.client()

@@ -11,7 +11,7 @@ from heliograph.kv.engine.table_rows import SortedKeys
 from heliograph.kv.machine_commands import CommandKind, SessionUnknown, command, open_answer, txn_fields
 from heliograph.kv.metadata_store import KEY_BYTES_MAX, VALUE_BYTES_MAX, Check, Delete, Put, check_ops, prefix_end
 from heliograph.kv.state_machine import Change, KvMachine, MachineSettings
-from heliograph.model.errors import CorruptData, LeaseLost, NotAllowed, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import CorruptData, LeaseLost, NotAllowed, VersionConflict
 from tests.heliograph.kv.driver import Driver
 
 
@@ -109,7 +109,7 @@ def test_what_the_client_gave_up_is_never_applied_later() -> None:
     driver = Driver()
     (session,) = driver.run(CommandKind.SESSION, [])
     driver.txn(Put("/a", b"new"), session=session, sequence=2, low=2)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(SessionUnknown):
         driver.txn(Put("/a", b"old"), session=session, sequence=1, low=1)
     assert driver.machine.get("/a") == (b"new", 2)
 
