@@ -36,10 +36,10 @@ from heliograph.kv.machine_commands import (
     refusal,
     txn_fields,
 )
-from heliograph.kv.metadata_store import ABSENT, VALUE_BYTES_MAX, Check
+from heliograph.kv.metadata_store import ABSENT, PAGE_BYTES_MAX, VALUE_BYTES_MAX, Check
 from heliograph.kv.server.key_requests import check
 from heliograph.kv.server.metadata_calls import CALLS
-from heliograph.kv.server.metadata_service import PAGE_BYTES_MAX, MetaService
+from heliograph.kv.server.metadata_service import MetaService
 from heliograph.kv.state_machine import Change
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.model.roles.certificate_role import peer_identity
