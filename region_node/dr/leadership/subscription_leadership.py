@@ -26,7 +26,7 @@ from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
-from local_meta.keys import cursor
+from local_meta.keys import cursor, managed_ledger
 from region_node.dr.leadership.leadership_changes import Switching, closing, unheard_text
 from region_node.dr.leadership.write_gates import SubscriptionGate
 from region_node.dr.leadership.write_leases import WriteLeases
@@ -261,6 +261,8 @@ class SubscriptionLeadership:
         asked_before = self._clock.monotonic() - _ASKED_S
         for gone in [name for name, asked in self._asked.items() if asked < asked_before]:
             del self._asked[gone]
+            if not any(self._here(*_parts(gone))):
+                self._unmade.pop(gone, None)
         for name in [
             *self._unmade,
             *(gate.namespace for gate in self._leases.core.subscription_gates() if not gate.open),
@@ -273,9 +275,20 @@ class SubscriptionLeadership:
                 found[name] = gate
         return found
 
+    async def _exists(self, topic: str) -> bool:
+        """Whether this region has the topic, partitioned or not. Raises MetadataUnavailable."""
+        return (
+            topic in self._topics.loaded
+            or self._topics.view.partitions(topic) > 0
+            or await self._meta.get(managed_ledger(topic)) is not None
+        )
+
     async def _take(self, name: str, gate: SubscriptionGate | None) -> None:
         if gate is None:
-            await self.switching.begin(name, self._region, {})
+            if await self._exists(_parts(name)[0]):
+                await self.switching.begin(name, self._region, {})
+            else:  # a member may name what it likes; it asks again
+                self._unmade.pop(name, None)
             return
         record = gate.record
         if record is None or (gate.active and record.state == OPEN):

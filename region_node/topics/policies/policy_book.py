@@ -121,31 +121,35 @@ class PolicyBook:
         )
 
     def of_namespace(self, namespace: str) -> Applied:
-        """For topics that have no policies of their own: one value for all of them."""
+        """For topics that have no policies of their own: one value for all of them, which is kept where the namespace
+        is known: whoever asks may have invented its name.
+        """
         known = self._namespaces.get(namespace)
         if known is None:
-            found = self._view.namespace(namespace)
-            duty = self._duty(namespace.partition("/")[0])
-            known = self._namespaces[namespace] = applied(
-                duty, found.policies if found is not None else {}, *self.brokers()
-            )
+            found, tenant = self._view.namespace(namespace), namespace.partition("/")[0]
+            if found is None:
+                return applied(self._duty_now(tenant), {}, *self.brokers())
+            known = self._namespaces[namespace] = applied(self._duty(tenant), found.policies, *self.brokers())
         return known
 
     def _duty(self, tenant: str) -> Level:
         """What a tenant's topics have to do, before anything that is set for them."""
         known = self._duties.get(tenant)
         if known is None:
-            found, quota, duty = self._view.tenant(tenant), self._view.tenant_quota(tenant), dict[str, Any]()
-            if found is not None:
-                duty["allowedRegions"] = found.allowed_regions  # no policy: where it changes, its topics' links do
-                if found.encryption_at_rest:
-                    duty["encryptionAtRest"] = True
-            if quota is not None and quota.resource_group:
-                duty["resourceGroup"] = quota.resource_group
-            if tenant in self.full:
-                duty["storageFull"] = True
-            known = self._duties[tenant] = duty
+            known = self._duties[tenant] = self._duty_now(tenant)
         return known
+
+    def _duty_now(self, tenant: str) -> Level:
+        found, quota, duty = self._view.tenant(tenant), self._view.tenant_quota(tenant), dict[str, Any]()
+        if found is not None:
+            duty["allowedRegions"] = found.allowed_regions  # no policy: where it changes, its topics' links do
+            if found.encryption_at_rest:
+                duty["encryptionAtRest"] = True
+        if quota is not None and quota.resource_group:
+            duty["resourceGroup"] = quota.resource_group
+        if tenant in self.full:
+            duty["storageFull"] = True
+        return duty
 
     def set_full(self, tenants: frozenset[str]) -> None:
         """Their topics take nothing from now on, and those of others do."""

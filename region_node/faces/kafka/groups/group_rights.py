@@ -51,12 +51,14 @@ class GroupRights:
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         """Of groups whose topics, or answers, are being found."""
 
-    async def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
-        """Lets a member of that role in, who names these topics; a group that is nobody's is its from now on. Raises
-        Refused.
+    async def check_join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
+        """Whether a member of that role may name these topics, and no ACL refuses it the group: comes before anybody
+        hears of a topic that was named. Raises Refused.
         """
         if not self._rights.enabled:
             return
+        if self._says(principal, held, AclOperation.READ) is AclAnswer.REFUSED:
+            raise _refusal(principal, held)
         pace = RowPace()
         for topic in await parsed(topics, self._name):
             await pace.rows(ROWS_A_TOPIC)
@@ -65,6 +67,13 @@ class GroupRights:
                     Code.GROUP_AUTHORIZATION_FAILED,
                     f"the role {principal.role!r} may not consume {topic}, which it names: grant it consume there",
                 )
+
+    async def join(self, principal: Principal, held: CoordinatedGroup, topics: Collection[str]) -> None:
+        """Lets a member of that role in, who names these topics, behind `check_join`; a group that is nobody's is its
+        from now on. Raises Refused.
+        """
+        if not self._rights.enabled:
+            return
         said = self._says(principal, held, AclOperation.READ)
         if said is AclAnswer.REFUSED:
             raise _refusal(principal, held)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.acl_records import AclOperation
 from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
@@ -87,9 +88,10 @@ async def join_group(session: KafkaSession, request: Request) -> Fields:
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
-        topics = await named(fields["protocol_type"], protocols[:1])
-        await broker.group_leadership.check(fields["group_id"], topics)
-        topics |= await named(fields["protocol_type"], protocols[1:])
+        first = await named(fields["protocol_type"], protocols[:1])
+        topics = first | await named(fields["protocol_type"], protocols[1:])
+        await broker.group_rights.check_join(_principal(session), held, topics)
+        await broker.group_leadership.check(fields["group_id"], first)
         await broker.group_rights.join(_principal(session), held, topics)
         member = GroupMember(
             fields["member_id"],
@@ -192,12 +194,18 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
     coordinator = broker.coordinator
     rows: dict[tuple[str, int], Row] = {}
     codes: dict[tuple[str, int], Code] = {}
+    names: dict[str, TopicName | Code] = {}
     now_ms = broker.clock.wall_ms()
+    pace = RowPace()
     whole, held = Code.NONE, None
     try:
         held = await _group(session, fields["group_id"])
+        for topic in fields["topics"]:
+            await pace.row()
+            names[topic["name"]] = _consumed(session, request, topic["name"])
         if not held.group.members:
-            await broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+            allowed = {name for name, found in names.items() if isinstance(found, TopicName)}
+            await broker.group_leadership.check(fields["group_id"], allowed)
         whole = held.group.committed(
             coordinator.now,
             fields.get("member_id", ""),
@@ -207,7 +215,6 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
         coordinator.check_room(held, _principal(session))
     except HeliographError as error:
         whole = _group_code(error)
-    pace = RowPace()
     for topic in fields["topics"]:
         for part in topic["partitions"]:
             await pace.row()
@@ -217,7 +224,9 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
             if whole:
                 continue
             try:
-                name = session.gate.topic(request, topic["name"])
+                name = names[topic["name"]]
+                if isinstance(name, Code):
+                    raise Refused(name)
                 if len(metadata.encode()) > broker.settings.offset_metadata_bytes_max:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= key[1] < await broker.cluster.partitions(name):
@@ -296,7 +305,8 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
     codes, pace = dict[str, Code](), RowPace()
     for topic in names:
         await pace.row()
-        codes[topic] = _consumed(session, request, topic)
+        found = _consumed(session, request, topic)
+        codes[topic] = found if isinstance(found, Code) else Code.NONE
     if topics is None:
         keys = [key for key in rows if not codes[key[0]]]
     else:
@@ -308,13 +318,12 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
     return {"group_id": group, "error_code": 0, "topics": await _offset_rows(rows, keys, codes, unstable)}
 
 
-def _consumed(session: KafkaSession, request: Request, topic: str) -> Code:
-    """Why the client may not see, commit, or delete offsets of the topic; NONE: it may."""
+def _consumed(session: KafkaSession, request: Request, topic: str) -> TopicName | Code:
+    """The topic, or why the client may not see, commit, or delete offsets of it."""
     try:
-        session.gate.topic(request, topic)
+        return session.gate.topic(request, topic)
     except HeliographError as error:
         return code_of(error)
-    return Code.NONE
 
 
 async def _offset_rows(
@@ -355,7 +364,9 @@ async def offset_delete(session: KafkaSession, request: Request) -> Fields:
         used = {kept(topic) for topic in await subscribed(held.group)}
         for topic in fields["topics"]:
             code = _consumed(session, request, topic["name"])
-            codes[topic["name"]] = Code.GROUP_SUBSCRIBED_TO_TOPIC if not code and kept(topic["name"]) in used else code
+            if not isinstance(code, Code):
+                code = Code.GROUP_SUBSCRIBED_TO_TOPIC if kept(topic["name"]) in used else Code.NONE
+            codes[topic["name"]] = code
         doomed = {
             (name, part["partition_index"])
             for topic in fields["topics"]

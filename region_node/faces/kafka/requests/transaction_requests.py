@@ -7,6 +7,7 @@ Source: docs/protocols/kafka.md, "Transactions".
 from __future__ import annotations
 
 from heliograph.model.errors import HeliographError
+from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
@@ -104,17 +105,20 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
         transactions = await _owned(session, fields)
         held = await broker.coordinator.known(fields["group_id"])
         await broker.group_rights.check(principal, held)
+        names, pace = dict[str, TopicName](), RowPace()
+        for topic in fields["topics"]:
+            await pace.row()
+            names[topic["name"]] = session.gate.topic(request, topic["name"])
         if not held.group.members:
-            await broker.group_leadership.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
+            await broker.group_leadership.check(fields["group_id"], names)
         broker.coordinator.check_room(held, principal)
         if fields.get("generation_id", -1) >= 0 or fields.get("member_id"):
             code = held.group.committed(
                 broker.coordinator.now, fields["member_id"], fields.get("group_instance_id"), fields["generation_id"]
             )
-        pace = RowPace()
         for topic in fields["topics"]:
             await pace.row()
-            partitions = await broker.cluster.partitions(session.gate.topic(request, topic["name"]))
+            partitions = await broker.cluster.partitions(names[topic["name"]])
             for part in topic["partitions"]:
                 await pace.row()
                 metadata = part["committed_metadata"] or ""

@@ -27,7 +27,7 @@ from heliograph.model.configuration.leadership import (
     writer,
 )
 from heliograph.model.topic_names import TopicName
-from local_meta.keys import cursor
+from local_meta.keys import cursor, managed_ledger
 from region_node.dr.leadership import leadership_changes
 from region_node.dr.leadership.leadership_changes import closing, unheard_text
 from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
@@ -118,6 +118,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         store = EmbeddedStore()
         policies = SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: wanted[0]))
         topics = served(["us", "eu"], policies)
+        topics.view.partitions = lambda _: 1
         leases: Any = Leases("us", store)
         leadership = leases.leadership = SubscriptionLeadership(
             leases, store, topics, meta=EmbeddedStore(), region="us", clock=DriftingClock(1.0)
@@ -161,6 +162,32 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         assert (await leadership.switching.flip(name, "eu", regions=["us", "eu"]))[0] is not None
         await asyncio.sleep(60)
         assert leadership.taken_over == 1, "nobody asks here any more"
+        await leadership.stop()
+
+    run_alone(main())
+
+
+def test_nobody_leads_where_there_is_no_topic_until_there_is_one() -> None:
+    """A member of a Kafka group names what it likes, fifty thousand topics of one namespace."""
+    topic, group = TopicName.parse("persistent://t/n/x"), "kafka.g"
+    name = subscription_name(str(topic), group)
+
+    async def main() -> None:
+        store, meta = EmbeddedStore(), EmbeddedStore()
+        topics = served(["us", "eu"], SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: True)))
+        leases: Any = Leases("us", store)
+        leadership = leases.leadership = SubscriptionLeadership(
+            leases, store, topics, meta=meta, region="us", clock=DriftingClock(1.0)
+        )
+        await leadership.start()
+        leases.hold()
+        assert "not said yet" in leadership.waits([topic], group)
+        await asyncio.sleep(1.5)
+        assert not leadership.known(name) and not leadership._unmade
+        await meta.put(managed_ledger(str(topic)), b"")
+        assert "not said yet" in leadership.waits([topic], group), "whoever waits asks again"
+        await asyncio.sleep(1)
+        assert leadership.known(name) and leadership.waits([topic], group) == ""
         await leadership.stop()
 
     run_alone(main())

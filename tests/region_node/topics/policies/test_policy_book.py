@@ -223,6 +223,24 @@ def test_what_a_tenant_has_to_encrypt_nobody_below_it_switches_off() -> None:
     asyncio.run(main())
 
 
+def test_nothing_is_kept_of_namespaces_that_nobody_made() -> None:
+    """Whoever asks may have invented their names, a thousand in one request."""
+
+    async def main() -> None:
+        view = FakeView()
+        book = PolicyBook(EmbeddedStore(KvMachine()), view, {"maxProducers": 1})
+        for number in range(100):
+            name = TopicName.parse(f"persistent://t{number}/n/x")
+            assert book.of(name).limit("maxProducers") == 1
+        assert not book._namespaces and not book._duties
+        view.set("t1/n", NamespacePolicies(regions=("us",), policies={"maxProducers": 2}))
+        assert book.of(TopicName.parse("persistent://t1/n/x")).limit("maxProducers") == 2
+        assert list(book._namespaces) == ["t1/n"]
+        book.close()
+
+    asyncio.run(main())
+
+
 # -- what is kept
 
 

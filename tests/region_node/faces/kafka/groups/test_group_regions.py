@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.message_codec import BY_NAME, Request
 from region_node.faces.kafka.error_codes import Code
@@ -17,8 +18,13 @@ from region_node.faces.kafka.groups import group_regions
 from region_node.faces.kafka.groups.group_regions import topics_of
 from region_node.faces.kafka.groups.replicated_group_offsets import group_of, subscription_of
 from region_node.faces.kafka.requests import group_requests
+from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
+from region_node.security.authentication.principal import Principal
+from region_node.security.settings import SecuritySettings
+from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
+from tests.region_node.faces.kafka.transactions.harness import with_transactions
 from tests.region_node.faces.pulsar.harness import settle
 
 
@@ -115,6 +121,30 @@ def test_a_group_whose_turn_goes_commits_and_is_out_and_comes_back_with_it() -> 
         assert again["error_code"] == Code.NONE and again["generation_id"] > generation
 
     with_face(run, leadership=leads)
+
+
+def test_who_may_not_consume_a_topic_asks_for_nobodys_turn() -> None:
+    """Who asks counts as a consumer that waits: the group's region would be the one in which a stranger asked."""
+    leads = Leads()
+
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        face.broker.transactions = transactions
+        policies = NamespacePolicies(regions=("us",), permissions={"bob": ["produce"]})
+        await face.admin.update_namespace("public/default", lambda _: policies)
+        client = Client(face.listener)
+        client.protocol.session.login.principal = Principal(role="bob")
+        assert (await join(client))["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
+        assert await commit(client, "", -1) == Code.TOPIC_AUTHORIZATION_FAILED
+        asked = {"transactional_id": "t", "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+        producer = await client.ask("init_producer_id", 3, asked)
+        part = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+        of = {"transactional_id": "t", "producer_id": producer["producer_id"], "producer_epoch": 0, "group_id": "g"}
+        answer = await client.ask("txn_offset_commit", 2, {**of, "topics": [{"name": "orders", "partitions": [part]}]})
+        assert answer["topics"][0]["partitions"][0]["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        assert [topics for topics, _ in leads.asked if topics] == []
+
+    security = SecuritySettings(authorization=True, anonymous_role="nobody", super_users=("root",))
+    with_transactions(run, leadership=leads, security=security)
 
 
 def test_a_turn_that_comes_back_at_once_throws_nobody_out() -> None:
