@@ -24,6 +24,7 @@ from heliograph.wire.run import Buffer
 from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVED, refuse_version
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
 from region_node.faces.kafka.quotas.request_time import Worked
+from region_node.faces.kafka.security.api_rights import ApiRow
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.session.kafka_session import KafkaSession, Slot
 from region_node.faces.kafka.session.refusals import refused
@@ -68,6 +69,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._waiting: deque[bytearray] = deque()
         self._waiting_bytes = 0
         self._alone = self._advancing = self._closing = False
+        self._reading: asyncio.Task[Any] | None = None
+        """Makes an answer that is for this client alone."""
         self._out: list[Buffer] = []
         self._held = False
         self._holds: dict[object, None] = {}
@@ -118,6 +121,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.session.end()
         self._slots.clear()
         self._out, self._transport, self._frame = [], None, None
+        if self._reading is not None:
+            self._reading.cancel()
         self._finish_waiting()
 
     def _finish_waiting(self) -> None:
@@ -330,7 +335,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self.answered(slot, slot.answer)
 
     async def _answer(self, request: Request) -> list[Buffer]:
+        """Nothing goes on that only looks once its client has gone."""
         row = SERVED[request.api.name]
+        if not row.reads:
+            return await self._answer_of(row, request)
+        if self.closed:
+            return []
+        self._reading = asyncio.current_task()
+        try:
+            return await self._answer_of(row, request)
+        finally:
+            self._reading = None
+
+    async def _answer_of(self, row: ApiRow, request: Request) -> list[Buffer]:
         work = row.handler(self.session, request)
         if self._broker.quotas.active:
             answer: Fields | None = None

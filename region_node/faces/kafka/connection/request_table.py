@@ -25,17 +25,17 @@ SERVED = checked(
     (
         ApiRow("produce", (R.WRITE_TOPIC, R.WRITE_TRANSACTIONAL_ID), produce.produce),
         ApiRow("fetch", (R.READ_TOPIC,), fetch.fetch),
-        ApiRow("list_offsets", (R.DESCRIBE_TOPIC,), offset_requests.list_offsets),
-        ApiRow("metadata", (R.DESCRIBE_TOPIC,), metadata_requests.metadata),
+        ApiRow("list_offsets", (R.DESCRIBE_TOPIC,), offset_requests.list_offsets, reads=True),
+        ApiRow("metadata", (R.DESCRIBE_TOPIC,), metadata_requests.metadata, reads=True),
         ApiRow("offset_commit", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_commit),
-        ApiRow("offset_fetch", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_fetch),
-        ApiRow("find_coordinator", (R.ANY_GRANT,), metadata_requests.find_coordinator),
+        ApiRow("offset_fetch", (R.READ_GROUP, R.READ_TOPIC), group_requests.offset_fetch, reads=True),
+        ApiRow("find_coordinator", (R.ANY_GRANT,), metadata_requests.find_coordinator, reads=True),
         ApiRow("join_group", (R.READ_GROUP, R.READ_TOPIC), group_requests.join_group),
         ApiRow("heartbeat", (R.READ_GROUP,), group_requests.heartbeat),
         ApiRow("leave_group", (R.READ_GROUP,), group_requests.leave_group),
         ApiRow("sync_group", (R.READ_GROUP,), group_requests.sync_group),
-        ApiRow("describe_groups", (R.DESCRIBE_GROUP,), group_requests.describe_groups),
-        ApiRow("list_groups", (R.ANY_ROLE,), group_requests.list_groups),
+        ApiRow("describe_groups", (R.DESCRIBE_GROUP,), group_requests.describe_groups, reads=True),
+        ApiRow("list_groups", (R.ANY_ROLE,), group_requests.list_groups, reads=True),
         ApiRow("sasl_handshake", (R.NONE,), sign_in_requests.sasl_handshake),
         ApiRow("api_versions", (R.NONE,), metadata_requests.api_versions),
         ApiRow("create_topics", (R.CREATE_TOPIC,), admin_requests.create_topics, changes=True),
@@ -44,7 +44,7 @@ SERVED = checked(
         ApiRow(
             "init_producer_id", (R.IDEMPOTENT_WRITE, R.WRITE_TRANSACTIONAL_ID), transaction_requests.init_producer_id
         ),
-        ApiRow("offset_for_leader_epoch", (R.DESCRIBE_TOPIC,), offset_requests.offset_for_leader_epoch),
+        ApiRow("offset_for_leader_epoch", (R.DESCRIBE_TOPIC,), offset_requests.offset_for_leader_epoch, reads=True),
         ApiRow(
             "add_partitions_to_txn",
             (R.WRITE_TRANSACTIONAL_ID, R.WRITE_TOPIC),
@@ -57,14 +57,14 @@ SERVED = checked(
             (R.WRITE_TRANSACTIONAL_ID, R.READ_GROUP, R.READ_TOPIC),
             transaction_requests.txn_offset_commit,
         ),
-        ApiRow("describe_user_scram_credentials", (R.SUPER,), sign_in_requests.describe_users),
+        ApiRow("describe_user_scram_credentials", (R.SUPER,), sign_in_requests.describe_users, reads=True),
         ApiRow("alter_user_scram_credentials", (R.SUPER,), sign_in_requests.alter_users, changes=True),
-        ApiRow("describe_client_quotas", (R.SUPER,), quota_requests.describe_client_quotas),
+        ApiRow("describe_client_quotas", (R.SUPER,), quota_requests.describe_client_quotas, reads=True),
         ApiRow("alter_client_quotas", (R.SUPER,), quota_requests.alter_client_quotas, changes=True),
-        ApiRow("describe_acls", (R.TENANT,), acl_requests.describe_acls),
+        ApiRow("describe_acls", (R.TENANT,), acl_requests.describe_acls, reads=True),
         ApiRow("create_acls", (R.TENANT,), acl_requests.create_acls, changes=True),
         ApiRow("delete_acls", (R.TENANT,), acl_requests.delete_acls, changes=True),
-        ApiRow("describe_configs", (R.DESCRIBE_TOPIC_CONFIGS, R.TENANT), admin_requests.describe_configs),
+        ApiRow("describe_configs", (R.DESCRIBE_TOPIC_CONFIGS, R.TENANT), admin_requests.describe_configs, reads=True),
         ApiRow("alter_configs", (R.ALTER_TOPIC_CONFIGS,), admin_requests.alter_configs, changes=True),
         ApiRow(
             "incremental_alter_configs",
@@ -72,13 +72,15 @@ SERVED = checked(
             admin_requests.incremental_alter_configs,
             changes=True,
         ),
-        ApiRow("describe_log_dirs", (R.ANY_ROLE,), metadata_requests.describe_log_dirs),
+        ApiRow("describe_log_dirs", (R.ANY_ROLE,), metadata_requests.describe_log_dirs, reads=True),
         ApiRow("create_partitions", (R.ALTER_TOPIC,), admin_requests.create_partitions, changes=True),
         ApiRow("sasl_authenticate", (R.NONE,), sign_in_requests.sasl_authenticate),
         ApiRow("delete_groups", (R.DELETE_GROUP,), group_requests.delete_groups, changes=True),
         ApiRow("offset_delete", (R.DELETE_GROUP, R.READ_TOPIC), group_requests.offset_delete, changes=True),
-        ApiRow("describe_cluster", (R.ANY_ROLE,), metadata_requests.describe_cluster),
-        ApiRow("describe_topic_partitions", (R.DESCRIBE_TOPIC,), metadata_requests.describe_topic_partitions),
+        ApiRow("describe_cluster", (R.ANY_ROLE,), metadata_requests.describe_cluster, reads=True),
+        ApiRow(
+            "describe_topic_partitions", (R.DESCRIBE_TOPIC,), metadata_requests.describe_topic_partitions, reads=True
+        ),
     )
 )
 

@@ -62,12 +62,15 @@ _ALONE = frozenset((ApiRight.NONE, ApiRight.ANY_ROLE, ApiRight.ANY_GRANT, ApiRig
 
 
 class ApiRow(NamedTuple):
-    """One row. changes: it is an administrator's, and in the audit log, also where it was refused."""
+    """One row. changes: it is an administrator's, and in the audit log, also where it was refused. reads: nothing comes
+    of it but its answer, so that it ends with its connection; all others go on to their end.
+    """
 
     name: str
     rights: tuple[ApiRight, ...]
     handler: Callable[[Any, Request], Coroutine[Any, Any, Fields | None]]
     changes: bool = False
+    reads: bool = False
 
     @property
     def of_topics(self) -> ApiRight | None:
@@ -94,6 +97,8 @@ def checked(rows: Iterable[ApiRow]) -> dict[str, ApiRow]:
             raise TypeError(f"{row!r:.200} says no right: write ApiRow(name, (ApiRight.…,), handler)")
         if row.name not in BY_NAME or row.name in found:
             raise ValueError(f"{row.name}: no request of Kafka's is called so, or it has two rows")
+        if row.changes and row.reads:
+            raise ValueError(f"{row.name}: what changes something goes on without its client: leave `reads`")
         if len(row.rights) > 1 and _ALONE & set(row.rights):
             raise ValueError(f"{row.name}: {next(iter(_ALONE & set(row.rights))).name} goes with no other right")
         if any(len(kind & set(row.rights)) > 1 for kind in (_OF_TOPICS, _OF_ALL)):

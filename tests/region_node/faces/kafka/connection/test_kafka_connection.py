@@ -10,6 +10,7 @@ import pytest
 from heliograph.runtime import throttle
 from heliograph.wire.kafka import message_codec
 from heliograph.wire.kafka.message_codec import BY_NAME, encode_varint
+from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.connection import kafka_connection
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.kafka.topic_requests import create
@@ -166,5 +167,43 @@ def test_a_long_answer_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) 
         assert not pauses
         (row,) = (await client.ask("metadata", 13, many))["topics"]
         assert len(row["partitions"]) == 300 and len(pauses) == 3 * 300 // message_codec.STEP_ELEMENTS + 1
+
+    with_face(run)
+
+
+def test_who_has_gone_has_nothing_looked_up_any_more_and_what_it_sent_before_is_stored() -> None:
+    """Each reset would leave a look at a hundred thousand groups behind, and a client without grants makes as many as
+    it likes.
+    """
+
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await create(client, "orders")
+        await settle(20)
+        before = len(face.broker.tasks)
+        client.raw(request("describe_groups", 4, {"groups": [f"g{number}" for number in range(5_000)]}))
+        for _ in range(3):
+            await settle(5)
+        assert len(face.broker.tasks) > before and not client.answers()
+        batch = build_batch([(0, None, b"value", ())])
+        stored = {"name": "orders", "partition_data": [{"index": 0, "records": batch}]}
+        client.raw(request("produce", 7, {"acks": 0, "timeout": 1000, "topic_data": [stored]}))
+        client.protocol.connection_lost(None)
+        await settle(30)
+        assert len(face.broker.tasks) == before
+        assert [log.high_watermark for log in face.broker.logs()] == [1]
+
+    with_face(run)
+
+
+def test_what_changes_something_goes_on_without_its_client() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        row = {"name": "orders", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+        client.raw(request("create_topics", 2, {"topics": [row], "timeout": 1000, "validate_only": False}))
+        await settle(1)
+        client.protocol.connection_lost(None)
+        await settle(50)
+        assert face.view.partitions("persistent://public/default/orders") == 2
 
     with_face(run)

@@ -38,6 +38,7 @@ async def _handler(connection: Any, request: Request) -> Fields | None:
         (ApiRow("fetch", (R.ANY_GRANT, R.READ_TOPIC), _handler), ValueError),
         (ApiRow("fetch", (R.READ_TOPIC, R.WRITE_TOPIC), _handler), ValueError),
         (ApiRow("fetch", (R.TENANT, R.SUPER), _handler), ValueError),
+        (ApiRow("fetch", (R.READ_TOPIC,), _handler, changes=True, reads=True), ValueError),
     ],
 )
 def test_a_row_by_which_nobody_can_be_checked_ends_the_start(row: Any, error: type[Exception]) -> None:
