@@ -88,7 +88,7 @@ class KafkaSettings:
     )
     """An id without a transaction for so long is forgotten; -1: none is."""
     transactional_ids_max: int = setting(100_000, "ids", least=1)
-    """So many ids a broker coordinates; one more is refused."""
+    """So many ids a broker coordinates; for one more, unused ones are forgotten. It is refused where there are none."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "broker.kafka")

@@ -71,6 +71,8 @@ EPOCH_MAX = (1 << 15) - 2
 _ID_BYTES_MAX = 1 << 10
 ENDED_AT_ONCE = 32
 """Ids whose transactions are ended at once, because their producers do not."""
+_ROOM_SHARE = 64
+"""Where there are as many ids as may be, this share of them is forgotten at once: each look reads them all."""
 _TRIES = 16
 
 
@@ -239,7 +241,7 @@ class KafkaTransactions:
             asked_again, asked = False, list[Op]()
             new = record is None
             if record is None:
-                self._check_room()
+                await self._check_room()
                 record = TransactionRecord(await self._broker.producer_ids.next(), -1, timeout_ms)
             elif producer >= 0 and (record.producer != producer or record.epoch != epoch):
                 asked_again = await _asked_again(self._meta, record, producer, epoch)
@@ -262,13 +264,25 @@ class KafkaTransactions:
                 record = await self._finish(transactional_id, record, record.intent or ABORT)
             return record.producer, record.epoch
 
-    def _check_room(self) -> None:
+    async def _check_room(self) -> None:
+        """Comes before an id that is new. Raises Refused: there are too many, and all of them in transactions."""
         most = self._broker.settings.transactional_ids_max
+        if self._ids < most:
+            return
+        async with self._idle.making_room:
+            if self._ids >= most:
+                loaded = dict(self._service.loaded)
+                forgotten = await self._idle.make_room(
+                    max(1, most // _ROOM_SHARE),
+                    lambda each: self._service.coordinator_of(each) in loaded,
+                    self._idle_producer,
+                )
+                self._ids = max(0, self._ids - forgotten)
         if self._ids >= most:
             raise Refused(
                 Code.POLICY_VIOLATION,
-                f"this broker coordinates {most} transactional ids, and takes no more "
-                "(broker.kafka.transactional_ids_max): use the same ids again, or let unused ones expire sooner",
+                f"this broker coordinates {most} transactional ids, all of them in transactions, and takes no more "
+                "(broker.kafka.transactional_ids_max): use the same ids again, or end what is open",
             )
 
     async def _check_begins(self, principal: Principal, record: TransactionRecord | None, name: str) -> None:

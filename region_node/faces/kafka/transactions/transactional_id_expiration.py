@@ -1,7 +1,7 @@
 """IdleIds: transactional ids that nobody has used for long are forgotten, and offsets that ended transactions left.
 
 Is: looking, now and then, which records of ids have not changed since the last look, and deleting those that have not
-for as long as the settings say.
+for as long as the settings say; and, where there are as many as may be, making room for others.
 Isn't: a record's meaning (`kafka_transactions`).
 Invariants: an id that changed is never deleted: what was seen is its record's version, and the deletion checks it; one
 whose transaction has not ended stays. A record needs no time in it, so brokers of other versions may change it
@@ -15,8 +15,10 @@ Source: Kafka's transactional.id.expiration.ms; docs/protocols/kafka.md, "Transa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from heapq import heapify, heappop, heapreplace
 from urllib.parse import unquote
 
 import msgpack
@@ -24,6 +26,7 @@ import msgpack
 from heliograph.kv.metadata_store import Check, Delete, MetadataStore, Op, Put, pages_under, rows_under
 from heliograph.model.errors import CorruptData, VersionConflict
 from heliograph.runtime.clock import Clock
+from heliograph.runtime.throttle import RowPace
 
 log = logging.getLogger("region_node.kafka")
 
@@ -31,6 +34,9 @@ IDLE, PRODUCERS, OWNERS = "/kafka/idle-transactions/", "/kafka/producers/", "/ka
 ASKED = "/kafka/producer-epochs/"
 TXN_OFFSETS = "/kafka/txn-offsets/"
 FORMAT = 1
+ROOM_S = 10.0
+"""So long nobody looks again for ids that may go where none could."""
+_FORGOTTEN_AT_ONCE = 32
 _LOOKS = 24
 _LOOK_S = (60.0, 3600.0)
 _PUTS_A_WRITE = 500
@@ -43,6 +49,9 @@ class IdleIds:
         self._meta, self._clock, self._expire_s, self._prefix = meta, clock, expire_s, prefix
         self._every_s = min(max(expire_s / _LOOKS, _LOOK_S[0]), _LOOK_S[1])
         self._looked_at = clock.monotonic()
+        self.making_room = asyncio.Lock()
+        """Held around `make_room`: whoever waited for it may have room by then."""
+        self._none_until = self._looked_at
 
     def due(self) -> bool:
         """Whether it is time for the next look; then `look` is to be called."""
@@ -80,6 +89,65 @@ class IdleIds:
         if forgotten:
             log.info("kafka.transactional_ids_expired", extra={"ids": forgotten})
         return forgotten
+
+    async def make_room(
+        self, count: int, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]
+    ) -> int:
+        """Forgets at most `count` ids that are in no transaction, and returns how many: one after another of the role
+        that has most of them, those that changed longest ago first. mine, idle: as for `look`. Raises what the metadata
+        raises.
+        """
+        if self._clock.monotonic() < self._none_until:
+            return 0
+        left, forgotten = await self._idle_by_role(mine, idle), 0
+        most = [(-len(ids), role) for role, ids in left.items()]
+        heapify(most)
+        doomed: list[tuple[int, str, int]] = []
+        while most and len(doomed) < count:
+            role = most[0][1]
+            doomed.append(left[role].pop())
+            if left[role]:
+                heapreplace(most, (-len(left[role]), role))
+            else:
+                heappop(most)
+        for first in range(0, len(doomed), _FORGOTTEN_AT_ONCE):
+            forgotten += sum(
+                await asyncio.gather(
+                    *(
+                        self._forget(quoted, version, producer)
+                        for version, quoted, producer in doomed[first : first + _FORGOTTEN_AT_ONCE]
+                    )
+                )
+            )
+        if not forgotten:
+            self._none_until = self._clock.monotonic() + ROOM_S
+        log.info("kafka.transactional_ids_made_room", extra={"ids": forgotten})
+        return forgotten
+
+    async def _idle_by_role(
+        self, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]
+    ) -> dict[bytes, list[tuple[int, str, int]]]:
+        """Owner, as it is stored -> (version, id, producer) of what is in no transaction, the longest unused last."""
+        found, owners, pace = dict[int, tuple[int, str, int]](), dict[int, bytes](), RowPace()
+        async for rows in pages_under(self._meta, self._prefix):
+            for key, blob, version in rows:
+                await pace.row()
+                quoted = key.removeprefix(self._prefix)
+                transactional_id = unquote(quoted)
+                if mine(transactional_id) and (producer := idle(transactional_id, blob, version)) is not None:
+                    found[producer] = version, quoted, producer
+        async for rows in pages_under(self._meta, OWNERS):
+            for key, blob, _ in rows:
+                await pace.row()
+                if (producer := int(key.removeprefix(OWNERS))) in found:
+                    owners[producer] = blob
+        by_role: dict[bytes, list[tuple[int, str, int]]] = {}
+        for producer, each in found.items():
+            await pace.row()
+            by_role.setdefault(owners.get(producer, b""), []).append(each)
+        for ids in by_role.values():
+            ids.sort(reverse=True)
+        return by_role
 
     async def forget_left(self, mine: Callable[[str], bool], between: Callable[[str], Awaitable[int | None]]) -> None:
         """Offsets that lie there although their id is in no transaction, as earlier versions may have left them: they

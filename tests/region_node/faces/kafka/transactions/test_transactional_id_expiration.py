@@ -14,7 +14,7 @@ from heliograph.kv.metadata_store import pages_under
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.groups.committed_offsets import Row
 from region_node.faces.kafka.transactions.kafka_transactions import IDS, TXN_OFFSETS, KafkaTransactions
-from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, producer_key
+from region_node.faces.kafka.transactions.transactional_id_expiration import IDLE, owner_key, producer_key
 from region_node.transactions.coordinators.transaction_service import Transactions
 from tests.region_node.faces.kafka.harness import Face
 from tests.region_node.faces.kafka.transactions.harness import anew, with_transactions
@@ -204,7 +204,8 @@ def test_offsets_of_ended_transactions_go_where_they_were_left() -> None:
 def test_a_broker_coordinates_so_many_ids_and_those_go_on() -> None:
     async def run(_: Face, __: Transactions, transactions: KafkaTransactions) -> None:
         for name in ("a", "b", "a"):
-            await transactions.begin_producer(name, 60_000, -1, -1)
+            producer = await transactions.begin_producer(name, 60_000, -1, -1)
+            await transactions.add_offsets(name, *producer)
         with pytest.raises(Refused, match="transactional_ids_max") as refused:
             await transactions.begin_producer("c", 60_000, -1, -1)
         assert refused.value.code == Code.POLICY_VIOLATION
@@ -214,3 +215,43 @@ def test_a_broker_coordinates_so_many_ids_and_those_go_on() -> None:
         assert transactions._ids == 2
 
     with_transactions(run, transactional_ids_max=2)
+
+
+def test_a_new_id_takes_the_place_of_the_one_that_was_used_longest_ago() -> None:
+    """Flink takes another id for each checkpoint of each subtask, and comes back to none."""
+
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        given = {}
+        for name in ("a", "b", "c", "a", "d", "e"):
+            given[name] = await transactions.begin_producer(name, TIMEOUT_MS, -1, -1)
+            await transactions.add_offsets(name, *given[name])
+            if name != "c":
+                await transactions.end(name, *given[name], commit=True)
+        assert sorted(await left(face, IDS)) == ["c", "d", "e"], "c is in a transaction"
+        assert await refused(transactions.add_offsets("a", *given["a"])) == Code.INVALID_PRODUCER_ID_MAPPING
+
+    with_transactions(run, transactional_ids_max=3)
+
+
+def test_room_is_made_where_a_role_has_most_ids() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        for name, role in (("a", "ann"), ("b", "bob"), ("c", "bob"), ("d", "bob"), ("e", "eve"), ("f", "ann")):
+            given = await transactions.begin_producer(name, TIMEOUT_MS, -1, -1)
+            await face.meta.put(owner_key(given[0]), role.encode())
+        assert sorted(await left(face, IDS)) == ["a", "d", "e", "f"]
+
+    with_transactions(run, transactional_ids_max=4)
+
+
+def test_nobody_looks_for_room_again_at_once_where_there_was_none() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        producer = await transactions.begin_producer("a", TIMEOUT_MS, -1, -1)
+        await transactions.add_offsets("a", *producer)
+        assert await refused(transactions.begin_producer("b", TIMEOUT_MS, -1, -1)) == Code.POLICY_VIOLATION
+        await transactions.end("a", *producer, commit=True)
+        assert await refused(transactions.begin_producer("b", TIMEOUT_MS, -1, -1)) == Code.POLICY_VIOLATION
+        face.clock.now += 11
+        await transactions.begin_producer("b", TIMEOUT_MS, -1, -1)
+        assert await left(face, IDS) == ["b"]
+
+    with_transactions(run, transactional_ids_max=1)
