@@ -23,6 +23,7 @@ from heliograph.model.coordinates import parse_coordinate
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledger_metadata import LedgerMetadata
 from heliograph.model.topic_names import TopicName
+from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.security.allowed_urls import UrlList
 
@@ -62,7 +63,7 @@ async def end_elsewhere(asked: EndsElsewhere, metadata: LedgerMetadata, last_ent
         try:
             async with asyncio.timeout(asked.region_patience_s):
                 told = await elsewhere(asked, asked.caller, region, "GET", path)
-                end = _end(told["regions"][region]["origins"], own.number, metadata.ledger)
+                end = await _end(told["regions"][region]["origins"], own.number, metadata.ledger)
                 if end > last_entry_max:
                     raise ValueError(
                         f"entry {end} is beyond the {last_entry_max + 1} that ledger_entries_max lets a ledger hold: "
@@ -70,7 +71,7 @@ async def end_elsewhere(asked: EndsElsewhere, metadata: LedgerMetadata, last_ent
                         "ledger_entries_max was lowered since"
                     )
                 return end
-        except (HeliographError, TimeoutError, LookupError, TypeError, ValueError) as error:
+        except (HeliographError, TimeoutError, LookupError, TypeError, ValueError, OverflowError) as error:
             log.warning(
                 "ledger.end_not_told",
                 extra={
@@ -85,10 +86,11 @@ async def end_elsewhere(asked: EndsElsewhere, metadata: LedgerMetadata, last_ent
     return max(await asyncio.gather(*(one(region) for region in regions)), default=-1)
 
 
-def _end(origins: list[dict[str, Any]], number: int, ledger: int) -> int:
+async def _end(origins: list[dict[str, Any]], number: int, ledger: int) -> int:
     """Where the ledger ends by the origins of region `number`: a ledger's number comes once, which is enough."""
-    ends = [-1]
+    ends, pace = [-1], RowPace()
     for row in origins:
+        await pace.row()
         if row["through"] is None:
             continue
         (region, _, _), _ = parse_coordinate(f"{row['origin']}:0:0")

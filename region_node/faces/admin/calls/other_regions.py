@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Protocol
 
 import msgspec
@@ -110,12 +111,22 @@ async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: st
         ) from error
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text!r:.100} is no number that JSON has")
+    return number
+
+
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
 async def parsed(raw: Buffer, level: int = 0, *, piece_bytes: int = PIECE_BYTES, values_max: int = VALUES_MAX) -> Any:
-    """What the JSON says, piece by piece where it is long: the parser lets nobody else go on. Raises ValueError,
-    RecursionError.
+    """What the JSON says, piece by piece where it is long: the parser lets nobody else go on. Raises ValueError (also
+    for Python's Infinity and NaN, and for what is as large: whoever counts with it would fail), RecursionError.
     """
     if len(raw) <= piece_bytes:
-        return json.loads(bytes(raw))
+        return _JSON.decode(bytes(raw).decode())
     if level > _LEVELS_MAX or (not level and sum(map(bytes(raw).count, (b",", b"[", b"{"))) > values_max):
         raise ValueError("it has too many values, or long ones too deep in it")
     parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str)

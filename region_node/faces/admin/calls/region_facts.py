@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from heliograph.model.admin_paths import dr_path
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.existing import of_other_brokers
@@ -68,6 +68,8 @@ async def topics_elsewhere(admin: Admin, request: Caller, namespace: str) -> dic
             return int(found.get("stored", len(found["topics"]) + len(found["missing"])))
         except HeliographError as error:
             return error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            return MetadataUnavailable(f"region {region} does not say how many topics it has: {error!r:.200}")
 
     others = [region for region in where_copies_may_be(admin, namespace) if region != admin.region]
     return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))

@@ -31,6 +31,7 @@ ANSWERS: dict[str, Any] = {
     "af": told("somebody else"),
     "one too many": told("one too many", ("1.1.a", [LEDGER, LAST_MAX + 1])),
     "endless": told("endless", ("1.1.a", [LEDGER, 10**17]), ("1.1.a", [LEDGER, 40])),
+    "boundless": {"regions": {"boundless": {"origins": [{"origin": "1.1.a", "through": [float("inf"), 0]}]}}},
     "last": told("last", ("1.1.a", [LEDGER, LAST_MAX])),
 }
 
@@ -43,6 +44,7 @@ ANSWERS: dict[str, Any] = {
         (("us", "eu", "ap", "sa", "af"), 57),
         (("us", "sa", "silent"), -1),
         (("us", "endless"), -1),
+        (("us", "boundless", "eu"), 41),
         (("us", "one too many", "eu", "endless"), 41),
         (("us", "eu", "last"), LAST_MAX),
     ),

@@ -177,3 +177,12 @@ def test_a_long_answer_is_parsed_piece_by_piece(long: bool) -> None:
 def test_an_answer_of_too_many_values_or_none_at_all_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         asyncio.run(parsed(text.encode(), piece_bytes=200, values_max=1000))
+
+
+@pytest.mark.parametrize("number", ("Infinity", "-Infinity", "NaN", "1e999", "-1e999"))
+def test_a_number_that_nobody_can_count_with_is_no_json(number: str) -> None:
+    for raw in (number, f"[[{number}, 0]]", f'{{"through": [1, {number}], "more": [{"0, " * 50}0]}}'):
+        for piece_bytes in (1 << 10, 8):
+            with pytest.raises(ValueError):
+                asyncio.run(parsed(raw.encode(), piece_bytes=piece_bytes))
+    assert asyncio.run(parsed(b"[1e3, 2.5, -0.0, 17]")) == [1000.0, 2.5, 0.0, 17]
