@@ -37,6 +37,10 @@ Waiter = Any
 Protocols = list[tuple[str, bytes]]
 
 
+def _size_bytes(name: str) -> int:
+    return len(name.encode())
+
+
 class GroupMember:
     """`joining`, `syncing`: who waits for its answer."""
 
@@ -115,7 +119,7 @@ class MemberTotals:
 
     def has_room(self, more_bytes: int, *names: str) -> bool:
         """Whether the group can be stored with so much more. names: that are stored of the group itself."""
-        return self.size_bytes + more_bytes + sum(len(name.encode()) for name in names) <= MEMBERS_BYTES_MAX
+        return self.size_bytes + more_bytes + sum(map(_size_bytes, names)) <= MEMBERS_BYTES_MAX
 
 
 class Group:
@@ -199,7 +203,7 @@ class Group:
             if protocol_type != self.protocol_type or not common:
                 return Code.INCONSISTENT_GROUP_PROTOCOL
         more = member.measure() + len(new_id.encode()) - sum(known.size_bytes for known in before)
-        if not self._totals.has_room(more, protocol_type, max(names, key=len)):
+        if not self._totals.has_room(more, protocol_type, max(names, key=_size_bytes)):
             return Code.GROUP_MAX_SIZE_REACHED
         return Code.NONE
 

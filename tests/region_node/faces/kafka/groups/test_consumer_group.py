@@ -412,6 +412,15 @@ def test_what_a_group_counts_is_what_is_stored() -> None:
     assert VALUE_BYTES_MAX - 20_000 < len(world.group.dump()) <= VALUE_BYTES_MAX
 
 
+def test_the_longest_name_of_a_protocol_is_the_one_of_most_bytes() -> None:
+    """Any of them may become the group's, and is stored twice then."""
+    world, two_bytes_each = World(), "\u00e9" * 200_000
+    told = world.told[world.join(protocols=[(two_bytes_each, b""), ("x" * 300_000, b"")])]
+    assert told["error_code"] == Code.GROUP_MAX_SIZE_REACHED and not world.group.members
+    world.join(protocols=[(two_bytes_each, b""), ("x" * 200_000, b"")])
+    assert world.group.protocol == two_bytes_each and len(world.group.dump()) <= VALUE_BYTES_MAX
+
+
 def test_a_leader_whose_shares_could_not_be_stored_is_told() -> None:
     world = World()
     answer = world.told[world.join(protocols=[("range", bytes(MEMBERS_BYTES_MAX // 2))])]
