@@ -48,6 +48,14 @@ if TYPE_CHECKING:
     from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 
 
+NAMES_MAX = 100_000
+"""Topics' names that are kept parsed, whoever asked for them."""
+NAME_KEPT_MAX = 320
+"""Characters of such a name, all of them ASCII: a topic of Kafka's has 249, and here a tenant and a namespace before
+them. Of those somebody may invent thousands of characters: such names are parsed each time.
+"""
+
+
 class BudgetedSession(Protocol):
     """`region_node.faces.kafka.session.kafka_session.KafkaSession`, as the budget holds it."""
 
@@ -147,9 +155,11 @@ class KafkaBroker:
         """Returns the topic that Kafka's clients call `kafka`. Raises Refused (INVALID_TOPIC_EXCEPTION)."""
         found = self._names.get(kafka)
         if found is None:
-            if len(self._names) > 100_000:
-                self._names.clear()
-            found = self._names[kafka] = self.cluster.name(kafka)
+            found = self.cluster.name(kafka)
+            if len(kafka) <= NAME_KEPT_MAX and kafka.isascii():
+                if len(self._names) >= NAMES_MAX:
+                    self._names.clear()
+                self._names[kafka] = found
         return found
 
     def kept_as(self, kafka: str) -> str:
