@@ -25,6 +25,7 @@ from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN, SERVE
 from region_node.faces.kafka.produce_fetch.produce import begin_produce
 from region_node.faces.kafka.quotas.request_time import Worked
 from region_node.faces.kafka.security.api_rights import ApiRow
+from region_node.faces.kafka.session.heavy_reads import Place, is_heavy
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.session.kafka_session import KafkaSession, Slot
 from region_node.faces.kafka.session.refusals import refused
@@ -71,6 +72,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._alone = self._advancing = self._closing = False
         self._reading: asyncio.Task[Any] | None = None
         """Makes an answer that is for this client alone."""
+        self._places: tuple[Place, ...] = ()
+        """Of requests whose answers may be long, until the client has taken those."""
         self._out: list[Buffer] = []
         self._held = False
         self._holds: dict[object, None] = {}
@@ -123,6 +126,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._out, self._transport, self._frame = [], None, None
         if self._reading is not None:
             self._reading.cancel()
+        for place in self._places:
+            place.end()
+        self._places = ()
         self._finish_waiting()
 
     def _finish_waiting(self) -> None:
@@ -174,6 +180,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.hold_reading(True, "writing")
 
     def resume_writing(self) -> None:
+        self._taken()
         self.hold_reading(False, "writing")
 
     def hold_reading(self, hold: bool, reason: object = None) -> None:
@@ -319,7 +326,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if request is None:
                 slot.answer = await work
             else:
-                slot.answer = await self._answer(request)
+                slot.answer = await self._answer(request, slot.size_bytes)
         except PeerError as error:
             self.close(str(error), request)
         except HeliographError as error:
@@ -334,7 +341,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             else:
                 self.answered(slot, slot.answer)
 
-    async def _answer(self, request: Request) -> list[Buffer]:
+    async def _answer(self, request: Request, size_bytes: int) -> list[Buffer]:
         """Nothing goes on that only looks once its client has gone."""
         row = SERVED[request.api.name]
         if not row.reads:
@@ -343,6 +350,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return []
         self._reading = asyncio.current_task()
         try:
+            if is_heavy(request, size_bytes) and self.session.login.principal is not None:
+                role = self.session.login.principal.role
+                place = await self._broker.heavy.place(role, self.session.host)
+                self._places += (place,)
+                answer = await self._answer_of(row, request)
+                place.made(sum(map(len, answer)))
+                return answer
             return await self._answer_of(row, request)
         finally:
             self._reading = None
@@ -396,6 +410,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # -- answers out ---------------------------------------------------------------------------------------------------
 
+    def _taken(self) -> None:
+        """The client has taken what was written, as far as the transport can say."""
+        if self._places:
+            for place in self._places:
+                if place.size_bytes:
+                    place.end()
+            self._places = tuple(place for place in self._places if not place.size_bytes)
+
     def flush(self) -> None:
         out = self._out
         if not out or self._transport is None or self.closed:
@@ -407,6 +429,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+        if "writing" not in self._holds:
+            self._taken()
 
 
 def _check_before_login(frame: bytearray) -> None:

@@ -32,6 +32,7 @@ from region_node.faces.kafka.log.partition_log import KafkaCounts, KafkaLog
 from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
 from region_node.faces.kafka.security.scram import ScramUsers
 from region_node.faces.kafka.session.fetch_sessions import FetchSessions
+from region_node.faces.kafka.session.heavy_reads import HeavyReads
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.faces.kafka.transactions.producer_ids import ProducerIds
 from region_node.runtime.logged_tasks import logged_tasks
@@ -117,6 +118,7 @@ class KafkaBroker:
         self.counts = KafkaCounts()
         self.budget: ByteBudget[BudgetedSession] = ByteBudget(self.settings.inflight_bytes_max, _over_budget)
         """Bounds the bytes of produce requests whose batches are not durable yet."""
+        self.heavy = HeavyReads()
         self.tasks = logged_tasks()
         self.commits = Commits(meta, self.tasks.spawn)
         self.sessions = FetchSessions(self.settings.fetch_sessions_max, rng)

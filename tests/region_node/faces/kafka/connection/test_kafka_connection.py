@@ -12,6 +12,8 @@ from heliograph.wire.kafka import message_codec
 from heliograph.wire.kafka.message_codec import BY_NAME, encode_varint
 from heliograph.wire.kafka.record_batches import build_batch
 from region_node.faces.kafka.connection import kafka_connection
+from region_node.faces.kafka.session.heavy_reads import HeavyReads
+from region_node.security.authentication.principal import Principal
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.pulsar.harness import settle
@@ -205,5 +207,68 @@ def test_what_changes_something_goes_on_without_its_client() -> None:
         client.protocol.connection_lost(None)
         await settle(50)
         assert face.view.partitions("persistent://public/default/orders") == 2
+
+    with_face(run)
+
+
+def silent(face: Face, role: str) -> Client:
+    """A client that takes nothing of what it is sent."""
+    client = Client(face.listener)
+    client.protocol.session.login.principal = Principal(role=role)
+    written = client.transport.write
+
+    def write(data: Any) -> None:
+        written(data)
+        client.protocol.pause_writing()
+
+    client.transport.write = write  # type: ignore[method-assign]
+    return client
+
+
+def test_a_role_that_takes_no_answers_is_made_no_more_of_them_and_others_are() -> None:
+    async def run(face: Face) -> None:
+        asked = request("describe_groups", 4, {"groups": ["g"]})
+        (first := Client(face.listener)).raw(asked)
+        await settle(50)
+        face.broker.heavy = HeavyReads(at_once=1, untaken_bytes_max=2 * (4 + len(first.answers()[0])))
+        clients = [silent(face, "ann") for _ in range(4)]
+        for each in clients:
+            each.raw(asked)
+        await settle(300)
+        assert [len(each.answers()) for each in clients] == [1, 1, 1, 0], "two are below the bound, one goes above it"
+        other = silent(face, "bob")
+        other.raw(asked)
+        await settle(100)
+        assert len(other.answers()) == 1
+        clients[0].protocol.resume_writing()
+        await settle(100)
+        assert not clients[3].answers(), "the place is who's that went above the bound"
+        clients[2].protocol.connection_lost(None)
+        await settle(100)
+        assert len(clients[3].answers()) == 1
+        for each in (clients[1], clients[3], other):
+            each.protocol.resume_writing()
+        assert not face.broker.heavy.roles
+
+    with_face(run)
+
+
+def test_heavy_requests_of_one_connection_that_come_together_are_answered_and_their_places_end() -> None:
+    async def run(face: Face) -> None:
+        face.broker.heavy = HeavyReads(at_once=1)
+        client = Client(face.listener)
+        for kind, version, fields in (("list_groups", 4, {}), ("metadata", 1, {"topics": None})):
+            client.raw(request(kind, version, fields) * 3)
+        await settle(300)
+        assert len(client.answers()) == 6 and not face.broker.heavy.roles
+        gone = [Client(face.listener) for _ in range(3)]
+        for each in gone:
+            each.raw(request("describe_groups", 4, {"groups": [f"g{number}" for number in range(2_000)]}))
+        await settle(5)
+        assert face.broker.heavy.roles
+        for each in gone:
+            each.protocol.connection_lost(None)
+        await settle(5)
+        assert not face.broker.heavy.roles
 
     with_face(run)
