@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -90,6 +91,14 @@ class CautiousClock:
     def latest_ms(self) -> int:
         """The latest that it may be: a time that is written down for others to measure from."""
         return int(max(self._clock.wall_ms(), self._clock.monotonic() * 1000 + max(self._heard(), default=-math.inf)))
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """`now`: a process's own clock. `expiry`: by it what deletes by time goes, as a rule a CautiousClock."""
+
+    now: Clock
+    expiry: Clock
 
 
 def system_rng() -> Rng:

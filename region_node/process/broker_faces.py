@@ -165,10 +165,11 @@ class BrokerFaces:
         if max(own.port, own.tls_port) < 0:
             return {}
         from global_config.admin import ConfigAdmin
+        from heliograph.runtime.clock import Clocks
         from region_node.faces.kafka.administration.topic_cleanup import Cleaning
         from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
-        from region_node.faces.kafka.session.kafka_broker import Accounts, Clocks, KafkaBroker
+        from region_node.faces.kafka.session.kafka_broker import Accounts, KafkaBroker
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)

@@ -157,7 +157,7 @@ class BrokerRole(BrokerParts):
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
         from heliograph.model.feature_levels import LEDGER_PAGES, SPLIT_BUNDLES
-        from heliograph.runtime.clock import CautiousClock
+        from heliograph.runtime.clock import CautiousClock, Clocks
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.faces.admin.calls.ends_elsewhere import EndsElsewhere
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
@@ -381,8 +381,7 @@ class BrokerRole(BrokerParts):
                 meta=self.meta,
                 topics=self.topics,
                 ownership=self.ownership,
-                clock=clock,
-                expiry=self.expiry,
+                clocks=Clocks(clock, self.expiry),
                 rng=rng,
                 settings=own.transactions,
                 others=TransactionCalls(self.calls),
@@ -455,6 +454,7 @@ class BrokerRole(BrokerParts):
         return Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:
+        from heliograph.runtime.clock import Clocks
         from region_node.usage.stored_bytes import StoredBytes
         from region_node.usage.usage_days import UsageDays, stored_by_tenant
 
@@ -463,7 +463,7 @@ class BrokerRole(BrokerParts):
             self.usage,
             lambda: stored_by_tenant(self.topics.loaded.values()),
             broker=self.settings.node_id,
-            clock=self.runtime.clock,
+            clocks=Clocks(self.runtime.clock, self.expiry),
             settings=self.settings.broker.usage,
         )
         self.stops.append(self._days.stop)

@@ -30,7 +30,7 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import Clocks
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
 from region_node.usage.settings import UsageSettings
@@ -132,7 +132,7 @@ class UsageDays:
         stored: Callable[[], Awaitable[Mapping[str, int]]],
         *,
         broker: str,
-        clock: Clock,
+        clocks: Clocks,
         settings: UsageSettings,
     ) -> None:
         self._store, self._usage, self._stored, self._broker, self._clock, self._settings = (
@@ -140,15 +140,16 @@ class UsageDays:
             usage,
             stored,
             broker,
-            clock,
+            clocks.now,
             settings,
         )
+        self._expiry = clocks.expiry
         self._told: dict[str, dict[str, int]] = {}
         """Tenant -> sums of this broker that a writing was made of."""
         self.waiting: dict[str, list[_Writing]] = {}
         self._life = self._number = 0
         """Of this start of the broker, from a counter of the region (0: not asked yet), and of its newest writing."""
-        self._day, self._counted_at = day_of(clock.wall_ms()), clock.monotonic()
+        self._day, self._counted_at = day_of(clocks.now.wall_ms()), clocks.now.monotonic()
         self._tasks = TaskSet("usage by day has ended")
         self._task: asyncio.Task[NoReturn] | None = None
 
@@ -235,7 +236,7 @@ class UsageDays:
 
     async def forget(self) -> None:
         """Removes days beyond `days_kept`. Each broker does; a key that is gone is no error."""
-        last = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC) - timedelta(days=self._settings.days_kept)
+        last = datetime.fromtimestamp(self._expiry.wall_ms() / 1000, UTC) - timedelta(days=self._settings.days_kept)
         try:
             while found := await self._store.range(DAYS, f"{DAYS}{last.strftime('%Y-%m-%d')}"):
                 for key, _, _ in found:

@@ -22,7 +22,7 @@ from heliograph.kv.metadata_store import MetadataStore, check_key
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.clock import Clocks, Rng
 from heliograph.wire.run import TxnId
 from local_meta import keys
 from region_node.runtime.logged_tasks import logged_tasks
@@ -55,14 +55,13 @@ class Transactions:
         meta: MetadataStore,
         topics: TopicService,
         ownership: Ownership,
-        clock: Clock,
-        expiry: Clock,
+        clocks: Clocks,
         rng: Rng,
         settings: TransactionSettings | None = None,
         others: OtherBrokers | None = None,
         named: NamedTransactions | None = None,
     ) -> None:
-        """expiry: by which transactions run out of time. others: None: what other brokers own takes part in nothing.
+        """clocks: by `expiry` transactions run out of time. others: None: what other brokers own takes part in nothing.
         named: what is not forgotten when it has ended; None: nobody names any.
         """
         self.named, self._others = named, others
@@ -72,7 +71,7 @@ class Transactions:
             ownership=ownership,
             view=topics.view,
             region=ownership.region,
-            clock=clock,
+            clock=clocks.now,
             wait_s=self.settings.topics_wait_s,
             others=others,
         )
@@ -84,10 +83,10 @@ class Transactions:
             topics,
             ownership,
             topics.view,
-            clock,
+            clocks.now,
             rng,
         )
-        self._region, self._expiry = ownership.region, expiry
+        self._region, self._expiry = ownership.region, clocks.expiry
         self._loading: dict[int, asyncio.Future[StoredCoordinator]] = {}
         self._used: dict[int, None] = {}
         self._tasks = logged_tasks()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.runtime.clock import CautiousClock
+from heliograph.runtime.clock import CautiousClock, Clocks
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.topics.serving.topic_service import TopicDuties
 from region_node.transactions.coordinators.transaction_service import Transactions
@@ -35,8 +35,7 @@ class TransactionalBroker(Broker):
             meta=self.meta,
             topics=self.topics,
             ownership=ownership,  # type: ignore[arg-type]
-            clock=self.clock,
-            expiry=CautiousClock(self.clock),
+            clocks=Clocks(self.clock, CautiousClock(self.clock)),
             rng=random.Random(2),  # type: ignore[arg-type, return-value]
         )
         self.listener.broker.transactions = self.transactions

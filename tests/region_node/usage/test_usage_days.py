@@ -20,6 +20,7 @@ from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, NotAllowed
+from heliograph.runtime.clock import CautiousClock, Clocks
 from region_node.usage.settings import UsageSettings
 from region_node.usage.tenant_usage import Usage
 from region_node.usage.usage_days import DAYS, UsageDay, UsageDays, check_month, day_of, days_of
@@ -48,16 +49,21 @@ def broker(
     async def sizes() -> dict[str, int]:
         return stored or {}
 
-    return usage, UsageDays(store, usage, sizes, broker=name, clock=clock, settings=UsageSettings())
+    return usage, UsageDays(
+        store, usage, sizes, broker=name, clocks=Clocks(clock, CautiousClock(clock)), settings=UsageSettings()
+    )
 
 
 def test_a_day_is_kept_for_as_long_as_is_set() -> None:
     async def run() -> None:
         clock, store = DayClock(), EmbeddedStore(KvMachine())
         settings = UsageSettings(days_kept=40)
-        days = UsageDays(store, Usage(), _nothing, broker="b", clock=clock, settings=settings)
+        days = UsageDays(
+            store, Usage(), _nothing, broker="b", clocks=Clocks(clock, CautiousClock(clock)), settings=settings
+        )
         for day in ("2026-10-11", "2026-10-12", "2026-11-20"):
             await store.put(f"{DAYS}{day}/a", b"used")
+        clock.later_ms = 400 * 86_400_000  # the wall clock is set wrong while it runs
         await days.forget()
         assert [key for key, _, _ in await store.range(DAYS, f"{DAYS}~")] == [
             f"{DAYS}2026-10-12/a",

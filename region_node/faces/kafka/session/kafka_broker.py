@@ -18,7 +18,7 @@ from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.byte_budget import ByteBudget
-from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.clock import Clocks, Rng
 from heliograph.runtime.compute_thread import Offload
 from region_node.faces.kafka.cluster.kafka_cluster import Cluster
 from region_node.faces.kafka.cluster.kafka_configs import Configs
@@ -74,14 +74,6 @@ class Accounts:
     security: Security
     audit: AuditLog
     usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """`now`: the broker's own clock. `expiry`: by it messages and offsets expire."""
-
-    now: Clock
-    expiry: Clock
 
 
 class KafkaBroker:

@@ -19,6 +19,7 @@ from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clocks
 from heliograph.runtime.compute_thread import Offload
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.faces.kafka.administration.topic_cleanup import Cleaning
@@ -27,7 +28,7 @@ from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 from region_node.faces.kafka.connection.kafka_listener import KafkaListener
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.faces.kafka.log.large_conversions import WAITING_MAX
-from region_node.faces.kafka.session.kafka_broker import Accounts, Clocks, KafkaBroker
+from region_node.faces.kafka.session.kafka_broker import Accounts, KafkaBroker
 from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.schemas.schema_registry import SchemaRegistry
