@@ -1,10 +1,11 @@
-"""Delayed messages: which entries wait for their time, and one wheel of timers for the whole broker.
+"""Delayed messages: which entries wait for their time, and the wheels of timers of the whole broker.
 
 Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an
 entry that waits is not acknowledged, so that whoever dispatches the subscription next finds it again.
 Invariants: nothing is due before its time, and at most one slot after; all subscriptions of a broker together hold
 `DELAYED_MAX` entries at most, and no subscription, and no tenant, so many that nothing is left for others (whose share
-is used up reads no further until some are due); one timer of the loop, whatever waits.
+is used up reads no further until some are due); two timers of the loop, whatever waits: for a time of day, and for so
+long.
 
 Far times share a bucket of a minute, which is dealt out to slots when it comes near: so the number of buckets is
 bounded too.
@@ -12,6 +13,7 @@ bounded too.
 
 from __future__ import annotations
 
+import math
 import struct
 from array import array
 from collections.abc import Callable
@@ -49,18 +51,13 @@ DELAYED_ENTRY_BYTES = 24
 """What one entry that waits takes: three numbers."""
 
 
-class DelayWheel:
-    """`held`: entries that wait, of all subscriptions of the broker. delayed_max: how many may."""
+class TimerWheel:
+    """Wakes sleepers at times of one clock, `now_ms`, with one timer of the loop."""
 
     def __init__(
-        self,
-        call_later: Callable[[float, Callable[[], None]], DelayTimer],
-        clock: Clock,
-        delayed_max: int = DELAYED_MAX,
+        self, call_later: Callable[[float, Callable[[], None]], DelayTimer], now_ms: Callable[[], int]
     ) -> None:
-        self._call_later, self._clock, self._delayed_max = call_later, clock, delayed_max
-        self.held = 0
-        self._shares: dict[str, WheelShare] = {}
+        self._call_later, self.now_ms = call_later, now_ms
         self._slots: dict[int, dict[Sleeper, None]] = {}
         self._armed: dict[Sleeper, set[int]] = {}
         """Sleeper -> the slots that it is in."""
@@ -68,24 +65,6 @@ class DelayWheel:
         """All slots, and some that are gone."""
         self._timer: DelayTimer | None = None
         self._timer_slot = 0
-
-    @property
-    def now_ms(self) -> int:
-        return self._clock.wall_ms()
-
-    def full(self, count: int, together: int = 0) -> bool:
-        """Whether a subscription that holds `count`, of a tenant that holds `together`, may take no more."""
-        free = self._delayed_max - self.held
-        return count >= ALONE * free or together >= TOGETHER * free
-
-    def hold(self, more: int) -> None:
-        self.held += more
-
-    def of(self, tenant: str) -> WheelShare:
-        """As the tenant's subscriptions use it."""
-        if (found := self._shares.get(tenant)) is None:
-            found = self._shares[tenant] = WheelShare(self)
-        return found
 
     def arm(self, sleeper: Sleeper, at_ms: int) -> None:
         """`sleeper.wake()` is called once at `at_ms` or up to a slot later."""
@@ -114,11 +93,11 @@ class DelayWheel:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_slot = self._heap[0]
-        self._timer = self._call_later(max(0.001, (self._timer_slot * SLOT_MS - self.now_ms) / 1000), self._fire)
+        self._timer = self._call_later(max(0.001, (self._timer_slot * SLOT_MS - self.now_ms()) / 1000), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
-        now = self.now_ms
+        now = self.now_ms()
         while self._heap and self._heap[0] * SLOT_MS <= now:
             slot = heappop(self._heap)
             woken = self._slots.pop(slot, ())
@@ -136,6 +115,49 @@ class DelayWheel:
             self._timer.cancel()
             self._timer = None
         self._slots, self._armed, self._heap = {}, {}, []
+
+
+class DelayWheel:
+    """`held`: entries that wait, of all subscriptions of the broker. delayed_max: how many may."""
+
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], DelayTimer],
+        clock: Clock,
+        delayed_max: int = DELAYED_MAX,
+    ) -> None:
+        self._delayed_max = delayed_max
+        self.held = 0
+        self._shares: dict[str, WheelShare] = {}
+        self._times = TimerWheel(call_later, clock.wall_ms)
+        self._pauses = TimerWheel(call_later, lambda: int(clock.monotonic() * 1000))
+        self.arm, self.forget = self._times.arm, self._times.forget
+
+    @property
+    def now_ms(self) -> int:
+        return self._times.now_ms()
+
+    def full(self, count: int, together: int = 0) -> bool:
+        """Whether a subscription that holds `count`, of a tenant that holds `together`, may take no more."""
+        free = self._delayed_max - self.held
+        return count >= ALONE * free or together >= TOGETHER * free
+
+    def hold(self, more: int) -> None:
+        self.held += more
+
+    def of(self, tenant: str) -> WheelShare:
+        """As the tenant's subscriptions use it."""
+        if (found := self._shares.get(tenant)) is None:
+            found = self._shares[tenant] = WheelShare(self)
+        return found
+
+    def wake_after(self, sleeper: Sleeper, delay_s: float) -> None:
+        """`sleeper.wake()` is called once after that, or up to a slot later, whatever the wall clock is set to."""
+        self._pauses.arm(sleeper, self._pauses.now_ms() + math.ceil(delay_s * 1000))
+
+    def close(self) -> None:
+        self._times.close()
+        self._pauses.close()
 
 
 class WheelShare:

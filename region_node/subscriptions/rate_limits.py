@@ -168,8 +168,7 @@ class DispatchThrottle:
 
     def wake_later(self, sleeper: Sleeper) -> None:
         """`sleeper` is woken when something may go again."""
-        wait_s = self.wait_s
-        self._wheel.arm(sleeper, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
+        self._wheel.wake_after(sleeper, min(self.wait_s, LOOK_AGAIN_S))
 
 
 class PausableReader(Protocol):
@@ -204,7 +203,7 @@ class PublishGate:
             if not self._closed:
                 self._closed = True
                 self.closed_times += 1
-                self._wheel.arm(self, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
+                self._wheel.wake_after(self, min(wait_s, LOOK_AGAIN_S))
             for reader in self._readers():
                 self._hold(reader)
 
@@ -236,7 +235,7 @@ class PublishGate:
         if self._closed:
             wait_s = self._wait_s()
             if wait_s > 0:
-                self._wheel.arm(self, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
+                self._wheel.wake_after(self, min(wait_s, LOOK_AGAIN_S))
             else:
                 self.open()
 

@@ -194,9 +194,11 @@ def test_who_has_gone_is_not_kept_until_its_time() -> None:
         kept.append(weakref.ref(sleeper))
         del waits, sleeper
     assert [one() for one in kept] == [None] * 200
-    assert len(timers.wheel._heap) < 100 and len(timers.wheel._slots) == len(timers.wheel._armed) == 1
+    assert (
+        len(timers.wheel._times._heap) < 100 and len(timers.wheel._times._slots) == len(timers.wheel._times._armed) == 1
+    )
     other.clear()
-    assert timers.waiting == [] and timers.wheel._heap == []
+    assert timers.waiting == [] and timers.wheel._times._heap == []
 
 
 def test_more_than_can_be_held_waits_unread() -> None:

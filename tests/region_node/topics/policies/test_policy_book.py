@@ -22,7 +22,7 @@ from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotA
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import DelayWheel
-from region_node.subscriptions.rate_limits import Bucket, PublishGate, bucket
+from region_node.subscriptions.rate_limits import Bucket, DispatchThrottle, PublishGate, bucket
 from region_node.topics.admission import check_producer
 from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.topic import Topic
@@ -117,6 +117,43 @@ def test_publishers_wait_at_the_gate_until_the_bucket_has_recovered() -> None:
     gate.spend(100, 1)
     gate.open()
     assert not readers[0].reasons
+
+
+class SetBackClock(FakeClock):
+    """`behind_s`: how far the wall clock was set back."""
+
+    behind_s = 0.0
+
+    def wall_ms(self) -> int:
+        return int((self.now - self.behind_s) * 1000)
+
+
+def test_who_waits_for_a_rate_goes_on_also_where_the_wall_clock_is_set_back() -> None:
+    clock, timers, reader, woken = SetBackClock(), [], Reader(), []
+
+    class Timer:
+        def cancel(self) -> None: ...
+
+    class Sleeper:
+        def wake(self) -> None:
+            woken.append(clock.now)
+
+    def later(delay_s: float, call: Callable[[], None]) -> Timer:
+        timers.append((clock.now + delay_s, call))
+        return Timer()
+
+    wheel = DelayWheel(later, clock)
+    gate = PublishGate([Bucket(10, -1, clock.now)], clock, wheel, lambda: [reader])
+    gate.spend(15, 1)
+    throttle = DispatchThrottle([Bucket(10, -1, clock.now)], clock, wheel)
+    throttle.spend(15, 1)
+    throttle.wake_later(Sleeper())
+    clock.behind_s = 3600.0
+    while timers:
+        at, call = timers.pop(0)
+        clock.now = max(clock.now, at)
+        call()
+    assert not reader.reasons and len(woken) == 1 and clock.now < 1002
 
 
 def test_topics_of_a_resource_group_share_its_rate() -> None:
@@ -444,7 +481,7 @@ def test_a_subscription_gets_no_more_than_its_rate(kind: int) -> None:
         assert got == 5
         for seconds in (0.2, 0.4, 10.0):
             broker.clock.now += seconds
-            broker.topics._wheel._fire()
+            broker.topics._wheel._pauses._fire()
             came = len(messages(await client.news()))
             assert came == min(5, int(seconds * 5 + 1e-6))
             got += came
