@@ -2,10 +2,10 @@
 
 Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an
 entry that waits is not acknowledged, so that whoever dispatches the subscription next finds it again.
-Invariants: nothing is due before its time, and at most one slot after; all subscriptions of a broker together hold
-`DELAYED_MAX` entries at most, and no subscription, and no tenant, so many that nothing is left for others (whose share
-is used up reads no further until some are due); two timers of the loop, whatever waits: for a time of day, and for so
-long.
+Invariants: nothing is due before its time, and at most one slot after, by a wall clock that runs; all subscriptions of
+a broker together hold `DELAYED_MAX` entries at most, and no subscription, and no tenant, so many that nothing is left
+for others (whose share is used up reads no further until some are due); two timers of the loop, whatever waits: for a
+time of day, and for so long.
 
 Far times share a bucket of a minute, which is dealt out to slots when it comes near: so the number of buckets is
 bounded too.
@@ -35,6 +35,8 @@ quarters, of `DELAYED_MAX`; with n others as greedy as they are less each, and s
 """
 DEAL_MAX = 20_000
 LATEST_MS = 1 << 43
+LOOK_AGAIN_S = 60.0
+"""No timer of the loop is set for longer: clocks on the wall are set anew, and machines sleep."""
 _GONE_MAX = 64
 """Slots that are gone stay in the heap until they are so many more than what is there."""
 
@@ -93,7 +95,8 @@ class TimerWheel:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_slot = self._heap[0]
-        self._timer = self._call_later(max(0.001, (self._timer_slot * SLOT_MS - self.now_ms()) / 1000), self._fire)
+        wait_s = (self._timer_slot * SLOT_MS - self.now_ms()) / 1000
+        self._timer = self._call_later(min(max(0.001, wait_s), LOOK_AGAIN_S), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
@@ -242,8 +245,10 @@ class Delayed:
         ):  # nobody took anything for a while
             taken = self._taken(count_max - len(out))
             out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
-        if self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:
-            self._wheel.arm(self, now_ms)
+        if self._far:
+            self._wheel.arm(self, max(now_ms, (self._far[0] - 1) * MINUTE_MS))
+        if self._near and self._near[0] * SLOT_MS > now_ms:  # it may have been woken before the clock was set back
+            self._wheel.arm(self, self._near[0] * SLOT_MS)
         self.count -= len(out)
         self._wheel.hold(-len(out))
         return out

@@ -102,11 +102,20 @@ def run(test: Callable[[World], Any]) -> None:
     asyncio.run(main())
 
 
+class SetClock(FakeClock):
+    """`ahead_s`: by what the wall clock was set to another time."""
+
+    ahead_s = 0.0
+
+    def wall_ms(self) -> int:
+        return int((self.now + self.ahead_s) * 1000)
+
+
 class Timers:
     """The loop's timers, by hand."""
 
     def __init__(self, delayed_max: int = DELAYED_MAX) -> None:
-        self.clock = FakeClock()
+        self.clock = SetClock()
         self.clock.now = 1_000_000.0
         self.waiting: list[Timer] = []
         self.wheel = DelayWheel(self.call_later, self.clock, delayed_max)

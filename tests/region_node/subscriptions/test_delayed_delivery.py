@@ -83,6 +83,32 @@ def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(se
     assert timers.wheel.held == 0 and not waits._minutes and not waits._slots
 
 
+def test_a_clock_that_is_set_to_its_time_makes_nobody_wait_for_the_timer() -> None:
+    timers = Timers()
+    sleeper = Woken()
+    waits = Delayed(timers.wheel, sleeper)
+    timers.clock.ahead_s = -3600.0
+    waits.add((1, 0), timers.now_ms + HOUR_MS)
+    timers.clock.ahead_s = 0.0
+    timers.pass_ms(61_000)
+    assert sleeper.times and waits.due(timers.now_ms, 10) == [((1, 0), 0)] and timers.waiting == []
+
+
+@pytest.mark.parametrize("ahead_ms", [30_000, HOUR_MS])
+def test_who_was_woken_before_the_clock_was_set_back_is_woken_again(ahead_ms: int) -> None:
+    timers = Timers()
+    sleeper = Woken()
+    waits = Delayed(timers.wheel, sleeper)
+    waits.add((1, 0), at := timers.now_ms + ahead_ms)
+    timers.pass_ms(ahead_ms + SLOT_MS)  # nobody has room
+    timers.clock.ahead_s = -3600.0
+    assert waits.due(timers.now_ms, 10) == []
+    woken = sleeper.times
+    timers.pass_ms(HOUR_MS + SLOT_MS)
+    assert sleeper.times > woken and timers.now_ms >= at
+    assert waits.due(timers.now_ms, 10) == [((1, 0), 0)]
+
+
 def test_a_million_delayed_messages_are_small() -> None:
     timers = Timers()
     waits = Delayed(timers.wheel, Woken())

@@ -28,6 +28,7 @@ from region_node.topics.policies.policy_book import PolicyBook
 from region_node.topics.topic import Topic
 from tests.region_node.faces.pulsar.codec import entry, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, messages, obey, settle, tick, with_broker
+from tests.region_node.subscriptions.dispatch_world import SetClock
 from tests.region_node.topics.fake_storage import FakeClock, FakeView
 
 NAME = TopicName.parse(TOPIC)
@@ -119,17 +120,8 @@ def test_publishers_wait_at_the_gate_until_the_bucket_has_recovered() -> None:
     assert not readers[0].reasons
 
 
-class SetBackClock(FakeClock):
-    """`behind_s`: how far the wall clock was set back."""
-
-    behind_s = 0.0
-
-    def wall_ms(self) -> int:
-        return int((self.now - self.behind_s) * 1000)
-
-
 def test_who_waits_for_a_rate_goes_on_also_where_the_wall_clock_is_set_back() -> None:
-    clock, timers, reader, woken = SetBackClock(), [], Reader(), []
+    clock, timers, reader, woken = SetClock(), [], Reader(), []
 
     class Timer:
         def cancel(self) -> None: ...
@@ -148,7 +140,7 @@ def test_who_waits_for_a_rate_goes_on_also_where_the_wall_clock_is_set_back() ->
     throttle = DispatchThrottle([Bucket(10, -1, clock.now)], clock, wheel)
     throttle.spend(15, 1)
     throttle.wake_later(Sleeper())
-    clock.behind_s = 3600.0
+    clock.ahead_s = -3600.0
     while timers:
         at, call = timers.pop(0)
         clock.now = max(clock.now, at)
