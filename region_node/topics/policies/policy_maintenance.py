@@ -5,7 +5,7 @@ ledger does that), or a timer of its own.
 Invariants: a topic without such a policy costs nothing, and one with it nothing between two events: it is looked at
 when something has happened on it, and when the time comes that the last look has named; one look at a topic at a time,
 and a bounded number of them in the whole broker; cursors of links are never moved from here; a topic that other regions
-hold too is never deleted by its inactivity.
+hold too is never deleted by its inactivity. What fails, or cannot be read, keeps nothing else from being done.
 Source: docs/protocols/admin.md, "Policies".
 """
 
@@ -19,6 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
+from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from region_node.runtime.ready_queue import BoundedReads
 
@@ -39,6 +40,8 @@ _DUE_MIN = 1000
 """Beyond that, and two a topic, what waits for a time that is no topic's any more is thrown away: a topic that is busy
 names another one each second.
 """
+_UNREAD_MAX = 100
+"""Where so many backlogs could not be read, a look tries no others."""
 _EVICT_TO = 0.9
 """Eviction goes on until the backlog is this part of its quota, as Pulsar's does."""
 
@@ -60,6 +63,32 @@ def is_kept(topic: Topic) -> bool:
 def snapshot_interval_s(topic: Topic) -> int:
     """How often what deduplication knows is written; 0: by the number of entries alone."""
     return topic.policies.values.get("deduplicationSnapshotInterval") or 0 if topic.policies.deduplication else 0
+
+
+class _Ages:
+    """How old backlogs are, in one look at a topic. `failed`: why one of them could not be read."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._unread: set[Position] = set()
+        """Mark-delete positions behind which nothing could be read."""
+        self.failed: HeliographError | None = None
+
+    async def oldest_ms(self, subscription: Subscription) -> int:
+        """When the first message of its backlog was stored here; 0: there is none, or it cannot be read now."""
+        at = subscription.cursor.mark_delete
+        if not subscription.cursor.backlog_entries or at in self._unread or len(self._unread) >= _UNREAD_MAX:
+            return 0
+        try:
+            return await self._topic.oldest_ms(subscription)
+        except HeliographError as error:
+            self.failed = error
+            self._unread.add(at)
+            return 0
+
+
+async def _compact(topic: Topic, _ages: _Ages) -> None:
+    await topic.compact_if_due()
 
 
 class PolicyMaintenance:
@@ -133,17 +162,22 @@ class PolicyMaintenance:
             self._reads.start(lambda: self._look(topic))
 
     async def _look(self, topic: Topic) -> None:
-        at = now = self._clock.monotonic()  # the next tick: so it stays where this look fails
+        at = now = self._clock.monotonic()  # the next tick: so it stays where anything fails
+        ages, failed = _Ages(topic), None
+        steps = (self._expire, self._keep_quota, _compact, self._snapshot, self._drop_unused)
         try:
-            if not topic.volatile:
-                await self._expire(topic)
-                await self._keep_quota(topic)
-                await topic.compact_if_due()
-                self._snapshot(topic)
-            await self._drop_unused(topic)
-            at = min(now + LOOK_AGAIN_S, next_s) if (next_s := now + await self._wait_s(topic, now)) < NEVER else NEVER
-        except HeliographError as error:  # the next tick tries again
-            log.warning("topic.keeping_failed", extra={"topic": topic.text, "error": str(error)})
+            for step in steps[-1:] if topic.volatile else steps:
+                if topic.closed:
+                    return
+                try:
+                    await step(topic, ages)
+                except HeliographError as error:
+                    failed = error
+            wait_s = await self._wait_s(topic, ages, now)
+            if failed := failed or ages.failed:  # the next tick tries again
+                log.warning("topic.keeping_failed", extra={"topic": topic.text, "error": str(failed)})
+            else:
+                at = min(now + LOOK_AGAIN_S, now + wait_s) if wait_s < NEVER else NEVER
         finally:
             happened = self._looking.pop(topic)
             if topic in self._topics and not topic.closed:
@@ -152,7 +186,7 @@ class PolicyMaintenance:
                 self._topics.pop(topic, None)
                 self._snapshots.pop(topic, None)
 
-    async def _wait_s(self, topic: Topic, now: float) -> float:
+    async def _wait_s(self, topic: Topic, ages: _Ages, now: float) -> float:
         """After a look: until the topic is to be looked at again if nothing happens on it; NEVER: it need not be."""
         waits = [NEVER]
         if topic.compacted is not None and topic.compacted.status == "RUNNING":  # more may be due when it ends
@@ -163,9 +197,7 @@ class PolicyMaintenance:
         if (age is not None or ttl_s) and not topic.volatile:
             lives_s = min(ttl_s or NEVER, age[0] if age is not None and not topic.over_quota else NEVER)
             subscriptions = list(topic.subscriptions.values())
-            oldest = [
-                ms for s in subscriptions if s.durable and s.cursor.backlog_entries and (ms := await topic.oldest_ms(s))
-            ]
+            oldest = [ms for s in subscriptions if s.durable and (ms := await ages.oldest_ms(s))]
             if oldest and lives_s < NEVER:
                 waits.append(lives_s + (min(oldest) - self._clock.wall_ms()) / 1000)
         if minutes := topic.policies.limit("subscriptionExpiration"):
@@ -174,7 +206,7 @@ class PolicyMaintenance:
             waits.append(self._deletion_s(topic, now))
         return max(0.0, min(waits))
 
-    def _snapshot(self, topic: Topic) -> None:
+    async def _snapshot(self, topic: Topic, _ages: _Ages) -> None:
         """Once each interval, as long as things happen on the topic, and once after that."""
         interval_s, now = snapshot_interval_s(topic), self._clock.monotonic()
         if not interval_s:
@@ -187,23 +219,19 @@ class PolicyMaintenance:
 
     # -- time to live -------------------------------------------------------------------------------------------------
 
-    async def _expire(self, topic: Topic) -> None:
+    async def _expire(self, topic: Topic, ages: _Ages) -> None:
         ttl_s = topic.policies.limit("messageTTL")
         if not ttl_s:
             return
         before_ms = self._clock.wall_ms() - ttl_s * 1000
         subscriptions = list(topic.subscriptions.values())  # some may come and go while a time is read
-        names = [
-            s.name
-            for s in subscriptions
-            if s.durable and s.cursor.backlog_entries and 0 < await topic.oldest_ms(s) <= before_ms
-        ]
+        names = [s.name for s in subscriptions if s.durable and 0 < await ages.oldest_ms(s) <= before_ms]
         if names:
             await topic.expire_before(before_ms, names)
 
     # -- backlog quotas -----------------------------------------------------------------------------------------------
 
-    async def _keep_quota(self, topic: Topic) -> None:
+    async def _keep_quota(self, topic: Topic, ages: _Ages) -> None:
         size, age = topic.policies.quota("destination_storage"), topic.policies.quota("message_age")
         over = ""
         subscriptions = [s for s in topic.subscriptions.values() if s.durable]
@@ -214,7 +242,7 @@ class PolicyMaintenance:
                 over = ""
         if age is not None and not over:
             before_ms = self._clock.wall_ms() - age[0] * 1000
-            old = [s for s in subscriptions if s.cursor.backlog_entries and 0 < await topic.oldest_ms(s) <= before_ms]
+            old = [s for s in subscriptions if 0 < await ages.oldest_ms(s) <= before_ms]
             if old:
                 over = age[1]
                 if over == "consumer_backlog_eviction":
@@ -233,7 +261,7 @@ class PolicyMaintenance:
 
     # -- what nobody uses ---------------------------------------------------------------------------------------------
 
-    async def _drop_unused(self, topic: Topic) -> None:
+    async def _drop_unused(self, topic: Topic, _ages: _Ages) -> None:
         now = self._clock.monotonic()
         minutes = topic.policies.limit("subscriptionExpiration")
         for subscription in list(topic.subscriptions.values()):

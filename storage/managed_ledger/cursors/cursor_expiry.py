@@ -6,8 +6,9 @@ Isn't: a decision that entries may be given up (that is a policy's, or an operat
 the cursors.
 Invariants: a cursor moves forward only, and is durable where it stands when the call returns. An entry's age is the
 broker time of its run: found by halving over the backlog, a few small reads however long it is; where clocks of brokers
-disagree, so does the age. What time to live and a bound give up is noted with the cursor (`GIVEN_UP`), in the write
-that moves it: nobody acknowledged that.
+disagree, so does the age. One that is lost, or that no copy can be read of, is no older than its ledger's end. What
+time to live and a bound give up is noted with the cursor (`GIVEN_UP`), in the write that moves it: nobody acknowledged
+that.
 A cursor that a link reads by is one like the others here: what it is moved over goes to its region as a SKIP, and is
 counted there as lost.
 Source: docs/protocols/ledger.md, "Expiry".
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from heliograph.model.errors import CorruptData, NotFound
+from heliograph.model.errors import CorruptData, EntriesLost, NotFound, StoreRefused
 from heliograph.model.ledger_metadata import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
@@ -32,6 +33,8 @@ nobody acknowledged.
 """
 GIVEN_UP_MAX = 32
 """Beyond it the two oldest become one: it names too much, never too little."""
+_UNREADABLE = (CorruptData, EntriesLost, StoreRefused)
+"""What stays so: another try brings no answer."""
 _HOLES_MAX = 10_000
 """With more of them everything behind the mark-delete position is named: nobody waits for a walk over millions."""
 
@@ -182,19 +185,36 @@ async def _last_older(log: ExpiryLog, after: Position, time_ms: int) -> Position
             count = log.entries_between(after, (info.ledger, info.entries - 1))
             if count > low:
                 low, older = count, (info.ledger, info.entries - 1)
-    if low == high or await _time_ms(log, log.next_position(after if older is None else older)) >= time_ms:
+    if low == high or not await _is_older(log, log.next_position(after if older is None else older), time_ms):
         return older
     while low < high:
         middle = (low + high) // 2
         position = log.position_after(after, middle + 1)
-        if await _time_ms(log, position) < time_ms:
+        if await _is_older(log, position, time_ms):
             low, older = middle + 1, position
         else:
             high = middle
     return older
 
 
+async def _is_older(log: ExpiryLog, position: Position, time_ms: int) -> bool:
+    """Whether the entry there is known to be."""
+    try:
+        return await _time_ms(log, position) < time_ms
+    except _UNREADABLE:
+        return False
+
+
 async def _time_ms(log: ExpiryLog, position: Position) -> int:
-    """Broker time of the entry there; 0 where it was trimmed meanwhile, so that it counts as old."""
-    runs = await log.read(position, 1, 1)
+    """Broker time of the entry there; 0 where it was trimmed meanwhile, so that it counts as old. Of one that cannot be
+    read for good: when its ledger was closed, which is no earlier. Raises what it cannot be read for, of one in an open
+    ledger.
+    """
+    try:
+        runs = await log.read(position, 1, 1)
+    except _UNREADABLE:
+        closed_ms = next((info.closed_ms for info in log.ledgers_from(position[0]) if info.ledger == position[0]), 0)
+        if not closed_ms:
+            raise
+        return closed_ms
     return runs[0][2].time_ms if runs and runs[0][:2] == position else 0

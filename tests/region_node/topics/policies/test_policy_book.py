@@ -18,7 +18,7 @@ from heliograph.model.configuration.configuration_records import (
     TenantInfo,
     TopicPolicies,
 )
-from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotAllowed
+from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, BookieUnavailable, NotAllowed
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import Run
 from region_node.subscriptions.delayed_delivery import DelayWheel
@@ -272,6 +272,8 @@ def test_nothing_is_kept_of_namespaces_that_nobody_made() -> None:
 
 # -- what is kept
 
+AGE_QUOTA = {"message_age": {"limitSize": -1, "limitTime": 6, "policy": "consumer_backlog_eviction"}}
+
 
 async def topic_with_backlog(broker: Broker, names: tuple[str, ...] = ("a", "b")) -> Topic:
     topic = await broker.topics.get(TOPIC, create=True)
@@ -302,6 +304,38 @@ def test_subscriptions_may_come_while_the_age_of_others_is_read() -> None:
         read.set()
         await settle()
         assert topic.subscriptions["a"].expired == 4, "it was looked at to the end"
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("policies", [{"messageTTL": 6}, {"backlogQuota": AGE_QUOTA}])
+def test_a_backlog_that_cannot_be_read_keeps_nothing_else_from_being_done(
+    policies: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted: list[Topic] = []
+
+    async def compact_if_due(topic: Topic) -> None:
+        compacted.append(topic)
+
+    monkeypatch.setattr(Topic, "compact_if_due", compact_if_due)
+
+    async def test(broker: Broker) -> None:
+        topic = await topic_with_backlog(broker)
+        topic.subscriptions["a"].cursor.ack_cumulative((10, 0))
+        ledger = broker.ledger()
+        oldest = ledger.oldest_unacked_ms
+
+        async def unread(name: str) -> int:
+            if name == "a":
+                raise BookieUnavailable("away")
+            return await oldest(name)
+
+        ledger.oldest_unacked_ms = unread  # type: ignore[method-assign]
+        obey(broker, subscriptionExpiration=1, **policies)
+        await tick(broker, 0)
+        assert topic.subscriptions["b"].expired == 4 and compacted, "and the others go on"
+        await tick(broker, 61)
+        assert list(topic.subscriptions) == [], "also what nobody uses is found"
 
     with_broker(test)
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import NotEnoughBookies, NotFound
+from heliograph.model.errors import CorruptData, EntriesLost, NotEnoughBookies, NotFound, StorageError, StoreRefused
+from heliograph.model.ledger_metadata import LedgerInfo
 from storage.managed_ledger.cursors import cursor_expiry
 from storage.managed_ledger.log.managed_ledger import ManagedLedger
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
@@ -256,6 +257,64 @@ def test_truncation_of_an_empty_or_idle_topic_and_without_bookies() -> None:
             assert [name for *_, name in await read_all(log)] == ["b"]
 
         simulate(main(), sim)
+
+
+class LossyLog:
+    """Two closed ledgers of ten entries, and an open one, an entry a second; `unread`: what cannot be read, and why."""
+
+    topic, last_confirmed = "t", (3, 9)
+    infos: tuple[LedgerInfo, ...] = (
+        LedgerInfo(1, 10, 10, 15_000, 0),
+        LedgerInfo(2, 10, 10, 25_000, 10),
+        LedgerInfo(3),
+    )
+
+    def __init__(self, unread: dict[tuple[int, int], StorageError]) -> None:
+        self.unread = unread
+        self.cursors = {"c": SimpleNamespace(backlog_entries=30, read_position=(1, 0))}
+
+    @staticmethod
+    def count(position: tuple[int, int]) -> int:
+        return max(0, position[0] - 1) * 10 + position[1] + 1
+
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
+        return [info for info in self.infos if info.ledger >= ledger]
+
+    def entries_between(self, after: tuple[int, int], upto: tuple[int, int]) -> int:
+        return self.count(upto) - self.count(after)
+
+    def position_after(self, position: tuple[int, int], count: int) -> tuple[int, int]:
+        at = self.count(position) + count - 1
+        return at // 10 + 1, at % 10
+
+    def next_position(self, position: tuple[int, int]) -> tuple[int, int]:
+        return self.position_after(position, 1)
+
+    async def read(self, position: tuple[int, int], *_: int) -> list[tuple[int, int, Any]]:
+        if position in self.unread:
+            raise self.unread[position]
+        return [(*position, SimpleNamespace(time_ms=self.count(position) * 1000))]
+
+
+@pytest.mark.parametrize("error", [EntriesLost(1, 0, 9), CorruptData("bad"), StoreRefused("none")])
+def test_what_cannot_be_read_is_as_old_as_the_end_of_its_ledger(error: StorageError) -> None:
+    async def main() -> None:
+        log: Any = LossyLog({(1, entry): error for entry in range(10)})
+        assert await cursor_expiry.oldest_unacked_ms(log, "c") == 15_000
+        assert await cursor_expiry._last_older(log, (-1, -1), 15_000) is None, "never early"
+        assert await cursor_expiry._last_older(log, (-1, -1), 15_001) == (2, 4)
+        for unread in [(1, 4), (1, 7), (2, 3), (3, 5), (3, 9)]:  # in the middle of the halving
+            log = LossyLog({unread: error})
+            for time_ms in range(0, 31_000, 500):
+                found = await cursor_expiry._last_older(log, (-1, -1), time_ms)
+                assert found is None or log.count(found) * 1000 < time_ms, "nothing younger goes"
+                assert found != unread or time_ms > 25_000
+        log = LossyLog({(1, 0): error})
+        log.infos = (LedgerInfo(1),)
+        with pytest.raises(type(error)):  # it is not known
+            await cursor_expiry.oldest_unacked_ms(log, "c")
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("stored", ["x", "[" * 60_000, '[["a", 0, 0, 0]]', "[[1]]", "7"])
