@@ -100,7 +100,8 @@ class Dispatcher(ABC):
     def add(self, consumer: Consumer) -> None: ...
 
     @abstractmethod
-    def remove(self, consumer: Consumer) -> None: ...
+    def remove(self, *consumers: Consumer) -> None:
+        """They leave at once: what each of them would cost the others is paid once."""
 
     @abstractmethod
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:

@@ -117,9 +117,10 @@ class KeySharedDispatcher(SharedDispatcher):
         super().add(consumer)
         self.wake()
 
-    def remove(self, consumer: Consumer) -> None:
-        self.ranges.remove(consumer)
-        super().remove(consumer)
+    def remove(self, *consumers: Consumer) -> None:
+        super().remove(*consumers)
+        if self.consumers:  # else nobody asks any more
+            self.ranges.remove(*consumers)
 
     def wake(self) -> None:
         self._again = True

@@ -87,12 +87,13 @@ class SharedDispatcher(Dispatcher):
         if self._holders is None and len(self.consumers) > FEW_CONSUMERS:
             self._holders = {position: holder for holder in self.consumers for position in holder.pending}
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
+    def remove(self, *consumers: Consumer) -> None:
+        gone = set(consumers)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
+        for consumer in consumers:
             self.redeliver(consumer, None)
-            if len(self.consumers) <= FEW_CONSUMERS // 2:
-                self._holders = None
+        if len(self.consumers) <= FEW_CONSUMERS // 2:
+            self._holders = None
 
     def acked(self, consumer: Consumer, positions: list[Position]) -> None:
         for position in positions:

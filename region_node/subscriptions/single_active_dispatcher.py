@@ -49,10 +49,10 @@ class SingleActive(Dispatcher):
         self.consumers.sort(key=lambda c: (c.priority, c.name))
         self._elect(consumer)
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
-            self._elect(None)
+    def remove(self, *consumers: Consumer) -> None:
+        gone = set(consumers)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
+        self._elect(None)
 
     def _elect(self, joined: Consumer | None) -> None:
         chosen: Consumer | None = None

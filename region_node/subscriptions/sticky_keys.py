@@ -88,7 +88,7 @@ class HashRanges(Protocol):
 
     def add(self, consumer: Consumer) -> None: ...
 
-    def remove(self, consumer: Consumer) -> None: ...
+    def remove(self, *consumers: Consumer) -> None: ...
 
     def owner(self, key_hash: int) -> Consumer | None: ...
 
@@ -115,12 +115,10 @@ class AutoSplit:
         self._ends.insert(at, self._ends[at] - (widths[at] + 1) // 2)
         self._owners.insert(at, consumer)
 
-    def remove(self, consumer: Consumer) -> None:
-        if consumer not in self._owners:
-            return
-        at = self._owners.index(consumer)
-        del self._owners[at]
-        del self._ends[at]
+    def remove(self, *consumers: Consumer) -> None:
+        gone = set(consumers)
+        left = [(end, owner) for end, owner in zip(self._ends, self._owners, strict=True) if owner not in gone]
+        self._ends, self._owners = [end for end, _ in left], [owner for _, owner in left]
         if self._ends:
             self._ends[-1] = HASHES - 1
 
@@ -147,42 +145,55 @@ class ConsistentHash:
 
     def __init__(self) -> None:
         self._points: list[int] = []
+        """In order; []: they are put in order when somebody asks."""
         self._owners: dict[int, list[tuple[str, int, Consumer]]] = {}
         self._numbers: dict[Consumer, int] = {}
+        self._taken: dict[str, set[int]] = {}
+        """Name -> numbers."""
 
     def add(self, consumer: Consumer) -> None:
-        taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
+        taken = self._taken.setdefault(consumer.name, set())
         number = self._numbers[consumer] = next(n for n in range(len(taken) + 1) if n not in taken)
+        taken.add(number)
         for point in self._points_of(consumer.name, number):
             owners = self._owners.setdefault(point, [])
             owners.append((consumer.name, number, consumer))
             owners.sort(key=lambda row: row[:2])
-        self._points = sorted(self._owners)
+        self._points = []
 
-    def remove(self, consumer: Consumer) -> None:
-        number = self._numbers.pop(consumer, None)
-        if number is None:
-            return
-        for point in self._points_of(consumer.name, number):
-            self._owners[point] = [row for row in self._owners[point] if row[2] is not consumer]
-            if not self._owners[point]:
-                del self._owners[point]
+    def remove(self, *consumers: Consumer) -> None:
+        for consumer in consumers:
+            number = self._numbers.pop(consumer, None)
+            if number is None:
+                continue
+            self._taken[consumer.name].remove(number)
+            if not self._taken[consumer.name]:
+                del self._taken[consumer.name]
+            for point in self._points_of(consumer.name, number):
+                self._owners[point] = [row for row in self._owners[point] if row[2] is not consumer]
+                if not self._owners[point]:
+                    del self._owners[point]
+        self._points = []
+
+    def _in_order(self) -> list[int]:
         self._points = sorted(self._owners)
+        return self._points
 
     @staticmethod
     def _points_of(name: str, number: int) -> list[int]:
         return list(dict.fromkeys(key_hash(f"{name}\0{number}\0{index}".encode()) for index in range(RING_POINTS)))
 
     def owner(self, key_hash: int) -> Consumer | None:
-        if not self._points:
+        points = self._points or self._in_order()
+        if not points:
             return None
-        at = bisect_left(self._points, key_hash)
-        return self._owners[self._points[at % len(self._points)]][0][2]
+        return self._owners[points[bisect_left(points, key_hash) % len(points)]][0][2]
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         out: list[tuple[int, int]] = []
         last = -1
-        for point in [*self._points, HASHES - 1] if self._points else []:
+        points = self._points or self._in_order()
+        for point in [*points, HASHES - 1] if points else []:
             if point > last and self.owner(point) is consumer:
                 if out and out[-1][1] == last:
                     out[-1] = (out[-1][0], point)
@@ -226,8 +237,9 @@ class Sticky:
         self._taken = sorted([*self._taken, *((first, last, consumer) for first, last in ranges)], key=lambda t: t[0])
         self._starts = [first for first, _, _ in self._taken]
 
-    def remove(self, consumer: Consumer) -> None:
-        self._taken = [taken for taken in self._taken if taken[2] is not consumer]
+    def remove(self, *consumers: Consumer) -> None:
+        gone = set(consumers)
+        self._taken = [taken for taken in self._taken if taken[2] not in gone]
         self._starts = [first for first, _, _ in self._taken]
 
     def owner(self, key_hash: int) -> Consumer | None:

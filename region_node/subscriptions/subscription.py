@@ -258,15 +258,19 @@ class Subscription:
                     self.dispatcher.acked(consumer, gone)
         self.wake()
 
-    def remove(self, consumer: Consumer) -> None:
-        if self.dispatcher is None or consumer not in self.dispatcher.consumers:
+    def remove(self, *consumers: Consumer) -> None:
+        """They leave at once; who is none of its consumers is passed over."""
+        here = self.consumers if len(consumers) == 1 else set(self.consumers)
+        leaving = [consumer for consumer in consumers if consumer in here]
+        if self.dispatcher is None or not leaving:
             return
         self._touched()
-        self.messages_out += consumer.messages_out
-        self.bytes_out += consumer.bytes_out
-        self.messages_acked += consumer.messages_acked
-        self.dispatcher.remove(consumer)
-        self.messages_redelivered += consumer.messages_redelivered  # what it had not acknowledged is among them
+        self.dispatcher.remove(*leaving)
+        for consumer in leaving:  # what it had not acknowledged is among what was redelivered
+            self.messages_out += consumer.messages_out
+            self.bytes_out += consumer.bytes_out
+            self.messages_acked += consumer.messages_acked
+            self.messages_redelivered += consumer.messages_redelivered
         if not self.dispatcher.consumers:
             self.dispatcher.rewind()  # a read that is still under way finds another generation
             self.dispatcher = self.cursor.reading = None
@@ -373,9 +377,10 @@ class Subscription:
 
     def disconnect(self) -> None:
         """Closes all consumers from this side."""
-        for consumer in list(self.consumers):
+        consumers = list(self.consumers)
+        self.remove(*consumers)
+        for consumer in consumers:
             consumer.sink.consumer_closed(consumer)
-            self.remove(consumer)
 
     def reset(self, mark_delete: Position) -> None:
         """Moves the cursor; the consumers are closed and subscribe again."""

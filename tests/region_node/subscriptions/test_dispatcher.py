@@ -156,6 +156,37 @@ class SomeLeadership:
         return "" if self.open else "it is active in region eu"
 
 
+def test_consumers_that_leave_at_once_are_news_to_others_once_and_to_each_other_never() -> None:
+    async def test(w: World) -> None:
+        leaving = [w.join(SubscriptionType.FAILOVER) for _ in range(100)]
+        staying = [w.join(SubscriptionType.FAILOVER, name=f"d{number}") for number in range(100)]
+        for sink in w.sinks.values():
+            sink.active.clear()
+        w.subscription.remove(*leaving)
+        assert [w.sinks[consumer].active for consumer in staying] == [[True], *[[False]] * 99]
+        w.subscription.disconnect()
+        assert sum(len(sink.active) for sink in w.sinks.values()) == 100 and w.subscription.dispatcher is None
+        assert [w.sinks[consumer].closed for consumer in (*leaving, *staying)] == [0] * 100 + [1] * 100
+
+    run(test)
+
+
+def test_what_consumers_held_that_leave_at_once_goes_out_again() -> None:
+    async def test(w: World) -> None:
+        leaving, stays = [w.join(permits=2) for _ in range(20)], w.join()
+        w.append(40)
+        await w.settle()
+        w.subscription.remove(*leaving)
+        w.subscription.flow(stays, 100)
+        await w.settle()
+        assert w.entries(stays) == list(range(40)) and w.subscription.held == 40
+        assert (w.subscription.messages_out, w.subscription.messages_redelivered) == (40, 40)
+        w.subscription.disconnect()
+        assert (w.subscription.messages_out, w.subscription.messages_redelivered) == (80, 80) and not stays.pending
+
+    run(test)
+
+
 def test_consumers_hear_whether_it_is_their_regions_turn() -> None:
     async def test(w: World) -> None:
         leadership = SomeLeadership()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from region_node.subscriptions.sticky_keys import (
     RANGES_MAX,
     AutoSplit,
     ConsistentHash,
+    HashRanges,
     Sticky,
     key_hash,
     murmur3_32,
@@ -113,6 +114,49 @@ def test_consistent_hashing_moves_what_it_must_and_comes_back_to_the_same(seed: 
     assert all(again.owner(h).name == other.owner(h).name for h in range(0, HASHES, 11))  # type: ignore[union-attr]
     shares = [sum(high + 1 - low for low, high in again.ranges(c)) / HASHES for c in first]
     assert min(shares) > 0.1 and max(shares) < 0.35
+
+
+def test_points_are_put_in_order_once_for_all_who_come_or_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, hashed = list[int](), list[str]()
+
+    def in_order(points: Iterable[Any]) -> list[Any]:
+        found = sorted(points)
+        put.append(len(found))
+        return found
+
+    monkeypatch.setattr(sticky_keys, "sorted", in_order, raising=False)
+
+    async def test(w: World) -> None:
+        w.subscription.obey(Rules())
+        consumers = [w.join(KEYED, 10) for _ in range(30)]
+        w.subscription.obey(Rules(consistent=True))
+        w.append(1)
+        await w.settle()
+        assert len(put) == 1 and put[0] > 2000, "not once for each consumer"
+        w.subscription.remove(*consumers[:10])
+        w.append(1)
+        await w.settle()
+        assert len(put) == 2
+        monkeypatch.setattr(sticky_keys, "murmur3_32", lambda data: hashed.append(data) or 0)
+        w.subscription.disconnect()
+        assert len(put) == 2 and not hashed, "where all go, nothing is divided"
+
+    run(test)
+
+
+@pytest.mark.parametrize("ranges", [AutoSplit, ConsistentHash, Sticky])
+def test_who_leaves_at_once_leaves_the_same_as_one_after_another(ranges: type[HashRanges]) -> None:
+    at_once, in_turn = ranges(), ranges()
+    consumers = [Consumer(1, f"c{at % 9}", Sink(), hash_ranges=[(at * 100, at * 100 + 50)]) for at in range(20)]
+    for consumer in consumers:
+        at_once.add(consumer)
+        in_turn.add(consumer)
+    leaving = random.Random(3).sample(consumers, 12)
+    at_once.remove(*leaving, Consumer(1, "other", Sink()))
+    for consumer in leaving:
+        in_turn.remove(consumer)
+    assert all(at_once.owner(at) is in_turn.owner(at) for at in range(0, HASHES, 37))
+    assert all(at_once.ranges(consumer) == in_turn.ranges(consumer) for consumer in consumers)
 
 
 def test_the_division_changes_while_messages_are_held() -> None:

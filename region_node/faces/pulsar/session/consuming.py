@@ -234,6 +234,12 @@ class Consuming:
         self._port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
 
     def close(self) -> None:
+        leaving: dict[Subscription, list[Consumer]] = {}
+        for handle in self.handles.values():
+            if handle.subscription is not None and handle.consumer is not None:
+                leaving.setdefault(handle.subscription, []).append(handle.consumer)
+        for subscription, consumers in leaving.items():
+            subscription.remove(*consumers)
         for handle in list(self.handles.values()):
             self.forget(handle)
 

@@ -26,3 +26,17 @@ def test_who_is_active_is_told_with_the_first_permits() -> None:
         assert [c.active_consumer_change.is_active for c, _ in came if c.type == K.ACTIVE_CONSUMER_CHANGE] == [True]
 
     with_broker(test)
+
+
+def test_the_consumers_of_a_connection_that_ends_are_news_to_others_once() -> None:
+    async def test(broker: Broker) -> None:
+        ending, other = await broker.client(), await broker.client()
+        for number in range(20):
+            await ending.subscribe(number, TOPIC, kind=2, consumer_name=f"a{number:02}")
+        await other.subscribe(1, TOPIC, kind=2, consumer_name="b")
+        await other.do(frame(K.FLOW, consumer_id=1, messagePermits=1))
+        ending.protocol.connection_lost(None)
+        told = [c.active_consumer_change.is_active for c, _ in await other.news() if c.type == K.ACTIVE_CONSUMER_CHANGE]
+        assert told == [True]
+
+    with_broker(test)
