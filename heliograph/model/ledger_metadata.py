@@ -322,6 +322,10 @@ def decode_page(page: LedgerPage, blob: bytes) -> tuple[LedgerInfo, ...]:
     return infos
 
 
+UNOPENED = -1
+"""Is the owner of a topic that was made and never opened."""
+
+
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerMetadata:
     """One topic's storage. `state_blob`: what the layer above keeps (vector, producers, incarnation), as of

@@ -17,7 +17,7 @@ from itertools import islice
 from heliograph.kv.metadata_store import ABSENT, MetadataStore, Op, Put
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.errors import VersionConflict
-from heliograph.model.ledger_metadata import ManagedLedgerMetadata
+from heliograph.model.ledger_metadata import UNOPENED, ManagedLedgerMetadata
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.clock import Rng
 from local_meta import keys
@@ -60,7 +60,7 @@ def _puts(names: Iterable[str], region: RegionInfo, rng: Rng) -> Iterator[Put]:
             region=region.number, epoch=region.epoch, rng=rng, deduplication=False, settings=DedupSettings()
         )
         state.restore(b"")
-        metadata = ManagedLedgerMetadata(state_blob=state.snapshot(), owner=rng.getrandbits(62) + 1)
+        metadata = ManagedLedgerMetadata(state_blob=state.snapshot(), owner=UNOPENED)
         yield Put(keys.managed_ledger(str(TopicName.parse(name))), metadata.encode(), ABSENT)
 
 

@@ -28,7 +28,14 @@ from heliograph.model.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from heliograph.model.ledger_metadata import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
+from heliograph.model.ledger_metadata import (
+    UNOPENED,
+    LedgerInfo,
+    LedgerMetadata,
+    LedgerState,
+    ManagedLedgerMetadata,
+    local_gone,
+)
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.throttle import Throttle, pause
 from local_meta import keys
@@ -77,6 +84,7 @@ class _Loading:
     metadata: ManagedLedgerMetadata
     version: int
     created: bool = False
+    """Nobody has opened it before: what lies under its name is of an earlier one."""
     marked: tuple[LedgerMetadata, int] | None = None
     """The last ledger, as it was marked IN_RECOVERY together with the claim, and its version."""
     recovered: LedgerMetadata | None = None
@@ -190,8 +198,7 @@ class ManagedLedgerFactory:
         cursors = await _cursors(self._meta, topic, loading)
         if catalog.history is not None and (starts := [Cursor.begins_at(blob) for blob in cursors.values()]):
             await read_pages(self._meta, topic, stored.owner, catalog.history.missing(min(starts)))
-        if not loading.created:
-            state.restore(stored.state_blob)
+        state.restore(stored.state_blob)
         next_index, newest_ms = await replayed(
             self.context, topic, state, catalog, stored, loading.recovered, published_ms(stored, infos)
         )
@@ -388,7 +395,7 @@ class ManagedLedgerFactory:
                     return _Loading(stored, expected, making)
                 if former not in (None, stored.owner):
                     raise LedgerFenced(_opened_again(topic))
-                making = False
+                making = stored.owner == UNOPENED
                 properties = {**stored.properties, CREATED_MS: str(created_ms(stored, self._clock.wall_ms()))}
                 claimed, marked = replace(stored, owner=owner, properties=properties), await self._left_open(stored)
             ops = [Put(key, claimed.encode(), expected)]
@@ -396,7 +403,7 @@ class ManagedLedgerFactory:
                 ops.append(Put(keys.ledger(marked[0].ledger), marked[0].encode(), marked[1]))
             try:
                 version = await self._meta.txn(ops)
-                return _Loading(claimed, version, found is None, None if marked is None else (marked[0], version))
+                return _Loading(claimed, version, making, None if marked is None else (marked[0], version))
             except (VersionConflict, OutcomeUnknown):
                 await asyncio.sleep(self.context.pause_s(attempt))
         raise LedgerFenced(f"{topic}: other brokers take it over at the same time")

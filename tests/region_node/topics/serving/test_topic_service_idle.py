@@ -9,6 +9,8 @@ import sys
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Delete, prefix_end
+from local_meta import keys
 from region_node.topics.serving.bulk_creation import create_topics
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.log.topic_state import TopicState
@@ -30,14 +32,25 @@ def test_topics_made_in_bulk_are_those_that_were_not_there() -> None:
         broker = Broker(region, meta)
         made = await broker.open(names(7, 1)[0])
         await made.close()
+        first = names(1250, 1)[0]
+        left = await broker.open(first)
+        await left.open_cursor("c", (-1, -1))
+        await left.close()
+        await meta.txn([Delete(keys.managed_ledger(first))])  # as a deletion that was cut off
+        assert await meta.range(keys.cursors(first), prefix_end(keys.cursors(first)))
         metadata = await meta.range("/ml/", "/mm")
         assert await create_topics(meta, names(0, 1200), INFO, random.Random(2)) == 1199
         assert len(await broker.factory.names("public/default")) == 1200
         assert [row for row in await meta.range("/ml/", "/mm") if row in metadata] == metadata  # it was left alone
         assert await create_topics(meta, names(1000, 300), INFO, random.Random(3)) == 100
         state = TopicState(region=1, epoch=1, rng=random.Random(4), deduplication=False, settings=DedupSettings())
-        opened = await broker.factory.open(names(1250, 1)[0], state, (2, 2, 2), create=False)
+        opened = await broker.factory.open(first, state, (2, 2, 2), create=False)
         assert opened.last_confirmed == (-1, -1) and state.origin[:2] == (1, 1) and state.origin[2] > 0
+        assert not opened.cursors, "what is left of an earlier one is none of its own"
+        await opened.open_cursor("d", (-1, -1))
+        await opened.close()
+        opened = await broker.factory.open(first, state, (2, 2, 2), create=False)
+        assert list(opened.cursors) == ["d"]
         await opened.close()
 
     with Simulation(1) as sim:
