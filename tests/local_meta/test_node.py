@@ -14,7 +14,7 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
-from heliograph.kv.metadata_store import Put, prefix_end
+from heliograph.kv.metadata_store import Put, pages_between, prefix_end
 from heliograph.model.errors import DiskFailed, MetadataUnavailable, OutcomeUnknown, VersionConflict
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
