@@ -133,6 +133,12 @@ class Gates:
         target = self.target(namespace)
         return None if target is None else elsewhere(namespace, target)
 
+    def elsewhere(self, namespace: str) -> RegionPassive | None:
+        """Why nothing is published to a namespace here, and where to go instead where that is known; None: it is."""
+        gate = self._of(namespace)
+        refused = self.sent_on(namespace) or (None if gate is None else gate.refusal())
+        return refused if isinstance(refused, RegionPassive) else None
+
     def give(self, topic: Topic) -> None:
         gate, target = self._of(topic.name.namespace), self.target(topic.name.namespace)
         topic.log.stand_behind(gate)

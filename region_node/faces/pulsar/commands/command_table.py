@@ -70,6 +70,7 @@ async def _lookup(session: PulsarSession, command: pb.CommandLookupTopic) -> Non
             found = await session.broker.lookup.lookup(
                 str(name), command.advertised_listener_name, command.authoritative
             )
+            found = session.sent_on.look_up(name, found, authoritative=command.authoritative)
             counts.found(found.redirect)
         response.response = (
             pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect

@@ -77,7 +77,8 @@ async def _subscribe_or_forget(session: PulsarSession, handle: ConsumerHandle, c
     try:
         await _subscribe(session, handle, command)
     except RegionPassive as error:
-        session.send_on(pb.CommandTopicMigrated.Consumer, command.consumer_id, error)
+        name = str(TopicName.parse(command.topic))
+        session.sent_on.tell(pb.CommandTopicMigrated.Consumer, command.consumer_id, name, error)
         raise
     finally:
         if handle.subscription is None:

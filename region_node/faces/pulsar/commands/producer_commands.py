@@ -7,6 +7,7 @@ access (`region_node.topics.producers`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from heliograph.model.errors import ProducerBusy, ProducerFenced, RegionPassive, TopicTerminated
 from heliograph.model.positions import BEFORE_ALL
@@ -58,8 +59,9 @@ async def _make_or_forget(session: PulsarSession, handle: ProducerHandle, comman
         await _make(session, handle, command)
         made = True
     except RegionPassive as error:
-        session.send_on(pb.CommandTopicMigrated.Producer, command.producer_id, error)
-        raise  # ServiceNotReady: whoever does not know the command above tries again
+        name = str(TopicName.parse(command.topic))
+        session.sent_on.tell(pb.CommandTopicMigrated.Producer, command.producer_id, name, error)
+        raise  # ServiceNotReady: whoever was not sent the command by which it goes on tries again
     finally:
         if not made:
             session.producing.forget(handle)
@@ -74,26 +76,16 @@ async def _make(session: PulsarSession, handle: ProducerHandle, command: pb.Comm
     if command.initial_subscription_name:
         identity.check_subscribe(wanted, command.initial_subscription_name)
     topic = await topics.get_for_client(command.topic)
-    check_region(topic)
+    if (why := _goes_on(session, command, topic)) is not None:
+        await _make_and_close(session, handle, command, topic, why)
+        return
     if topic.terminated:
         raise TopicTerminated(f"{topic.text} is terminated")
     check_producer(topic, handle.name, encrypted=command.encrypted)
     handle.schema_version = await schema_version(session, topic, command)
     if command.initial_subscription_name:
         await topic.subscription(command.initial_subscription_name, initial=BEFORE_ALL)
-    producer = Producer(
-        command.producer_id,
-        handle.name,
-        session.sink,
-        epoch=command.epoch,
-        named_by_user=bool(command.producer_name) and command.user_provided_producer_name,
-        mode=AccessMode(command.producer_access_mode),
-        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-        metadata=metadata,
-        address=session.address,
-        client_version=session.client_version,
-        connected_ms=session.broker.clock.wall_ms(),
-    )
+    producer = _producer(session, handle, command, metadata)
     if topic.epoch is not None and (producer.mode is not AccessMode.SHARED or producer.topic_epoch is not None):
         await topic.epoch.load()
     rival = topic.producers.rival(producer)
@@ -124,6 +116,56 @@ async def _make(session: PulsarSession, handle: ProducerHandle, command: pb.Comm
     if cluster:
         session.replicates(handle, cluster)
     send_producer_success(session, handle)
+
+
+def _goes_on(session: PulsarSession, command: pb.CommandProducer, topic: Topic) -> RegionPassive | None:
+    """Why a producer goes on elsewhere that is not refused for it; None: it publishes here. Raises RegionPassive."""
+    try:
+        check_region(topic)
+    except RegionPassive as why:
+        if session.sent_on.gives_up(command) and session.sent_on.leads(why):
+            return why
+        raise
+    return None
+
+
+def _producer(
+    session: PulsarSession, handle: ProducerHandle, command: pb.CommandProducer, metadata: Mapping[str, str]
+) -> Producer:
+    return Producer(
+        command.producer_id,
+        handle.name,
+        session.sink,
+        epoch=command.epoch,
+        named_by_user=bool(command.producer_name) and command.user_provided_producer_name,
+        mode=AccessMode(command.producer_access_mode),
+        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        metadata=metadata,
+        address=session.address,
+        client_version=session.client_version,
+        connected_ms=session.broker.clock.wall_ms(),
+    )
+
+
+async def _make_and_close(
+    session: PulsarSession, handle: ProducerHandle, command: pb.CommandProducer, topic: Topic, why: RegionPassive
+) -> None:
+    """Takes a producer that publishes elsewhere, of a client that would give it up where it is refused, and closes it
+    behind its answer: such a client comes back with it. It has a name that nobody else has, so no sequence of it is
+    stored anywhere. Raises as `_make`.
+    """
+    if topic.terminated:
+        raise TopicTerminated(f"{topic.text} is terminated")
+    check_producer(topic, handle.name, encrypted=command.encrypted)
+    version = await schema_version(session, topic, command)
+    if handle.closed or session.closed:
+        return
+    success = pb.CommandProducerSuccess(
+        request_id=handle.request_id, producer_name=handle.name, last_sequence_id=-1, schema_version=version
+    )
+    session.send(pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=success))
+    session.sent_on.tell(pb.CommandTopicMigrated.Producer, handle.id, topic.text, why)
+    session.producing.close_from_here(handle)
 
 
 def send_producer_success(session: PulsarSession, handle: ProducerHandle) -> None:

@@ -91,6 +91,7 @@ class PulsarConnection(asyncio.Protocol):
         self.number = 0
         """Counts this broker's connections, in the log: with a request's id it names what a client was refused."""
         self.address = self.client_version = ""
+        self.tls = False
         self.protocol_version = 0
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
@@ -125,12 +126,9 @@ class PulsarConnection(asyncio.Protocol):
             self.close(f"too many connections: at most {settings.connections_max} are allowed here", pb.TooManyRequests)
             return
         self.certificate = transport.get_extra_info("peercert")
+        self.tls = transport.get_extra_info("ssl_object") is not None
         role, self.peer_region = peer_identity(self.certificate)
-        if (
-            self.link
-            and transport.get_extra_info("ssl_object") is not None
-            and (role != REPLICATOR or not self.peer_region)
-        ):
+        if self.link and self.tls and (role != REPLICATOR or not self.peer_region):
             self.close("only a replicator of this instance may connect here", pb.AuthorizationError)
             return
         if self.admission.header is None and not self.admission.enter(host):
@@ -167,8 +165,7 @@ class PulsarConnection(asyncio.Protocol):
         """HTTP came: who knows a service URL alone learns the admin port here; by TLS only one with TLS, as credentials
         follow. False: none is told.
         """
-        assert self._transport is not None
-        admin_url = self._broker.lookup.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
+        admin_url = self._broker.lookup.admin_urls[self.tls]
         path = data[4:].split(None, 1)[0].decode("latin-1") if admin_url and not self.link else ""
         if not path.startswith("/"):
             return False

@@ -13,8 +13,9 @@ from functools import partial
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import TxnId
 from region_node.faces.pulsar.session.deliveries import Deliveries
-from region_node.faces.pulsar.session.publishing import NO_REQUEST, PARTS_MAX, name_next_owner, send_on
+from region_node.faces.pulsar.session.publishing import NO_REQUEST, PARTS_MAX, name_next_owner
 from region_node.faces.pulsar.session.pulsar_broker import ClientPort, PulsarBroker
+from region_node.faces.pulsar.session.sent_on import SentOn
 from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.limits.topic_limits import metadata_bytes
@@ -73,6 +74,7 @@ class Consuming:
         "_deliveries",
         "_parts",
         "_port",
+        "_sent_on",
         "handles",
         "metadata_bytes",
         "unanswered",
@@ -81,8 +83,8 @@ class Consuming:
         "unknown_bytes",
     )
 
-    def __init__(self, port: ClientPort, broker: PulsarBroker, deliveries: Deliveries) -> None:
-        self._port, self._broker, self._deliveries = port, broker, deliveries
+    def __init__(self, port: ClientPort, broker: PulsarBroker, deliveries: Deliveries, sent_on: SentOn) -> None:
+        self._port, self._broker, self._deliveries, self._sent_on = port, broker, deliveries, sent_on
         self.handles: dict[int, ConsumerHandle] = {}
         self.metadata_bytes = 0
         """Of what they say of themselves."""
@@ -200,15 +202,16 @@ class Consuming:
         handle.closed = True
         self._deliveries.forget(handle)
         self._drop(handle)
-        migration = None if handle.topic is None else handle.topic.migration
+        topic = handle.topic
         if (
-            migration is not None
+            topic is not None
+            and topic.migration is not None
             and handle.subscription is not None
-            and (why := migration.of_consumers(handle.subscription)) is not None
+            and (why := topic.migration.of_consumers(handle.subscription)) is not None
         ):
-            send_on(self._port, pb.CommandTopicMigrated.Consumer, handle.id, why)
+            self._sent_on.tell(pb.CommandTopicMigrated.Consumer, handle.id, topic.text, why)
         close = pb.CommandCloseConsumer(consumer_id=consumer.id, request_id=NO_REQUEST)
-        name_next_owner(close, handle.topic)
+        name_next_owner(close, topic)
         self._port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
 
     def forget(self, handle: ConsumerHandle) -> None:

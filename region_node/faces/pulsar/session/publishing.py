@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, RegionPassive
+from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import BadSend, SendRun
 from heliograph.wire.pulsar.server_frames import receipts
@@ -21,14 +21,13 @@ from heliograph.wire.run import TxnId
 from region_node.faces.pulsar.server_errors import MOVED, code_of
 from region_node.faces.pulsar.session.client_identity import Identity
 from region_node.faces.pulsar.session.pulsar_broker import ClientPort, PulsarBroker
+from region_node.faces.pulsar.session.sent_on import SentOn
 from region_node.runtime.topic_ports import Segments
 from region_node.topics.limits.topic_limits import metadata_bytes
 from region_node.topics.producers import Producer
 from region_node.topics.topic import Topic
 
 NO_REQUEST = (1 << 64) - 1
-TOPIC_MIGRATED_SINCE = 20
-"""The version of the protocol."""
 PARTS_MAX = 1000
 """Of one connection: transactions of topics that are remembered; what is forgotten is asked for again."""
 HELD_BYTES_MAX = 1 << 20
@@ -110,26 +109,6 @@ def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, to
             close.assignedBrokerServiceUrlTls = tls
 
 
-def send_on(
-    port: ClientPort,
-    kind: pb.CommandTopicMigrated.ResourceType.ValueType,
-    resource: int,
-    why: RegionPassive,
-) -> None:
-    """Tells a client that knows the command where its producer or consumer goes on, where that is known: it looks the
-    topic up there.
-    """
-    plain, tls = (why.url, why.url_tls) if not why.url.startswith("pulsar+ssl:") else ("", why.url)
-    if port.protocol_version < TOPIC_MIGRATED_SINCE or not (plain or tls):
-        return
-    migrated = pb.CommandTopicMigrated(resource_id=resource, resource_type=kind)
-    if plain:
-        migrated.brokerServiceUrl = plain
-    if tls:
-        migrated.brokerServiceUrlTls = tls
-    port.send(pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated))
-
-
 class PublishedRun:
     """One run on its way to the bookies."""
 
@@ -181,10 +160,20 @@ class PublishedRun:
 class ConnectionProducers:
     """All producers of one connection."""
 
-    __slots__ = ("_held_bytes", "_identity", "_parts", "_waiting", "broker", "handles", "metadata_bytes", "port")
+    __slots__ = (
+        "_held_bytes",
+        "_identity",
+        "_parts",
+        "_sent_on",
+        "_waiting",
+        "broker",
+        "handles",
+        "metadata_bytes",
+        "port",
+    )
 
-    def __init__(self, port: ClientPort, broker: PulsarBroker, identity: Identity) -> None:
-        self.port, self.broker, self._identity = port, broker, identity
+    def __init__(self, port: ClientPort, broker: PulsarBroker, identity: Identity, sent_on: SentOn) -> None:
+        self.port, self.broker, self._identity, self._sent_on = port, broker, identity, sent_on
         self.handles: dict[int, ProducerHandle] = {}
         self.metadata_bytes = 0
         """Of what they say of themselves."""
@@ -394,7 +383,8 @@ class ConnectionProducers:
         if not is_known:
             return
         if handle.topic is not None and handle.topic.migration is not None:
-            send_on(self.port, pb.CommandTopicMigrated.Producer, handle.id, handle.topic.migration.refusal())
+            why = handle.topic.migration.refusal()
+            self._sent_on.tell(pb.CommandTopicMigrated.Producer, handle.id, handle.topic.text, why)
         close = pb.CommandCloseProducer(producer_id=handle.id, request_id=NO_REQUEST)
         name_next_owner(close, handle.topic)
         self.port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=close))

@@ -12,28 +12,39 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from heliograph.model.errors import RegionPassive
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.session.client_identity import Identity
 from region_node.faces.pulsar.session.consuming import Consuming
 from region_node.faces.pulsar.session.deliveries import Deliveries
-from region_node.faces.pulsar.session.publishing import ConnectionProducers, ProducerHandle, send_on
+from region_node.faces.pulsar.session.publishing import ConnectionProducers, ProducerHandle
 from region_node.faces.pulsar.session.pulsar_broker import AnsweredCommand, ClientPort, ClientSink, PulsarBroker
 from region_node.faces.pulsar.session.replicator_producers import Replicated
+from region_node.faces.pulsar.session.sent_on import SentOn
 from region_node.faces.pulsar.session.topic_watchers import TopicWatchers
 
 
 class PulsarSession:
     """`replicated`: made with the first replicator of a Pulsar cluster."""
 
-    __slots__ = ("_port", "broker", "consuming", "deliveries", "identity", "producing", "replicated", "watchers")
+    __slots__ = (
+        "_port",
+        "broker",
+        "consuming",
+        "deliveries",
+        "identity",
+        "producing",
+        "replicated",
+        "sent_on",
+        "watchers",
+    )
 
     def __init__(self, port: ClientPort, broker: PulsarBroker) -> None:
         self._port, self.broker = port, broker
         self.identity = Identity(port, broker)
-        self.producing = ConnectionProducers(port, broker, self.identity)
+        self.sent_on = SentOn(port, broker)
+        self.producing = ConnectionProducers(port, broker, self.identity, self.sent_on)
         self.deliveries = Deliveries(port, broker, broker.settings.limits.conversion_again_s)
-        self.consuming = Consuming(port, broker, self.deliveries)
+        self.consuming = Consuming(port, broker, self.deliveries, self.sent_on)
         self.watchers = TopicWatchers(port, broker, self.identity)
         self.replicated: Replicated | None = None
 
@@ -122,7 +133,3 @@ class PulsarSession:
     def refused(self, request_id: int, code: pb.ServerError.ValueType, text: str, **more: Any) -> None:
         """One line in the log for each command that is refused, whatever answers it."""
         self._port.refused(request_id, code, text, **more)
-
-    def send_on(self, kind: pb.CommandTopicMigrated.ResourceType.ValueType, resource: int, why: RegionPassive) -> None:
-        """Tells a client that knows the command where its producer or consumer goes on, where that is known."""
-        send_on(self._port, kind, resource, why)

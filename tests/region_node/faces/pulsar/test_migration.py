@@ -49,7 +49,7 @@ def migrate_namespace(broker: Broker, *regions: str) -> None:
 
 async def client(broker: Broker, version: int = 21) -> Client:
     made = Client(broker.listener)
-    (answer,) = await made.do(frame(K.CONNECT, client_version="test", protocol_version=version))
+    (answer,) = await made.do(frame(K.CONNECT, client_version="Pulsar-Java-v4.0.7", protocol_version=version))
     assert answer[0].type == K.CONNECTED
     return made
 

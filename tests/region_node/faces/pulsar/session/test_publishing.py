@@ -111,7 +111,7 @@ def test_a_producer_that_ends_late_takes_nothing_from_the_next_one_of_its_id(end
     sent: list[Any] = []
     cutter = SimpleNamespace(producers={}, replicators={})
     port = SimpleNamespace(cutter=cutter, send=sent.append)
-    producers = ConnectionProducers(cast(Any, port), cast(Any, None), cast(Any, None))
+    producers = ConnectionProducers(cast(Any, port), cast(Any, None), cast(Any, None), cast(Any, None))
     former, second = (ProducerHandle(1, name, 7) for name in ("former", "second"))
     producers.begin(former)
     producers.forget(former)

@@ -1,0 +1,225 @@
+"""Clients at a passive region: what each of them is sent, and where its next look-up leads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from heliograph.model.configuration.leadership import FENCED, Leadership
+from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.dr.leadership.write_gates import Writing
+from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits, TopicAddress
+from region_node.faces.pulsar.session.sent_on import SENT_ON_S
+from region_node.topics.serving.topic_service import TopicDuties
+from tests.region_node.faces.pulsar.codec import entry, frame, send
+from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, obey, with_broker
+
+HERE, THERE = "pulsar://here:6650", "pulsar://there:6650"
+CPP, NODE, OTHER = "Pulsar-CPP-v4.2.0", "Pulsar-CPP-v3.8.0-node", "pulsar-rs-v6"
+GO, OLD_GO = "Pulsar-Go-0.19.0", "Pulsar Go 0.12.0"
+JAVA = "Pulsar-Java-v4.0.7"
+REFUSED, MOVED = [K.ERROR], [K.TOPIC_MIGRATED, K.ERROR]
+CLOSED = [K.PRODUCER_SUCCESS, K.CLOSE_PRODUCER]
+Came = Sequence[tuple[pb.BaseCommand, bytes]]
+
+
+class World:
+    """A broker in region us, where public/default is active in eu."""
+
+    def __init__(self, url: str = THERE, **settings: Any) -> None:
+        self.writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: 0.0, url_of=lambda region: url)
+        self.writing.on_record("public/default", Leadership(active="eu"), 1)
+        self.settings = {"duties": TopicDuties(gate_of=self.writing.gate), **settings}
+
+    def run(self, test: Any) -> None:
+        with_broker(test, **self.settings)
+
+
+async def client(broker: Broker, version: str, protocol: int = 20) -> Client:
+    made = Client(broker.listener)
+    await made.do(frame(K.CONNECT, client_version=version, protocol_version=protocol))
+    return made
+
+
+async def produce(made: Client, producer: int = 1, **fields: Any) -> Came:
+    return await made.do(frame(K.PRODUCER, topic=TOPIC, producer_id=producer, request_id=producer, **fields))
+
+
+async def look_up(made: Client, *, authoritative: bool = False, topic: str = TOPIC) -> tuple[str, bool, bool]:
+    """(Where, whether it is only asked there, whether with authority.)"""
+    ((answer, _),) = await made.do(frame(K.LOOKUP, topic=topic, request_id=9, authoritative=authoritative))
+    found = answer.lookupTopicResponse
+    return found.brokerServiceUrl or found.brokerServiceUrlTls, found.response == found.Redirect, found.authoritative
+
+
+LOCAL, ASK_OWNER, AWAY = (HERE, False, True), (HERE, True, True), (THERE, True, False)
+
+
+@pytest.mark.parametrize(
+    ("version", "protocol", "sent"),
+    [
+        (CPP, 20, REFUSED),
+        ("Pulsar-CPP-v3.5.0", 20, REFUSED),
+        ("Pulsar-CPP-v2.10.0", 18, REFUSED),
+        (NODE, 21, REFUSED),
+        (OTHER, 21, REFUSED),
+        ("", 21, REFUSED),
+        (JAVA, 21, MOVED),
+        ("Pulsar-Java-v3.0.0", 20, MOVED),
+        ("2.10.4", 19, REFUSED),
+        (GO, 20, CLOSED),
+        ("Pulsar Go 0.13.0", 20, CLOSED),
+        (OLD_GO, 18, REFUSED),
+    ],
+)
+def test_each_client_is_led_by_a_way_that_it_bears(version: str, protocol: int, sent: list[int]) -> None:
+    """Whoever bears TOPIC_MIGRATED is sent it; whoever is not asks the owner of the topic, and is led away by that."""
+
+    async def test(broker: Broker) -> None:
+        made = await client(broker, version, protocol)
+        by_look_up = sent is not MOVED
+        assert await look_up(made) == (ASK_OWNER if by_look_up else LOCAL)
+        assert await look_up(made, authoritative=True) == LOCAL
+        came = await produce(made)
+        assert kinds(came) == sent
+        if sent is not CLOSED:
+            assert came[-1][0].error.error == pb.ServiceNotReady
+        assert await look_up(made, authoritative=True) == (AWAY if by_look_up else LOCAL)
+        assert await look_up(made, authoritative=True) == LOCAL, "its consumers stay"
+
+    World().run(test)
+
+
+def test_the_next_look_up_of_that_topic_on_that_connection_is_led_away_soon_and_no_other() -> None:
+    async def test(broker: Broker) -> None:
+        made, other = await client(broker, CPP), await client(broker, CPP)
+        await produce(made)
+        assert await look_up(other, authoritative=True) == LOCAL
+        assert await look_up(made, authoritative=True, topic=f"{TOPIC}2") == LOCAL
+        assert await look_up(made) == AWAY
+        await produce(made)
+        broker.clock.now += SENT_ON_S
+        assert await look_up(made, authoritative=True) == LOCAL
+
+    World().run(test)
+
+
+def test_whom_a_region_that_is_asked_has_nobody_to_send_to_stays() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, GO)
+        assert kinds(await produce(made)) == REFUSED and await look_up(made) == LOCAL
+
+    World(url="").run(test)
+
+
+def test_who_has_become_the_active_region_sends_nobody_away() -> None:
+    world = World()
+
+    async def test(broker: Broker) -> None:
+        made = await client(broker, CPP)
+        await produce(made)
+        world.writing.on_record("public/default", Leadership(active="us", epoch=2, state=FENCED), 2)
+        assert await look_up(made) == LOCAL
+
+    world.run(test)
+
+
+@pytest.mark.parametrize(
+    ("url", "tls", "led"),
+    [
+        ("pulsar://a:1,b:2", False, {"pulsar://a:1", "pulsar://b:2"}),
+        ("pulsar+ssl://a:1,b:2", True, {"pulsar+ssl://a:1", "pulsar+ssl://b:2"}),
+        ("pulsar+ssl://a:1", False, {HERE}),
+        (THERE, True, {HERE}),
+    ],
+)
+def test_one_address_of_its_kind_is_told(url: str, tls: bool, led: set[str]) -> None:
+    async def test(broker: Broker) -> None:
+        broker.lookup.answer = TopicAddress(HERE, "pulsar+ssl://here:6651")
+        made = await client(broker, CPP)
+        made.protocol.tls = tls
+        seen = set()
+        for _ in range(20):
+            await produce(made)
+            seen.add((await look_up(made, authoritative=True))[0])
+        assert seen == led
+
+    World(url=url).run(test)
+
+
+def test_what_a_load_balancer_takes_off_is_seen_by_the_address_here() -> None:
+    async def test(broker: Broker) -> None:
+        broker.lookup.answer = TopicAddress("", "pulsar+ssl://here:6651")
+        made = await client(broker, CPP)
+        await produce(made)
+        assert (await look_up(made))[0] == "pulsar+ssl://there:6651"
+
+    World(url="pulsar+ssl://there:6651").run(test)
+
+
+def test_a_broker_that_only_chooses_is_believed() -> None:
+    async def test(broker: Broker) -> None:
+        broker.lookup.answer = TopicAddress("pulsar://b:1", redirect=True, authoritative=True)
+        assert await look_up(await client(broker, CPP)) == ("pulsar://b:1", True, True)
+
+    World().run(test)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, CPP)
+        for n in range(3):
+            await made.do(frame(K.PRODUCER, topic=f"{TOPIC}{n}", producer_id=n, request_id=n))
+        assert [(await look_up(made, topic=f"{TOPIC}{n}"))[0] for n in range(3)] == [HERE, THERE, THERE]
+
+    World(limits=ConnectionLimits(clients_max=2)).run(test)
+
+
+# -- Go: a producer that is refused at first is given up
+
+
+def test_a_producer_of_go_has_a_name_of_its_own_and_leaves_nothing() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, GO)
+        (success, _), (close, _) = await produce(made)
+        made_here = success.producer_success
+        assert made_here.producer_name and made_here.last_sequence_id == -1 and made_here.producer_ready
+        assert close.close_producer.producer_id == 1
+        topic = await broker.topics.get(TOPIC, create=False)
+        assert not topic.producers.producers and not made.protocol.session.producing.handles
+        assert await made.do(send(1, 0, entry(b"m0"))) == [], "it sends that again where it is made next"
+        assert broker.ledger().next_index == 0
+
+    World().run(test)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"producer_name": "orders", "user_provided_producer_name": True},  # elsewhere there may be sequences of it
+        {"producer_name": "heliograph-1", "epoch": 1},
+        {"producer_access_mode": pb.Exclusive},
+        {"producer_access_mode": pb.WaitForExclusive},
+    ],
+)
+def test_what_go_would_take_for_a_promise_is_refused_and_led_away_when_it_is_tried_again(
+    fields: dict[str, Any],
+) -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, GO)
+        assert kinds(await produce(made, **fields)) == REFUSED
+        assert await look_up(made) == AWAY
+
+    World().run(test)
+
+
+def test_what_is_refused_everywhere_is_refused_to_go_at_once() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, GO)
+        obey(broker, encryptionRequired=True)
+        ((answer, _),) = await produce(made)
+        assert answer.error.error == pb.MetadataError
+
+    World().run(test)
