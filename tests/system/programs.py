@@ -219,6 +219,19 @@ def _installing(package: str, name: str) -> Callable[[Callable[..., None], Path]
     return build
 
 
+def go_program(source: Path, package: str, version: str) -> Path:
+    """A program of one file of ours, which uses one package of the module proxy. What it says is part of its name."""
+
+    def build(go: Callable[..., None], scratch: Path) -> None:
+        shutil.copy(source, scratch)
+        go("mod", "init", source.stem)
+        go("get", f"{package}@{version}")
+        go("build", "-o", str(scratch / "made"), ".")
+
+    says = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
+    return _built(f"{source.stem}-{version}-{says}", build)
+
+
 def _built(name: str, build: Callable[[Callable[..., None], Path], None]) -> Path:
     """~/.cache/heliograph/bin/NAME; two test runs do not build it twice. Its sources are deleted again."""
 
