@@ -61,7 +61,7 @@ async def _make_or_forget(session: PulsarSession, handle: ProducerHandle, comman
     except RegionPassive as error:
         name = str(TopicName.parse(command.topic))
         session.sent_on.tell(pb.CommandTopicMigrated.Producer, command.producer_id, name, error)
-        raise  # ServiceNotReady: whoever was not sent the command by which it goes on tries again
+        raise session.sent_on.refusal(command, error) from error
     finally:
         if not made:
             session.producing.forget(handle)

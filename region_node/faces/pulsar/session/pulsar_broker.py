@@ -20,6 +20,7 @@ from heliograph.runtime.task_set import TaskSet
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX, FrameCutter
 from heliograph.wire.run import Buffer
+from region_node.faces.pulsar.session.look_ups_to_come import LookUpsToCome
 from region_node.metrics.lookup_metrics import LookupCounts
 from region_node.runtime.logged_tasks import logged_tasks
 from region_node.security.authorization.security_service import Security, open_security
@@ -29,6 +30,9 @@ from region_node.topics.serving.topic_service import TopicService
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.usage.tenant_usage import Usage
 from replicator.receiving.link_session import LinkSession
+
+TOLD_MAX = 10_000
+"""Look-ups of clients with several connections each that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,8 @@ class PulsarBroker:
     """Bounds the bytes of publishes that wait for their receipts."""
     converting: Offload = field(init=False)
     """Where large entries of Kafka's clients become Pulsar's; the other face has it too."""
+    told: LookUpsToCome[tuple[str, str, str, str]] = field(init=False, default_factory=lambda: LookUpsToCome(TOLD_MAX))
+    """Clients that look up on another connection than the one on which they were told to go on elsewhere."""
     _names: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:

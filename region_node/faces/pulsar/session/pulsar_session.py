@@ -41,7 +41,7 @@ class PulsarSession:
     def __init__(self, port: ClientPort, broker: PulsarBroker) -> None:
         self._port, self.broker = port, broker
         self.identity = Identity(port, broker)
-        self.sent_on = SentOn(port, broker)
+        self.sent_on = SentOn(port, broker, self.identity)
         self.producing = ConnectionProducers(port, broker, self.identity, self.sent_on)
         self.deliveries = Deliveries(port, broker, broker.settings.limits.conversion_again_s)
         self.consuming = Consuming(port, broker, self.deliveries, self.sent_on)

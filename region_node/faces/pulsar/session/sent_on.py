@@ -3,17 +3,22 @@
 Is: who is told by TOPIC_MIGRATED, and whose next look-up of the topic is answered with the other region. Isn't: whether
 a client goes on elsewhere (`region_node.topics.serving.publish_gates`), or a refusal (the handlers').
 Invariants: TOPIC_MIGRATED goes to clients alone that are known to bear it; a look-up does not say whether it is for a
-producer or for a consumer, and consumers stay: so one that was told leads one look-up away, on its connection, soon.
+producer or for a consumer, and consumers stay: so one that was told leads one look-up away, soon, on its connection;
+on any that the same client may have (address, role, version) only where it is told once more, and so looks up on
+another one.
 Source: docs/protocols/leadership.md, "Clients".
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from heliograph.model.errors import RegionPassive
+from heliograph.model.errors import HeliographError, RegionPassive, TopicError
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.faces.pulsar.session.client_identity import Identity
+from region_node.faces.pulsar.session.look_ups_to_come import LookUpsToCome
 from region_node.faces.pulsar.session.pulsar_broker import ClientPort, PulsarBroker, TopicAddress
 
 TOPIC_MIGRATED_SINCE = 20
@@ -21,23 +26,23 @@ TOPIC_MIGRATED_SINCE = 20
 BEARS_TOPIC_MIGRATED = "Pulsar-Java-"
 """How such a client calls itself. The C++ family says version 20, too, and ends its process in a debug line that names
 the command, wherever the program has a logger of its own; of others nobody knows."""
-GO = ("Pulsar-Go-", "Pulsar Go ")
-"""How pulsar-client-go calls itself, since 0.14 and before."""
-SENT_ON_S = 15.0
-"""So long its next look-up of the topic is led away: clients come within a second, or are late by their own backoff,
-and then are told once more."""
+_GO = ("Pulsar-Go-", "Pulsar Go ")
+"""How pulsar-client-go calls itself, today and before."""
+_OLD_CPP = re.compile(r"(Pulsar-CPP-v)?([0-2]|3\.[0-2])\.")
+"""The C++ family before 3.3; some of it, and Java's clients before 3.0, say their version alone. It never tries again
+to make a producer, and takes ServiceNotReady for success then: the program is given a null pointer."""
 TLS = "pulsar+ssl:"
 
 
 class SentOn:
     """How one connection's client is led on."""
 
-    __slots__ = ("_broker", "_port", "_until")
+    __slots__ = ("_broker", "_identity", "_port", "_told")
 
-    def __init__(self, port: ClientPort, broker: PulsarBroker) -> None:
-        self._port, self._broker = port, broker
-        self._until: dict[str, float] | None = None
-        """Topic -> when its next look-up is led away no more; the oldest first."""
+    def __init__(self, port: ClientPort, broker: PulsarBroker, identity: Identity) -> None:
+        self._port, self._broker, self._identity = port, broker, identity
+        self._told: LookUpsToCome[str] | None = None
+        """Of which topics."""
 
     @property
     def _bears_it(self) -> bool:
@@ -46,15 +51,20 @@ class SentOn:
 
     def gives_up(self, producer: pb.CommandProducer) -> bool:
         """Whether the client gives this producer up where it is refused, and bears that it is made and closed at once:
-        Go's (pulsar-client-go from 0.13), a new one that is named here, and that nobody takes for the only one.
+        Go's, a new one that is named here, and that nobody takes for the only one. (Before 0.13 it would not hear that
+        it is closed. The C++ family before 3.3 would count its sequences anew, and lose what it sent meanwhile.)
         """
         port = self._port
         return (
             port.protocol_version >= TOPIC_MIGRATED_SINCE
-            and port.client_version.startswith(GO)
+            and port.client_version.startswith(_GO)
             and not producer.producer_name
             and producer.producer_access_mode == pb.Shared
         )
+
+    def refusal(self, producer: pb.CommandProducer, why: RegionPassive) -> HeliographError:
+        """What a client is told of a producer that may not publish here."""
+        return TopicError(str(why)) if not producer.epoch and _OLD_CPP.match(self._port.client_version) else why
 
     @staticmethod
     def leads(why: RegionPassive) -> bool:
@@ -97,24 +107,24 @@ class SentOn:
         return found if found.redirect or authoritative else replace(found, redirect=True, authoritative=True)
 
     def _note(self, topic: str) -> None:
-        until, now = self._until, self._broker.clock.monotonic()
-        if until is None:
-            until = self._until = {}
-        until.pop(topic, None)
-        until[topic] = now + SENT_ON_S
-        oldest = next(iter(until))
-        if until[oldest] <= now or len(until) > self._broker.settings.limits.clients_max:
-            del until[oldest]
+        now = self._broker.clock.monotonic()
+        if self._told is None:
+            self._told = LookUpsToCome(self._broker.settings.limits.clients_max)
+        if self._told.note(topic, now):  # the client has looked it up on another connection meanwhile
+            self._broker.told.note(self._whose(topic), now)
 
     def _take(self, topic: str) -> bool:
-        """Whether this look-up is one to be led away: no other is."""
-        until = self._until
-        if until is None:
-            return False
-        end = until.pop(topic, 0.0)
-        if not until:
-            self._until = None
-        return end > self._broker.clock.monotonic()
+        """Whether this look-up is one to be led away."""
+        now, told = self._broker.clock.monotonic(), self._told
+        own = told is not None and told.take(topic, now)
+        if not told:
+            self._told = None
+        return self._broker.told.take(self._whose(topic), now) or own
+
+    def _whose(self, topic: str) -> tuple[str, str, str, str]:
+        """Which client it is, as far as two of its connections have that in common."""
+        port = self._port
+        return topic, port.address.rpartition(":")[0], self._identity.role, port.client_version
 
     def _one_of(self, url: str) -> str:
         """One broker's address of a service URL, which may name several."""

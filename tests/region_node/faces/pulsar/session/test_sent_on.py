@@ -10,8 +10,8 @@ import pytest
 from heliograph.model.configuration.leadership import FENCED, Leadership
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.dr.leadership.write_gates import Writing
+from region_node.faces.pulsar.session.look_ups_to_come import LED_S
 from region_node.faces.pulsar.session.pulsar_broker import ConnectionLimits, TopicAddress
-from region_node.faces.pulsar.session.sent_on import SENT_ON_S
 from region_node.topics.serving.topic_service import TopicDuties
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, Client, K, kinds, obey, with_broker
@@ -62,13 +62,12 @@ LOCAL, ASK_OWNER, AWAY = (HERE, False, True), (HERE, True, True), (THERE, True, 
     [
         (CPP, 20, REFUSED),
         ("Pulsar-CPP-v3.5.0", 20, REFUSED),
-        ("Pulsar-CPP-v2.10.0", 18, REFUSED),
+        ("Pulsar-CPP-v3.3.0", 19, REFUSED),
         (NODE, 21, REFUSED),
         (OTHER, 21, REFUSED),
         ("", 21, REFUSED),
         (JAVA, 21, MOVED),
         ("Pulsar-Java-v3.0.0", 20, MOVED),
-        ("2.10.4", 19, REFUSED),
         (GO, 20, CLOSED),
         ("Pulsar Go 0.13.0", 20, CLOSED),
         (OLD_GO, 18, REFUSED),
@@ -100,8 +99,38 @@ def test_the_next_look_up_of_that_topic_on_that_connection_is_led_away_soon_and_
         assert await look_up(made, authoritative=True, topic=f"{TOPIC}2") == LOCAL
         assert await look_up(made) == AWAY
         await produce(made)
-        broker.clock.now += SENT_ON_S
+        broker.clock.now += LED_S
         assert await look_up(made, authoritative=True) == LOCAL
+
+    World().run(test)
+
+
+def test_a_client_with_several_connections_is_led_away_once_it_has_looked_up_elsewhere() -> None:
+    """Others of its kind at its address keep their consumers here, as long as it does not."""
+
+    async def test(broker: Broker) -> None:
+        made, sibling, node = [await client(broker, version) for version in (CPP, CPP, NODE)]
+        await produce(made)
+        assert await look_up(sibling, authoritative=True) == LOCAL
+        await produce(made)
+        assert await look_up(node, authoritative=True) == LOCAL
+        assert await look_up(sibling, authoritative=True) == AWAY
+        assert await look_up(sibling, authoritative=True) == LOCAL
+        await produce(made)
+        assert await look_up(made) == AWAY and await look_up(sibling, authoritative=True) == LOCAL
+
+    World().run(test)
+
+
+@pytest.mark.parametrize("version", ["2.10.4", "3.1.2", "Pulsar-CPP-v3.2.0"])
+def test_who_would_take_service_not_ready_for_success_is_told_another_error(version: str) -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, version, 19)
+        ((answer, _),) = await produce(made)
+        assert answer.error.error == pb.UnknownError and "produce there" in answer.error.message
+        assert await look_up(made) == AWAY
+        ((answer, _),) = await produce(made, producer_name="heliograph-1", epoch=1)
+        assert answer.error.error == pb.ServiceNotReady, "it was made before: it comes again"
 
     World().run(test)
 
