@@ -16,6 +16,8 @@ import typer
 
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
+from heliograph.cli.regions.dr_operations import echo, operate, planned, rejoin_wanted, say_configuration, say_cost
+from heliograph.cli.regions.many_namespaces import Many, carry_out, many
 from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, cells, confirm, done, table, when
 from heliograph.model.admin_paths import DR, dr_path, namespace_path, path_of
@@ -35,6 +37,11 @@ Wait = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+OneNamespace = Annotated[str, typer.Argument(help="tenant/namespace; or --region, --tenant, or --all, for many.")]
+Region = Annotated[str, typer.Option("--region", help="All namespaces that are active in this region.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="All namespaces of this tenant.")]
+Everything = Annotated[bool, typer.Option("--all", help="All namespaces of the instance.")]
+Parallel = Annotated[int, typer.Option("--parallel", help="So many namespaces at once.", min=1, max=64)]
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +96,7 @@ def status(
             else {}
         )
         output.show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise})
-        _say_configuration(found)
+        say_configuration(found)
         for title, lags in (
             ("lost with this region, not in", found["at_risk"]),
             ("missing here, if lost now", found.get("lacks", {})),
@@ -109,7 +116,7 @@ def status(
             "under way": running,
         }
     )
-    _say_configuration(found)
+    say_configuration(found)
     lines = []
     for region, target in found["targets"].items():
         lag = target["source"] if "unreachable" not in target["source"] else target["target"]
@@ -138,12 +145,6 @@ def _lag(lag: dict[str, Any]) -> tuple[Any, ...]:
 def _silence(row: dict[str, Any]) -> Any:
     """How old the row's numbers are; "-": as good as now."""
     return round(row["silent_s"], 1) if row.get("silent_s") else "-"
-
-
-def _say_configuration(found: dict[str, Any]) -> None:
-    """Says why what is shown may be old, where it may."""
-    if found.get("configuration"):
-        typer.echo(found["configuration"], err=True)
 
 
 @Call("GET", f"{DR}/operations")
@@ -199,16 +200,43 @@ def unset(namespace: Namespace) -> None:
 
 
 def switchover(
-    rest: Rest, output: Output, namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 60.0
+    rest: Rest,
+    output: Output,
+    namespace: OneNamespace = "",
+    to: To = "",
+    dry_run: DryRun = False,
+    wait_s: Wait = 60.0,
+    yes: Yes = False,
+    region: Region = "",
+    tenant: Tenant = "",
+    everything: Everything = False,
+    parallel: Parallel = 8,
 ) -> None:
-    """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice."""
-    _operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
+    """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice.
+
+    A whole region, first what it would do: heliograph dr switchover --region us --to eu --dry-run
+    """
+    wanted = Many(
+        kind="switchover",
+        to=to,
+        region=region,
+        tenant=tenant,
+        everything=everything,
+        dry_run=dry_run,
+        yes=yes,
+        wait_s=wait_s,
+        parallel=parallel,
+    )
+    if many(namespace, wanted):
+        carry_out(rest, output, wanted)
+        return
+    operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
 
 
 def failover(
     rest: Rest,
     output: Output,
-    namespace: Namespace,
+    namespace: OneNamespace = "",
     to: To = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -221,15 +249,36 @@ def failover(
         ),
     ] = False,
     wait_s: Wait = 60.0,
+    region: Region = "",
+    tenant: Tenant = "",
+    everything: Everything = False,
+    parallel: Parallel = 8,
 ) -> None:
     """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it
     returns (rejoin).
+
+    A whole region, asked of one that lives: heliograph dr failover --region us --to eu
     """
+    wanted = Many(
+        kind="failover",
+        to=to,
+        region=region,
+        tenant=tenant,
+        everything=everything,
+        dry_run=dry_run,
+        yes=yes,
+        force=force,
+        wait_s=wait_s,
+        parallel=parallel,
+    )
+    if many(namespace, wanted):
+        carry_out(rest, output, wanted)
+        return
     if not dry_run and not yes:
-        plan = rest.post(f"{dr_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
-        _say_cost(plan)
+        plan = planned(rest, namespace, "failover", to)
+        say_cost(plan)
         confirm(f"Fail {namespace} over to {plan['target']}?")
-    _operate(rest, output, namespace, "failover", to, dry_run, wait_s, force=force)
+    operate(rest, output, namespace, "failover", to, dry_run, wait_s, force=force)
 
 
 def rejoin(
@@ -243,28 +292,49 @@ def rejoin(
     """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are
     kept.
     """
-    _operate(rest, output, namespace, "rejoin", returned, dry_run, wait_s)
+    operate(rest, output, namespace, "rejoin", returned, dry_run, wait_s)
 
 
 def failback(
-    rest: Rest, output: Output, namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 120.0
+    rest: Rest,
+    output: Output,
+    namespace: OneNamespace = "",
+    to: To = "",
+    dry_run: DryRun = False,
+    wait_s: Wait = 120.0,
+    yes: Yes = False,
+    region: Region = "",
+    tenant: Tenant = "",
+    everything: Everything = False,
+    parallel: Parallel = 8,
 ) -> None:
-    """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on."""
-    status = rest.get(dr_path(namespace))
-    under_way, away = status.get("operation") or {}, status.get("to_rejoin")
-    switching = (
-        under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
+    """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on.
+
+    All that had been taken away from a region: heliograph dr failback --all --to us
+    """
+    wanted = Many(
+        kind="failback",
+        to=to,
+        region=region,
+        tenant=tenant,
+        everything=everything,
+        dry_run=dry_run,
+        yes=yes,
+        wait_s=wait_s,
+        parallel=parallel,
     )
-    tail = away is None or (to in away if to else bool(away))  # None: of an earlier version, which does not say
-    if tail and (dry_run or not switching):  # else the rejoin is done, or the region was left in order
-        _operate(rest, output, namespace, "rejoin", to, dry_run, wait_s)
-    _operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
+    if many(namespace, wanted):
+        carry_out(rest, output, wanted)
+        return
+    if rejoin_wanted(rest, namespace, to, dry_run=dry_run):
+        operate(rest, output, namespace, "rejoin", to, dry_run, wait_s)
+    operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
 
 
 def drill(
     rest: Rest,
     output: Output,
-    namespace: Namespace,
+    namespace: OneNamespace = "",
     to: To = "",
     dry_run: DryRun = False,
     wait_s: Wait = 600.0,
@@ -275,14 +345,39 @@ def drill(
             "--every", help="Repeat it by itself: 30m, 12h, 7d, 1w; off: no more. The first one begins at once."
         ),
     ] = "",
+    yes: Yes = False,
+    region: Region = "",
+    tenant: Tenant = "",
+    everything: Everything = False,
+    parallel: Parallel = 8,
 ) -> None:
     """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit
     code 1: not).
+
+    All namespaces of a tenant: heliograph dr drill --tenant shop --to eu
     """
+    wanted = Many(
+        kind="drill",
+        to=to,
+        region=region,
+        tenant=tenant,
+        everything=everything,
+        dry_run=dry_run,
+        yes=yes,
+        wait_s=wait_s,
+        parallel=parallel,
+    )
+    if many(namespace, wanted):
+        if out or every:
+            raise ConfigError(
+                "--out and --every are of one namespace; `heliograph dr reports NAMESPACE` has the report of each"
+            )
+        carry_out(rest, output, wanted)
+        return
     if every:
         _repeat(rest, output, namespace, to, every, dry_run)
         return
-    found = _operate(rest, output, namespace, "drill", to, dry_run, wait_s, show_all=False)
+    found = operate(rest, output, namespace, "drill", to, dry_run, wait_s, show_all=False)
     if dry_run:
         return
     report = found["report"]["signed"]
@@ -446,7 +541,7 @@ def subscription_move(
         if found["done"]:
             break
         if found["waiting"] != waiting:
-            _progress(output, f"  {found['state']}: {found['waiting']}")
+            echo(output, f"  {found['state']}: {found['waiting']}")
         waiting = found["waiting"]
         if late > wait_s:
             raise ConfigError(
@@ -531,100 +626,3 @@ def deletions(namespace: Namespace, answer: list[dict[str, Any]]) -> None:
         for row in answer
     ]
     table(("topic", "by", "can be brought back until", "purged in", "asks, and does nothing, because"), lines)
-
-
-def _operate(
-    rest: Rest,
-    output: Output,
-    namespace: str,
-    kind: str,
-    to: str,
-    dry_run: bool,
-    wait_s: float,
-    *,
-    show_all: bool = True,
-    force: bool = False,
-) -> dict[str, Any]:
-    """show_all: print the whole operation as JSON, where that was asked for."""
-    path, asked = f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": dry_run}
-    found: dict[str, Any] = rest.post(path, {**asked, "force": True} if force else asked)
-    if dry_run:
-        if output.json:
-            output.show(found)
-        else:
-            _say_cost(found)
-        return found
-    shown, pause, since = 0, threading.Event(), time.monotonic()
-    waiting = ""
-    while True:
-        for step in found["steps"][shown:]:
-            _progress(output, f"  {step['step']}: {step['found']}")
-            since = time.monotonic()
-        shown = len(found["steps"])
-        if found["state"] != "running":
-            break
-        if found["waiting"] and found["waiting"] != waiting:
-            _progress(output, f"  {found['step']} waits: {found['waiting']}")
-            since = since if found["step"] != "count" else time.monotonic()
-        waiting = found["waiting"]
-        if time.monotonic() - since > wait_s:
-            raise ConfigError(
-                f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr "
-                "cancel` gives up"
-            )
-        if waiting:
-            pause.wait(rest.pause_s)
-        before, found = found["id"], rest.post(f"{path}/advance")
-        if found["id"] != before:
-            raise ConfigError(
-                f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun "
-                f"(`heliograph dr status {namespace}`)"
-            )
-    if not output.json:
-        done(
-            f"{kind} of {namespace} to {found['target']}: {found['state']}, "
-            f"{(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s"
-        )
-    elif show_all:
-        output.show(found)
-    return found
-
-
-def _progress(output: Output, text: str) -> None:
-    typer.echo(text, err=output.json)
-
-
-def _say_cost(plan: dict[str, Any]) -> None:
-    cost = plan["cost"]
-    typer.echo(
-        f"{plan['kind']} of {plan['namespace']} from {plan['source']} to {plan['target']} (active: {cost['active']}, "
-        f"epoch {cost['epoch']})"
-    )
-    for step, meaning in cost["steps"].items():
-        typer.echo(f"  {step}: {meaning}")
-    _say_configuration(cost)
-    for side in ("source", "target"):
-        found = cost[side]
-        if "unreachable" in found:
-            typer.echo(f"  {found['region']} does not answer: {found['unreachable']}")
-        else:
-            what = f"are not in {plan['target']} yet" if side == "source" else "are known to be missing here"
-            typer.echo(
-                f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) "
-                f"{what}{_say_silence(found)}"
-            )
-    if risk := cost.get("at_risk"):
-        typer.echo(f"  at risk: {risk['text']}")
-    if cost.get("unheard"):
-        typer.echo(f"  it is not effective yet, whoever has not heard of it takes messages: {cost['unheard']}")
-    for region, topics in cost.get("cut_off", {}).items():
-        typer.echo(f"  {plan['target']} has no link to {region} ({len(topics)} topics): what it takes would wait there")
-
-
-def _say_silence(found: dict[str, Any]) -> str:
-    """What a side's numbers do not cover: the time in which nothing was heard, and topics never heard of."""
-    text = f", nothing heard for {found['silent_s']:.1f} s" if found.get("silent_s") else ""
-    if unheard := found.get("unheard"):
-        since = f" since they were loaded, {found['unheard_s']:.1f} s ago" if found.get("unheard_s") else ""
-        text += f"; of {len(unheard)} topics nothing was heard{since}"
-    return text

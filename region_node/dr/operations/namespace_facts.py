@@ -41,8 +41,7 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
             for origin in log.vector
             if (found := [[list(a), list(b)] for a, b in log.vector.missing(origin)])
         },
-        "links": link_facts(topic, links),
-        "lacks": lack_facts(log, now_ms),
+        **lag_facts(topic, links, now_ms),
         "subscriptions": {}
         if sync is None
         else {name: sync.status(name, now_ms) for name in topic.subscriptions if sync.enabled(name)},
@@ -55,6 +54,14 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
             for name, subscription in topic.subscriptions.items()
             if subscription.durable
         },
+    }
+
+
+def lag_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]:
+    """What `not_in` and `lacking` read of a topic."""
+    return {
+        "links": link_facts(topic, links),
+        "lacks": lack_facts(cast(ReplicatedLog, topic.log), now_ms),
         "shadow": topic.shadow_of,
         "loaded_s": max(0.0, (now_ms - topic.loaded_ms) / 1000),
         "only": list(topic.policies.values.get("replication") or ()) or None,

@@ -156,7 +156,7 @@ class Conductor:
         for _ in range(4):
             old, version = await self.operation(namespace)
             record, _ = await self.switching.get(namespace)
-            if old is not None and old.running and _gives_way(old, kind, target):
+            if old is not None and old.running and gives_way(old, kind, target):
                 now = self._wall_ms()
                 await self._file(
                     old.left(now)
@@ -598,7 +598,7 @@ def _filed(operation: Operation) -> str:
     return f"{history_prefix(operation.namespace)}{operation.id:08d}"
 
 
-def _gives_way(old: Operation, kind: str, target: str) -> bool:
+def gives_way(old: Operation, kind: str, target: str) -> bool:
     """A failover does not wait for what a lost region cannot finish, be it the one that was left or the one that took
     over; a rejoin can be begun again when the namespace was moved; a drill is in nobody's way, and takes nobody's
     place.

@@ -25,6 +25,7 @@ from region_node.dr.operations import messages_at_risk, namespace_facts
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.operations.region_plan import trouble as trouble_of
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
@@ -84,7 +85,7 @@ async def status(admin: Admin, request: web.Request, namespace: Namespace) -> di
         for region in policies.regions:
             if region != led.record.active:
                 _, cost = await conductor.plan(SWITCHOVER, namespace, region, led.record, led.unheard)
-                targets[region] = {"can_switch": not (why := _trouble(cost)), "because": why, **cost}
+                targets[region] = {"can_switch": not (why := trouble_of(cost)), "because": why, **cost}
     record = led.record
     return {
         "namespace": namespace,
@@ -218,15 +219,6 @@ async def _led(admin: Admin, conductor: Conductor, namespace: str) -> _Led | Non
         return _Led(gate.record, gate.version, unheard="it is not known who has heard of it", trouble=trouble)
     found = dict(zip(names, writers, strict=True))
     return _Led(record, version, operation, away, found, unheard_text(unheard(namespace, record, version, found)))
-
-
-def _trouble(cost: Mapping[str, Any]) -> str:
-    for side in ("source", "target"):
-        if "unreachable" in cost[side]:
-            return f"{cost[side]['region']} does not answer: {cost[side]['unreachable']}"
-        if cost[side]["missing"]:
-            return f"{cost[side]['region']} has not loaded {', '.join(cost[side]['missing'][:3])}"
-    return f"links that are down: {', '.join(cost['source']['down'][:3])}" if cost["source"]["down"] else ""
 
 
 async def region_facts(admin: Admin, namespace: Namespace, *, stored: bool = False, local: bool = False) -> Any:

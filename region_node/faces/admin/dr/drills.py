@@ -81,7 +81,7 @@ class RegionShadows:
             name
             for tenant in admin.view.tenants()
             for name in admin.view.namespaces(tenant)
-            if _is_shadow(admin, name, admin.region)
+            if is_shadow(admin, name, admin.region)
         ]
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -181,8 +181,8 @@ def mark(shadow: str) -> dict[str, str]:
     return {_MARK: shadow}
 
 
-def _is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
-    """target: of a drill to that region."""
+def is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
+    """Whether a drill has made the namespace. target: one to that region."""
     if not _SHADOW.fullmatch(namespace):
         return False
     found = admin.view.namespace(namespace)
@@ -194,7 +194,7 @@ def _is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
 
 
 def _check_shadow(admin: Admin, namespace: str) -> None:
-    if not _is_shadow(admin, namespace):
+    if not is_shadow(admin, namespace):
         raise NotAllowed(
             f"{namespace} is not the shadow of a drill: where somebody made it, delete it or rename it, or cancel the "
             "drill "

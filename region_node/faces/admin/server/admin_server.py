@@ -40,7 +40,7 @@ from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
 from region_node.faces.admin.calls.call_parameters import called, taken_by
 from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Handler, Route, RouteRights, Served
 from region_node.faces.admin.calls.large_answers import MESSAGES, SCRAPES, LargeAnswers
-from region_node.faces.admin.dr import disaster_recovery
+from region_node.faces.admin.dr import disaster_recovery, region_plans
 from region_node.faces.admin.geo_replication import cluster_migration, clusters, coordinates, region_audits, topic_links
 from region_node.faces.admin.server import console_server, openapi, unsupported_paths
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
@@ -106,6 +106,7 @@ ROUTES: tuple[Route, ...] = (
     *extensions.ROUTES,
     *bulk_reads.ROUTES,
     *disaster_recovery.ROUTES,
+    *region_plans.ROUTES,
     *config_conflicts.ROUTES,
     *revocation_calls.ROUTES,
     *tenant_usage.ROUTES,

@@ -1,0 +1,401 @@
+"""`dr` for a whole region, a tenant, or the instance: the plan with numbers, many namespaces side by side, one report.
+
+Is: asking for the plan, and carrying out each namespace's own operation, so many at once; what becomes of one that does
+not go. Isn't: a verdict, or a step: those are the brokers'.
+Invariants: a namespace that cannot be moved keeps no other from it, and a switchover that waits for too long is
+cancelled: its region goes on; whatever ends the command, the same one goes on with what is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from heliograph.cli.regions.dr_operations import NotDone, StepProgress, Stopped, carried_out, echo, rejoin_wanted
+from heliograph.cli.rest import Rest, RestRefused
+from heliograph.cli.show import Output, confirm
+from heliograph.model.admin_paths import dr_path, namespace_path
+from heliograph.model.errors import ConfigError
+
+PLAN = "/heliograph/v1/dr/plan"
+FULL = 0.8
+"""A machine of the target that has more of something in use is pointed at, and asked about."""
+_SILENT_S = 5.0
+"""A step that waits for no longer is not spoken of."""
+_NAMED = 10
+_INTERRUPTED = 130
+
+DONE, THERE, CANNOT, FAILED, GONE, STANDS, NOT_BEGUN = (
+    "done",
+    "there",
+    "cannot",
+    "failed",
+    "gone",
+    "stands",
+    "not begun",
+)
+_GOOD = (DONE, THERE, GONE)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """Which namespaces, and what is done with them. region, tenant: "" whichever; everything: neither was said."""
+
+    kind: str
+    to: str
+    region: str = ""
+    tenant: str = ""
+    everything: bool = False
+    dry_run: bool = False
+    yes: bool = False
+    force: bool = False
+    wait_s: float = 60.0
+    parallel: int = 8
+
+    @property
+    def text(self) -> str:
+        of = [f"region {self.region}"] * bool(self.region) + [f"tenant {self.tenant}"] * bool(self.tenant)
+        return f"{self.kind} of {' in '.join(reversed(of)) or 'all namespaces'} to {self.to}"
+
+
+def many(namespace: str, wanted: Many) -> bool:
+    """Whether several are meant. Raises ConfigError where it is not clear which."""
+    if wanted.everything and (wanted.region or wanted.tenant):
+        raise ConfigError("--all says every namespace: leave it out beside --region or --tenant")
+    several = bool(wanted.region or wanted.tenant or wanted.everything)
+    if several == bool(namespace):
+        raise ConfigError(
+            "say one namespace, or --region, --tenant, or --all; not both"
+            if several
+            else "say which namespace; or --region us for all that are active in us, --tenant shop, or --all"
+        )
+    if several and not wanted.to:
+        raise ConfigError("name the region that takes over: --to eu")
+    return several
+
+
+def carry_out(rest: Rest, output: Output, wanted: Many) -> None:
+    """The plan, a question, the namespaces, the report. Exit code 1 where one could not be moved, 130 where somebody
+    has interrupted it.
+    """
+    plan = rest.get(
+        PLAN, kind=wanted.kind, to=wanted.to, region=wanted.region, tenant=wanted.tenant, force=wanted.force
+    )
+    if wanted.dry_run and output.json:
+        output.show(plan)
+        return
+    for line in plan_lines(wanted, plan):
+        echo(output, line)
+    if wanted.dry_run:
+        return
+    moving = [row for row in plan["namespaces"] if row["verdict"] == "moves"]
+    full = full_parts(plan)
+    if moving and not wanted.yes and (wanted.kind != "drill" or full):
+        confirm(f"{wanted.text}: {len(moving)} namespaces{f' ({wanted.to} is full)' if full else ''}. Go on?")
+    began = time.monotonic()
+    work = _Work(rest, output, wanted, len(moving))
+    found = {row["namespace"]: row for row in work.run(moving)}
+    rows = [
+        found.get(row["namespace"], {**_named(row), "result": row["verdict"], "because": row["because"]})
+        for row in plan["namespaces"]
+    ]
+    _report(output, wanted, plan, rows, time.monotonic() - began, interrupted=work.interrupted)
+    if work.interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if any(row["result"] not in _GOOD for row in rows):
+        raise typer.Exit(1)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def plan_lines(wanted: Many, plan: Mapping[str, Any]) -> Iterator[str]:
+    """The plan for people, line by line."""
+    rows: Sequence[Row] = plan["namespaces"]
+    moving = [row for row in rows if row["verdict"] == "moves"]
+    yield f"{wanted.text}: {len(rows)} namespaces"
+    if plan["configuration"]:
+        yield f"  {plan['configuration']}"
+    topics = sum(row.get("topics") or 0 for row in moving)
+    sources = ", ".join(f"{n} from {region}" for region, n in sorted(Counter(row["from"] for row in moving).items()))
+    what = "are rehearsed" if wanted.kind == "drill" else "move"
+    yield f"  {len(moving)} {what}, with {topics} topics{f' ({sources})' if moving else ''}"
+    if begun := sum(row["goes_on"] for row in moving):
+        yield f"  {begun} of them were begun before, and go on where they stand"
+    yield from _risk_lines(wanted.to, [row["at_risk"] for row in moving if "at_risk" in row])
+    if there := [row["namespace"] for row in rows if row["verdict"] == THERE]:
+        yield f"  {len(there)} are active in {wanted.to} already"
+    if cannot := [row for row in rows if row["verdict"] == CANNOT]:
+        yield f"  {len(cannot)} cannot be moved:"
+        yield from (f"    {row['namespace']}: {row['because']}" for row in cannot)
+    for other in plan["passed"]:
+        names = ", ".join(other["some"][:_NAMED]) + (" …" if other["count"] > _NAMED else "")
+        yield f"  {other['count']} are passed over, {other['because']}: {names}"
+    yield from _load_lines(wanted.to, plan)
+
+
+def _risk_lines(to: str, risks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    known = [risk for risk in risks if risk["messages"] is not None]
+    unknown = [risk for risk in risks if risk["messages"] is None]
+    if known:
+        messages, size = (sum(risk[key] for risk in known) for key in ("messages", "bytes"))
+        oldest = f", the oldest {max(risk['age_s'] for risk in known):.1f} s old" if messages else ""
+        yield f"  {messages} messages ({size} bytes) are not in {to} yet{oldest}"
+    if unknown:
+        last = [risk["last"] for risk in unknown if risk["last"] is not None]
+        heard = ""
+        if last:
+            messages, ago_s = sum(one["messages"] for one in last), max(one["ago_s"] for one in last)
+            heard = f": {messages} messages when they were heard last, up to {ago_s:.1f} s ago, and there may be more"
+        yield f"  of {len(unknown)} namespaces it is not known how much is missing in {to}{heard}"
+
+
+def full_parts(plan: Mapping[str, Any]) -> list[str]:
+    """What of the target has more than FULL in use, or takes nothing more."""
+    load = plan["load"] or {"brokers": [], "bookies": []}
+    shares = [
+        (f"{what} of {row[kind]}", row[part])
+        for kind, parts in (("broker", ("cpu", "memory")), ("bookie", ("disk",)))
+        for row in load[f"{kind}s"]
+        for part in parts
+        if row[part] is not None
+        for what in (part.upper() if part == "cpu" else part,)
+    ]
+    found = [f"{name} {share:.0%}" for name, share in shares if share > FULL]
+    return found + [f"{row['bookie']} takes nothing" for row in load["bookies"] if not row["writable"]]
+
+
+def _load_lines(to: str, plan: Mapping[str, Any]) -> Iterator[str]:
+    load = plan["load"]
+    if load is None:
+        yield f"  it is not known what {to} has in use: it does not answer"
+        return
+    brokers, bookies = load["brokers"], load["bookies"]
+    parts = [
+        f"{name} {highest:.0%}"
+        for name, of, part in (("CPU", brokers, "cpu"), ("memory", brokers, "memory"), ("disk", bookies, "disk"))
+        if (highest := max((row[part] for row in of if row[part] is not None), default=None)) is not None
+    ]
+    free = min((row["free_bytes"] for row in bookies if row["free_bytes"]), default=0)
+    yield (
+        f"  {to} now, the highest of what {len(brokers)} brokers and {len(bookies)} bookies say: "
+        f"{', '.join([*parts, f'{free / 1e9:.1f} GB of disk free'])}"
+    )
+    if full := full_parts(plan):
+        yield f"  above {FULL:.0%} in {to}: {', '.join(full[:_NAMED])}"
+
+
+# -- the namespaces ----------------------------------------------------------------------------------------------------
+
+
+class _Line(StepProgress):
+    """One namespace's: only what waits for long is spoken of, once a step."""
+
+    def __init__(self, output: Output, stop: threading.Event, namespace: str) -> None:
+        super().__init__(output, stop)
+        self._namespace, self._step, self._since, self._told = namespace, "", 0.0, False
+
+    def passed(self, step: dict[str, Any]) -> None:
+        self._step = ""
+
+    def waits(self, operation: dict[str, Any]) -> None:
+        if operation["step"] != self._step:
+            self._step, self._since, self._told = operation["step"], time.monotonic(), False
+        elif not self._told and time.monotonic() - self._since > _SILENT_S:
+            self._told = True
+            echo(self.output, f"  {self._namespace}: {operation['step']} waits: {operation['waiting']}")
+
+
+class _Work:
+    """Several namespaces side by side, each by one thread."""
+
+    def __init__(self, rest: Rest, output: Output, wanted: Many, count: int) -> None:
+        self._rest, self._output, self._wanted, self._count = rest, output, wanted, count
+        self._stop = threading.Event()
+        self._lost = ""
+        """Why no broker answers any more; "": one does."""
+        self._interrupts, self.interrupted = 0, False
+
+    def run(self, rows: Sequence[Row]) -> list[Row]:
+        """Every row with its `result`, in the order in which they ended."""
+        out = dict[Future[Row], Row]()
+        with ThreadPoolExecutor(self._wanted.parallel) as pool:
+            futures = {pool.submit(self._one, row): row for row in rows}
+            while len(out) < len(futures):
+                try:
+                    self._heed([future for future in futures if future not in out])
+                    wait([future for future in futures if future not in out], return_when=FIRST_COMPLETED)
+                    for future, row in futures.items():
+                        if future.done() and future not in out:
+                            out[future] = _not_begun(row) if future.cancelled() else future.result()
+                            self._tell(len(out), out[future])
+                except KeyboardInterrupt:
+                    self._interrupts += 1
+        return list(out.values())
+
+    def _tell(self, number: int, row: Row) -> None:
+        if row["result"] == NOT_BEGUN:
+            return
+        what = f"{row['seconds']:.1f} s" if row["result"] == DONE else f"{row['result']}: {row['because']}"
+        echo(self._output, f"  [{number}/{self._count}] {row['namespace']}: {what}")
+
+    def _heed(self, left: Sequence[Future[Row]]) -> None:
+        """Interrupted once, nothing more is begun; twice, what was begun stands where it is."""
+        if self._interrupts > 1:
+            self._stop.set()
+        elif self._interrupts and not self.interrupted:
+            self.interrupted = True
+            begun = sum(not future.cancel() for future in left)
+            echo(
+                self._output,
+                f"interrupted: nothing more is begun; {begun} namespaces that are under way come to their end "
+                "(Ctrl-C again: they stand where they are)",
+            )
+
+    def _one(self, row: Row) -> Row:
+        began, namespace = time.monotonic(), row["namespace"]
+        out: Row = _named(row)
+        line = _Line(self._output, self._stop, namespace)
+        try:
+            if self._lost:
+                raise NotDone(self._lost)
+            out |= self._patiently(lambda: self._moved(namespace, line))
+        except Stopped as stopped:
+            out |= {"result": STANDS, "because": _standing(stopped.operation)}
+        except ConfigError as error:
+            out |= self._given_up(namespace, error)
+        return {**out, "seconds": round(time.monotonic() - began, 1)}
+
+    def _patiently(self, act: Callable[[], Row]) -> Row:
+        """Asks again where a broker does not answer, or cannot yet: the same question goes on."""
+        until = time.monotonic() + self._wanted.wait_s
+        while True:
+            try:
+                return act()
+            except ConfigError as error:
+                if not _passes(error) or time.monotonic() > until or self._stop.is_set():
+                    raise
+                self._stop.wait(self._rest.pause_s)
+
+    def _moved(self, namespace: str, line: StepProgress) -> Row:
+        wanted = self._wanted
+        kind = "switchover" if wanted.kind == "failback" else wanted.kind
+        if wanted.kind == "failback" and rejoin_wanted(self._rest, namespace, wanted.to):
+            carried_out(self._rest, namespace, "rejoin", wanted.to, wanted.wait_s, line)
+        found = carried_out(self._rest, namespace, kind, wanted.to, wanted.wait_s, line, force=wanted.force)
+        report = found["report"]
+        if found["state"] != "done":
+            return {"result": FAILED, "because": f"somebody has {found['state']} it meanwhile"}
+        if kind == "drill" and not report["signed"]["passed"]:
+            return {"result": FAILED, "because": f"the drill did not pass: {'; '.join(report['signed']['because'])}"}
+        closed = {"closed_s": report["rto_s"]} if "rto_s" in report else {}
+        return {"result": DONE, "because": found["steps"][-1]["found"], "operation": found["id"], **closed}
+
+    def _given_up(self, namespace: str, error: ConfigError) -> Row:
+        """What became of one that does not go: it is gone, or somebody else has moved it, or it stays where it is."""
+        if not isinstance(error, NotDone | RestRefused):
+            self._lost = self._lost or str(error)
+            return {"result": FAILED, "because": str(error)}
+        try:
+            found = self._rest.get(dr_path(namespace))
+        except ConfigError:
+            if self._gone(namespace):
+                return {"result": GONE, "because": "it was deleted meanwhile"}
+            return {"result": FAILED, "because": str(error)}
+        wanted, operation = self._wanted, found.get("operation") or {}
+        running = operation if operation.get("state") == "running" else {}
+        if found.get("active") == wanted.to and not running and wanted.kind != "drill":
+            return {"result": THERE, "because": "somebody else has moved it"}
+        why = str(error)
+        if running.get("kind") == "switchover" and running["target"] == wanted.to and wanted.kind != "failover":
+            try:
+                self._rest.post(f"{dr_path(namespace)}/operations/cancel")
+                why = f"waits at {running['step']}: {running['waiting']}; it is cancelled, {running['source']} goes on"
+            except ConfigError as refused:
+                why = f"{_standing(running)}; it could not be cancelled: {refused}"
+        elif running.get("kind") == wanted.kind:
+            why = _standing(running)
+        return {"result": FAILED, "because": why}
+
+    def _gone(self, namespace: str) -> bool:
+        try:
+            self._rest.get(namespace_path(namespace))
+        except RestRefused as refused:
+            return refused.code == 404
+        except ConfigError:
+            pass
+        return False
+
+
+def _named(row: Row) -> Row:
+    return {"namespace": row["namespace"], "from": row["from"], "topics": row.get("topics")}
+
+
+def _not_begun(row: Row) -> Row:
+    return {**_named(row), "result": NOT_BEGUN, "because": "interrupted"}
+
+
+def _passes(error: ConfigError) -> bool:
+    """Whether it may be otherwise soon: no broker answers, or it cannot do it now."""
+    return error.code >= 500 if isinstance(error, RestRefused) else not isinstance(error, NotDone)
+
+
+def _standing(operation: Mapping[str, Any]) -> str:
+    closed = " and takes no messages" if operation["step"] in ("deliver", "subscriptions", "boundary", "flip") else ""
+    why = f" ({operation['waiting']})" if operation["waiting"] else ""
+    return f"its {operation['kind']} stands at {operation['step']}{why}{closed}: give the same command again"
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _report(
+    output: Output,
+    wanted: Many,
+    plan: Mapping[str, Any],
+    rows: Sequence[Row],
+    took_s: float,
+    *,
+    interrupted: bool,
+) -> None:
+    counts = Counter(row["result"] for row in rows)
+    value = {
+        "kind": wanted.kind,
+        "to": wanted.to,
+        "region": wanted.region,
+        "tenant": wanted.tenant,
+        "seconds": round(took_s, 1),
+        "interrupted": interrupted,
+        "counts": dict(counts),
+        "passed": plan["passed"],
+        "namespaces": rows,
+    }
+    columns = ("namespace", "from", "topics", "result", "seconds", "closed s", "because")
+    output.rows(
+        columns,
+        [
+            (
+                *(row[key] for key in ("namespace", "from", "topics", "result")),
+                row.get("seconds"),
+                row.get("closed_s"),
+                "" if row["result"] == DONE else row["because"],
+            )
+            for row in rows
+        ],
+        value,
+    )
+    if output.json:
+        return
+    bad = sum(count for result, count in counts.items() if result not in _GOOD)
+    text = f"{wanted.text}: {counts[DONE]} done in {took_s:.1f} s, {counts[THERE]} were there"
+    if bad:
+        text += f"; {bad} are left: the same command goes on with them"
+    typer.echo(text)

@@ -1,0 +1,353 @@
+"""What one command for a region, a tenant, or the instance would move, with numbers: every namespace of it at once.
+
+Is: one question to the global configuration, and one to each region, side by side, whatever the number of namespaces.
+Isn't: a verdict (`region_node.dr.operations.region_plan`), or an operation: whoever asks has each namespace moved.
+Invariants: nothing is changed; nobody is waited for longer than `region_patience_s`.
+Source: docs/operating/disaster-recovery.md, "A whole region at once".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from global_config.keys import OPERATIONS
+from heliograph.kv.metadata_store import rows_under
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.leadership import Leadership, Writer
+from heliograph.model.errors import HeliographError, NotFound, reason_of
+from heliograph.runtime.throttle import RowPace
+from region_node.dr.leadership.leadership_changes import unheard, unheard_text
+from region_node.dr.operations import namespace_facts, namespace_lags
+from region_node.dr.operations.messages_at_risk import at_risk
+from region_node.dr.operations.namespace_lags import LACKING, NOT_IN
+from region_node.dr.operations.operation import SWITCHOVER, Operation
+from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.operations.region_plan import (
+    CANNOT,
+    FAILBACK,
+    MOVES,
+    PASSED,
+    Verdict,
+    WantedMoves,
+    came_from,
+    judged,
+    with_costs,
+)
+from region_node.faces.admin.brokers import bookie_state
+from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.call_bodies import Given
+from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import leases_of
+from region_node.faces.admin.calls.other_regions import elsewhere
+from region_node.faces.admin.dr.disaster_recovery import conductor_for
+from region_node.faces.admin.dr.drills import is_shadow
+
+PATH = "/heliograph/v1/dr"
+_LOAD_SHARE = 0.5
+"""Of the patience with a region: so long it waits for its own bookies."""
+_NAMED = 20
+"""Of namespaces that are passed over so many are named, for each reason."""
+
+
+# -- one region's part -------------------------------------------------------------------------------------------------
+
+
+class AskedLags(Given):
+    """not_in, lacking: {namespace: the other region} each. load: also what this region's machines have in use."""
+
+    not_in: dict[str, str] = msgspec.field(default_factory=dict)
+    lacking: dict[str, str] = msgspec.field(default_factory=dict)
+    load: bool = False
+
+
+async def lags(admin: Admin, request: web.Request, given: AskedLags, *, local: bool = False) -> dict[str, Any]:
+    """What this region published of many namespaces that another one lacks, and what it lacks itself; `local=true`: as
+    this broker alone knows it.
+    """
+    request["passed_on"] = True  # a question, though it has a body: no change to write down
+    asked = {NOT_IN: given.not_in, LACKING: given.lacking}
+    own = await _own_lags(admin, asked)
+    if local:
+        return own
+    known = [name for name in {**given.not_in, **given.lacking} if admin.view.namespace(name) is not None]
+    others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
+    parts, names, load = await asyncio.gather(
+        asyncio.gather(*(admin.call(record, "POST", f"{PATH}/lags?local=true", asked) for record in others)),
+        asyncio.gather(*(admin.topics.topics(name) for name in known)),
+        _load(admin, request, wanted=given.load),
+    )
+    found = namespace_lags.merged([own, *parts], dict(zip(known, names, strict=True)))
+    return {"region": admin.region, **found, "load": load}
+
+
+async def _own_lags(admin: Admin, asked: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    now_ms, pace, wanted = admin.clock.wall_ms(), RowPace(), {name for part in asked.values() for name in part}
+    topics = defaultdict[str, dict[str, Any]](dict)
+    for topic in list(admin.topics.loaded.values()):
+        await pace.row()
+        if topic.name.namespace in wanted and not topic.volatile and not topic.closed:
+            topics[topic.name.namespace][topic.text] = namespace_facts.lag_facts(topic, admin.links, now_ms)
+    return namespace_lags.of_broker(asked, topics)
+
+
+async def _load(admin: Admin, request: web.Request, *, wanted: bool) -> dict[str, Any] | None:
+    """Shares of what each broker has, as it said last; of each bookie's disk, that its entry logs and its free space
+    are, what is in use (`disk`; null where it does not say). None: it is not wanted.
+    """
+    if not wanted:
+        return None
+    brokers = (
+        [
+            {"broker": name, "cpu": report.used.get("cpu"), "memory": report.used.get("memory")}
+            for name, report in sorted(admin.balancer.reports.items())
+        ]
+        if admin.balancer is not None
+        else []
+    )
+    bookies = [] if admin.recovery is None else admin.recovery.bookies()
+    disks = await asyncio.gather(*(_disk(admin, request, str(row["id"])) for row in bookies))
+    return {
+        "brokers": brokers,
+        "bookies": [
+            {"bookie": row["id"], "writable": row["writable"], "free_bytes": row["free_bytes"], "disk": disk}
+            for row, disk in zip(bookies, disks, strict=True)
+        ],
+    }
+
+
+async def _disk(admin: Admin, request: web.Request, bookie: str) -> float | None:
+    """The share that is in use of its fullest ledger directory; None: it is not known."""
+    try:
+        async with asyncio.timeout(admin.region_patience_s * _LOAD_SHARE):
+            found = await bookie_state.state(admin, request, bookie)
+    except (TimeoutError, HeliographError):
+        return None
+    shares = [
+        row["entryLogBytes"] / (row["entryLogBytes"] + row["freeBytes"] or 1)
+        for row in (found["state"] or {}).get("ledgerDirectories", ())
+        if row["freeBytes"] is not None
+    ]
+    return max(shares, default=None)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+async def plan(
+    admin: Admin,
+    request: web.Request,
+    *,
+    kind: str = SWITCHOVER,
+    to: str = "",
+    region: str = "",
+    tenant: str = "",
+    force: bool = False,
+) -> dict[str, Any]:
+    """What a switchover, failover, failback, or drill of all active-passive namespaces that are active in `region`, and
+    of `tenant`, would move to the region `to`; where neither is said, of all. `namespaces` has those that move, are
+    there already, or cannot be moved, and why; `passed` counts the others. Nothing is changed.
+    """
+    wanted = WantedMoves(kind=kind, to=to, region=region, force=force)
+    wanted.check()
+    for name in filter(None, (to, region)):
+        if admin.view.region(name) is None:
+            known = ", ".join(info.name for info in admin.view.regions())
+            raise NotFound(f"there is no region {name}; there are {known}")
+    if tenant and admin.view.tenant(tenant) is None:
+        raise NotFound(f"Tenant {tenant} does not exist")
+    names = await _namespaces(admin, tenant)
+    conductor = conductor_for(admin, request)
+    told, said = await asyncio.gather(_led(admin, conductor, names), _said(admin, request, wanted, names))
+    rows, passed = list[dict[str, Any]](), defaultdict[str, list[str]](list)
+    pace = RowPace()
+    for name, policies in names.items():
+        await pace.row()
+        if name in told.records:
+            verdict = await _verdict(admin, conductor, wanted, name, told)
+            if verdict.what == PASSED:
+                passed[verdict.because].append(name)
+            else:
+                rows.append(_row(wanted, name, verdict, said, told))
+        elif not region or region in policies.regions:
+            passed["active-active: every region of it takes messages"].append(name)
+    return {
+        "kind": kind,
+        "to": to,
+        "region": region,
+        "tenant": tenant,
+        "configuration": told.trouble,
+        "namespaces": rows,
+        "passed": [{"because": why, "count": len(of), "some": of[:_NAMED]} for why, of in sorted(passed.items())],
+        "load": said.answers.get(to, {}).get("load"),
+    }
+
+
+async def _verdict(admin: Admin, conductor: Conductor, wanted: WantedMoves, name: str, told: _Told) -> Verdict:
+    record, _ = told.records[name]
+    found = judged(wanted, name, admin.policies(name).regions, record, told.operations.get(name))
+    if found.what != MOVES:
+        return found
+    if deleted := _deleted(admin, name):
+        return Verdict(what=PASSED, because=deleted, source=found.source)
+    if wanted.kind == FAILBACK and not found.goes_on:
+        return await _taken_away(conductor, wanted, name, found)
+    return found
+
+
+async def _namespaces(admin: Admin, tenant: str) -> dict[str, NamespacePolicies]:
+    """In order; without shadows of drills."""
+    found, pace = dict[str, NamespacePolicies](), RowPace()
+    for one in [tenant] if tenant else sorted(admin.view.tenants()):
+        for name in sorted(admin.view.namespaces(one)):
+            await pace.row()
+            if (policies := admin.view.namespace(name)) is not None and not is_shadow(admin, name):
+                found[name] = policies
+    return found
+
+
+def _deleted(admin: Admin, namespace: str) -> str:
+    found = None if admin.tombstones is None else admin.tombstones.known.get(namespace)
+    return "" if found is None or found[0].asks else "deleted, and its data goes: `heliograph dr deletions`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the global configuration says. trouble: why it could not be asked, so that the records are those of this
+    broker's copy; "": it was.
+    """
+
+    names: Mapping[str, NamespacePolicies]
+    records: Mapping[str, tuple[Leadership, int]]
+    operations: Mapping[str, Operation] = field(default_factory=dict)
+    writers: Mapping[str, Mapping[str, Writer]] = field(default_factory=dict)
+    trouble: str = ""
+
+    def unheard(self, name: str) -> str:
+        """Who may not have heard that the namespace is active-passive, in words; "": nobody."""
+        if self.trouble:
+            return "it is not known who has heard of it"
+        record, version = self.records[name]
+        regions = [region for region in self.names[name].regions if region not in record.heard]
+        return unheard_text(unheard(name, record, version, {region: self.writers[region] for region in regions}))
+
+
+async def _led(admin: Admin, conductor: Conductor, names: Mapping[str, NamespacePolicies]) -> _Told:
+    regions = sorted({region for policies in names.values() for region in policies.regions})
+    store = leases_of(admin).store
+    try:
+        async with asyncio.timeout(admin.region_patience_s):
+            records, rows, writers = await asyncio.gather(
+                conductor.switching.all(),
+                rows_under(store, OPERATIONS),
+                asyncio.gather(*(conductor.switching.writers(region) for region in regions)),
+            )
+    except (TimeoutError, HeliographError) as error:
+        why = reason_of(error, f"nothing came from it within {admin.region_patience_s:g} s")
+        copied = {gate.namespace: (gate.record, gate.version) for gate in _gates(admin)}
+        trouble = f"the global configuration does not answer ({why}): this is what the copy here says"
+        return _Told(names, copied, trouble=trouble)
+    operations = {key.removeprefix(OPERATIONS): Operation.decode(value) for key, value, _ in rows}
+    return _Told(names, records, operations, dict(zip(regions, writers, strict=True)))
+
+
+def _gates(admin: Admin) -> Iterator[Any]:
+    return (gate for gate in leases_of(admin).core.gates() if gate.record is not None)
+
+
+async def _taken_away(conductor: Conductor, wanted: WantedMoves, name: str, verdict: Verdict) -> Verdict:
+    try:
+        came = came_from(wanted.to, verdict.source, await conductor.away(name), await conductor.history(name))
+    except HeliographError as error:
+        return Verdict(what=CANNOT, because=str(error), source=verdict.source)
+    if came:
+        return verdict
+    why = f"it did not come from {wanted.to}: `heliograph dr switchover` moves it"
+    return Verdict(what=PASSED, because=why, source=verdict.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What each region says of all namespaces; why it says nothing."""
+
+    answers: Mapping[str, Mapping[str, Any]]
+    silent: Mapping[str, str]
+
+    def of(self, region: str, what: str, namespace: str) -> Mapping[str, Any]:
+        if region in self.silent:
+            return {"unreachable": self.silent[region]}
+        found: Mapping[str, Any] | None = self.answers.get(region, {}).get(what, {}).get(namespace)
+        return (
+            {"unreachable": "it does not know of the namespace yet, or not that it is active-passive: try again"}
+            if found is None
+            else found
+        )
+
+    def topics(self, region: str, namespace: str) -> int | None:
+        found: int | None = self.answers.get(region, {}).get("topics", {}).get(namespace)
+        return found
+
+
+async def _said(
+    admin: Admin, request: web.Request, wanted: WantedMoves, names: Mapping[str, NamespacePolicies]
+) -> _Said:
+    """Asks by this broker's copy of who is active where: what the configuration says comes at the same time."""
+    asked = defaultdict[str, dict[str, Any]](lambda: {NOT_IN: {}, LACKING: {}})
+    asked[wanted.to]["load"] = True
+    for gate in _gates(admin):
+        active, policies = gate.record.active, names.get(gate.namespace)
+        if (
+            policies is not None
+            and wanted.region in ("", active)
+            and wanted.to in policies.regions
+            and active != wanted.to
+        ):
+            asked[active][NOT_IN][gate.namespace] = wanted.to
+            asked[wanted.to][LACKING][gate.namespace] = active
+    answers, silent = dict[str, Any](), dict[str, str]()
+
+    async def ask(region: str, given: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(admin.region_patience_s):
+                answers[region] = (
+                    await lags(admin, request, msgspec.convert(given, AskedLags))
+                    if region == admin.region
+                    else await elsewhere(admin, request, region, "POST", f"{PATH}/lags", given)
+                )
+        except (TimeoutError, HeliographError) as error:
+            silent[region] = reason_of(
+                error, f"nothing came from it within {admin.region_patience_s:g} s (broker.region_patience_s)"
+            )
+
+    await asyncio.gather(*(ask(region, given) for region, given in asked.items()))
+    return _Said(answers, silent)
+
+
+def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _Told) -> dict[str, Any]:
+    record, _ = told.records[name]
+    row: dict[str, Any] = {"namespace": name, "from": verdict.source, "epoch": record.epoch}
+    if verdict.what == MOVES and record.active != wanted.to:
+        published = said.of(verdict.source, NOT_IN, name)
+        lacks = said.of(wanted.to, LACKING, name)
+        verdict = with_costs(wanted, verdict, published, lacks, told.unheard(name))
+        topics = said.topics(verdict.source, name)
+        row["topics"] = said.topics(wanted.to, name) if topics is None else topics
+        row["at_risk"] = at_risk(
+            verdict.source,
+            wanted.to,
+            None if "unreachable" in published else published,
+            None if "unreachable" in lacks else lacks,
+        )
+    return {**row, "verdict": verdict.what, "because": verdict.because, "goes_on": verdict.goes_on}
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", f"{PATH}/plan", CallAccess.SUPER, plan),
+    Route("POST", f"{PATH}/lags", CallAccess.SUPER, lags),
+)

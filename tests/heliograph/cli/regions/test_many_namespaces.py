@@ -1,0 +1,294 @@
+"""`heliograph dr … --region`: a namespace that cannot be moved says why and keeps no other from it; whatever ends the
+command, the same one goes on with what is left.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import urllib.error
+from email.message import Message
+from typing import Any, cast
+
+import pytest
+import typer
+
+from heliograph.cli.regions import many_namespaces
+from heliograph.cli.regions.many_namespaces import PLAN, Many, carry_out, full_parts, many, plan_lines
+from heliograph.cli.rest import RestRefused
+from heliograph.cli.show import Output
+from heliograph.model.errors import ConfigError
+
+STEPS = ("check", "drain", "deliver", "flip", "open")
+RISK = {"messages": 2, "bytes": 20, "age_s": 1.0, "last": None}
+
+
+def refused(code: int, reason: str) -> RestRefused:
+    body = io.BytesIO(json.dumps({"reason": reason}).encode())
+    return RestRefused(urllib.error.HTTPError("http://b", code, "", Message(), body))
+
+
+class Region:
+    """What a broker answers of namespaces whose operations go a step each time. It counts how many go on at once.
+
+    trouble: namespace -> step -> why it waits there, for ever.
+    """
+
+    pause_s = 0.0
+
+    def __init__(self, *names: str) -> None:
+        self.active = dict.fromkeys(names, "us")
+        self.operations = dict[str, dict[str, Any]]()
+        self.trouble = dict[str, dict[str, str]]()
+        self.cannot = dict[str, str]()
+        self.once = dict[str, list[Exception]]()
+        """Namespace -> what its next calls raise."""
+        self.begun, self.cancelled = list[str](), list[str]()
+        self.load: dict[str, Any] | None = {"brokers": [], "bookies": []}
+        self.lock, self.going, self.most = threading.Lock(), set[str](), 0
+
+    def get(self, path: str, **query: Any) -> Any:
+        if path == PLAN:
+            return self._plan(query["to"])
+        namespace = "/".join(path.split("/")[4:6])
+        if namespace not in self.active:
+            raise refused(404, "Namespace does not exist")
+        return {"active": self.active[namespace], "operation": self.operations.get(namespace), "to_rejoin": {}}
+
+    def _plan(self, to: str) -> Any:
+        rows = [self._planned(name, active, to) for name, active in self.active.items()]
+        passed = [{"because": "active in ap", "count": 1, "some": ["t/asia"]}]
+        return {"namespaces": rows, "passed": passed, "configuration": "", "load": self.load}
+
+    def _planned(self, name: str, active: str, to: str) -> dict[str, Any]:
+        row = {"namespace": name, "from": active, "goes_on": False, "because": ""}
+        if why := self.cannot.get(name):
+            return {**row, "verdict": "cannot", "because": why}
+        return {**row, "verdict": "there" if active == to else "moves", "topics": 5, "at_risk": RISK}
+
+    def post(self, path: str, given: Any = None) -> Any:
+        parts = path.split("/")
+        namespace, what = "/".join(parts[4:6]), parts[-1]
+        with self.lock:
+            if errors := self.once.get(namespace):
+                raise errors.pop(0)
+            if namespace not in self.active:
+                raise refused(404, f"namespace {namespace} does not exist")
+            return getattr(self, f"_{what}")(namespace, given)
+
+    def _operations(self, namespace: str, given: Any) -> Any:
+        old = self.operations.get(namespace)
+        if old is None or old["state"] != "running":
+            if self.active[namespace] == given["to"]:
+                raise refused(412, f"{namespace} is active in {given['to']} already")
+            self.begun.append(namespace)
+            self.operations[namespace] = {
+                "id": 1,
+                "kind": given["kind"],
+                "source": self.active[namespace],
+                "target": given["to"],
+                "state": "running",
+                "step": STEPS[0],
+                "waiting": "",
+                "steps": [],
+                "report": {"rto_s": 0.5},
+            }
+        self.going.add(namespace)
+        self.most = max(self.most, len(self.going))
+        return dict(self.operations[namespace])
+
+    def _advance(self, namespace: str, _: Any) -> Any:
+        op = self.operations[namespace]
+        op["waiting"] = self.trouble.get(namespace, {}).get(op["step"], "")
+        if not op["waiting"]:
+            op["steps"] = [*op["steps"], {"step": op["step"], "found": "well"}]
+            if op["step"] == "flip":
+                self.active[namespace] = op["target"]
+            done = len(op["steps"])
+            op["step"], op["state"] = (STEPS[done], "running") if done < len(STEPS) else ("", "done")
+            if op["state"] == "done":
+                self.going.discard(namespace)
+        return dict(op)
+
+    def _cancel(self, namespace: str, _: Any) -> Any:
+        self.cancelled.append(namespace)
+        self.operations[namespace]["state"] = "cancelled"
+        self.going.discard(namespace)
+        return dict(self.operations[namespace])
+
+
+def give(region: Region, **wanted: Any) -> tuple[int, Any]:
+    """The exit code, and the report."""
+    printed = list[Any]()
+    output = Output(True)
+    output.rows = lambda columns, found, value: printed.append(value)  # type: ignore[method-assign]
+    given = {"kind": "switchover", "to": "eu", "region": "us", "yes": True, **wanted}
+    try:
+        carry_out(cast(Any, region), output, Many(**given))
+        code = 0
+    except typer.Exit as ended:
+        code = ended.exit_code
+    return code, printed[-1] if printed else None
+
+
+def results(report: Any) -> dict[str, str]:
+    return {row["namespace"]: row["result"] for row in report["namespaces"]}
+
+
+NAMES = [f"t/n{number:02}" for number in range(20)]
+
+
+def test_all_of_a_region_are_moved_so_many_at_once_and_again_there_is_nothing_to_do() -> None:
+    region = Region(*NAMES)
+    code, report = give(region, parallel=4)
+    assert code == 0 and results(report) == dict.fromkeys(NAMES, "done") and report["counts"] == {"done": 20}
+    assert set(region.active.values()) == {"eu"} and region.most <= 4
+    code, report = give(region)
+    assert code == 0 and results(report) == dict.fromkeys(NAMES, "there") and len(region.begun) == 20
+
+
+def test_one_that_cannot_be_moved_says_why_and_is_not_half_done() -> None:
+    """By the plan it is not begun; one that waits too long is cancelled; a failover that does stays where it is."""
+    region = Region(*NAMES[:4])
+    region.cannot[NAMES[1]] = "it is not in eu"
+    region.trouble[NAMES[2]] = {"deliver": "9 messages are on their way"}
+    code, report = give(region, wait_s=0.01)
+    assert code == 1
+    assert results(report) == {NAMES[0]: "done", NAMES[1]: "cannot", NAMES[2]: "failed", NAMES[3]: "done"}
+    assert region.cancelled == [NAMES[2]] and region.active[NAMES[2]] == "us" and NAMES[1] not in region.begun
+    assert "9 messages" in report["namespaces"][2]["because"] and "us goes on" in report["namespaces"][2]["because"]
+    region.trouble.clear()
+    region.cannot.clear()
+    code, report = give(region)
+    assert code == 0 and results(report)[NAMES[2]] == "done" and results(report)[NAMES[0]] == "there"
+    lost = Region(*NAMES[:2])
+    lost.trouble[NAMES[0]] = {"drain": "its lease has not ended"}
+    code, report = give(lost, kind="failover", wait_s=0.01)
+    assert code == 1 and not lost.cancelled and "the same command again" in report["namespaces"][0]["because"]
+
+
+def test_what_a_broker_cannot_do_now_is_asked_again_and_what_it_refuses_is_not() -> None:
+    region = Region(*NAMES[:3])
+    region.once = {
+        NAMES[0]: [refused(503, "no majority"), ConfigError("no broker answers")],
+        NAMES[1]: [refused(412, "a drill is under way")],
+    }
+    code, report = give(region)
+    assert code == 1 and results(report) == {NAMES[0]: "done", NAMES[1]: "failed", NAMES[2]: "done"}
+    assert "a drill is under way" in report["namespaces"][1]["because"]
+
+
+def test_where_no_broker_answers_any_more_only_the_first_is_waited_for() -> None:
+    region = Region(*NAMES)
+    region.once = {name: [ConfigError("no broker answers")] * 1000 for name in NAMES}
+    code, report = give(region, parallel=1, wait_s=-1.0)
+    assert code == 1 and set(results(report).values()) == {"failed"}
+    assert sum(1000 - len(errors) for errors in region.once.values()) == 1
+
+
+def test_one_that_is_deleted_midway_is_gone_and_one_that_somebody_else_moved_is_there() -> None:
+    region = Region(*NAMES[:3])
+    plan = region._plan("eu")
+    region._plan = lambda to: plan  # type: ignore[method-assign]
+    del region.active[NAMES[0]]
+    region.active[NAMES[1]] = "eu"
+    code, report = give(region)
+    assert code == 0 and results(report) == {NAMES[0]: "gone", NAMES[1]: "there", NAMES[2]: "done"}
+
+
+def test_interrupted_what_is_under_way_comes_to_its_end_and_the_rest_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    region, begun, heard, post = Region(*NAMES), threading.Event(), threading.Event(), Region.post
+
+    def echo(_: Output, text: str) -> None:
+        if "nothing more is begun" in text:
+            heard.set()
+        if "[1/20]" in text and begun.wait():
+            raise KeyboardInterrupt
+
+    def second_waits(path: str, given: Any = None) -> Any:
+        if f"/{NAMES[1]}/" in path:
+            begun.set()
+            heard.wait()
+        return post(region, path, given)
+
+    monkeypatch.setattr(many_namespaces, "echo", echo)
+    monkeypatch.setattr(region, "post", second_waits)
+    code, report = give(region, parallel=1)
+    assert code == 130 and report["interrupted"]
+    assert results(report) == {**dict.fromkeys(NAMES, "not begun"), NAMES[0]: "done", NAMES[1]: "done"}
+    assert region.begun == NAMES[:2]
+    code, report = give(region)
+    assert code == 0 and set(results(report).values()) == {"done", "there"}
+
+
+def test_interrupted_twice_it_stands_where_it_is_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    region = Region(*NAMES[:3])
+    region.trouble = {NAMES[1]: {"deliver": "9 messages are on their way"}}
+
+    def echo(_: Output, text: str) -> None:
+        if "[1/3]" in text or "nothing more is begun" in text:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(many_namespaces, "echo", echo)
+    code, report = give(region, parallel=2, wait_s=600.0)
+    stands = report["namespaces"][1]
+    assert code == 130 and stands["result"] == "stands", report
+    assert "at deliver (9 messages are on their way) and takes no messages" in stands["because"]
+    region.trouble.clear()
+    assert give(region)[0] == 0 and region.active[NAMES[1]] == "eu"
+
+
+def test_the_plan_has_the_numbers_and_nothing_is_done_without_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    region = Region(*NAMES[:3])
+    region.active[NAMES[2]] = "eu"
+    region.cannot[NAMES[1]] = "links that are down: x"
+    region.load = {
+        "brokers": [{"broker": "b", "cpu": 0.91, "memory": 0.2}],
+        "bookies": [{"bookie": "k", "writable": True, "free_bytes": 5_000_000_000, "disk": None}],
+    }
+    wanted = Many(kind="switchover", to="eu", region="us")
+    plan = region.get(PLAN, to="eu")
+    said = "\n".join(plan_lines(wanted, plan))
+    for part in (
+        "1 move, with 5 topics (1 from us)",
+        "2 messages (20 bytes) are not in eu yet, the oldest 1.0 s old",
+        f"1 cannot be moved:\n    {NAMES[1]}: links that are down: x",
+        "1 are active in eu already",
+        "1 are passed over, active in ap: t/asia",
+        "CPU 91%, memory 20%, 5.0 GB of disk free",
+        "above 80% in eu: CPU of b 91%",
+    ):
+        assert part in said, said
+    assert full_parts(plan) == ["CPU of b 91%"]
+    give(region, dry_run=True)
+    with pytest.raises(ConfigError, match="--yes"):
+        give(region, yes=False)
+    assert not region.begun
+    capsys.readouterr()
+
+
+def test_what_is_not_known_to_be_missing_is_said_with_its_age() -> None:
+    region = Region(*NAMES[:2])
+    plan = region.get(PLAN, to="eu")
+    for row in plan["namespaces"]:
+        row["at_risk"] = {"messages": None, "bytes": None, "last": {"messages": 7, "bytes": 1, "ago_s": 40.0}}
+    plan["load"] = None
+    said = "\n".join(plan_lines(Many(kind="failover", to="eu", region="us"), plan))
+    assert "of 2 namespaces it is not known" in said and "14 messages" in said and "40.0 s ago" in said
+    assert "it is not known what eu has in use" in said
+
+
+@pytest.mark.parametrize(
+    ("namespace", "given", "why"),
+    (
+        ("", {}, "say which namespace"),
+        ("t/n", {"region": "us", "to": "eu"}, "not both"),
+        ("", {"region": "us"}, "--to eu"),
+        ("", {"everything": True, "tenant": "t", "to": "eu"}, "--all"),
+    ),
+)
+def test_which_namespaces_are_meant_is_clear(namespace: str, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        many(namespace, Many(**{"kind": "switchover", "to": "", **given}))
+    assert not many("t/n", Many(kind="switchover", to=""))

@@ -1,0 +1,218 @@
+"""The plan for many namespaces: one question to each region, and an answer soon, whoever is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.loop import run_alone
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Put
+from heliograph.model.configuration.configuration_records import NamespacePolicies
+from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.topic_names import TopicName
+from region_node.dr.leadership.write_gates import Writing
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.operation import Operation, operation_key
+from region_node.faces.admin.dr import region_plans
+from region_node.faces.admin.dr.drills import mark
+from tests.region_node.dr.operations.world import lack, link
+
+REGIONS = ("us", "eu", "ap")
+PATIENCE_S = 2.0
+
+
+class Silent(EmbeddedStore):
+    """A store that may have no majority: then nothing is answered, and nothing is refused."""
+
+    silent = False
+
+    async def get(self, key: str) -> Any:
+        if self.silent:
+            await asyncio.Event().wait()
+        return await super().get(key)
+
+    async def range(self, *of: Any, **more: Any) -> Any:
+        if self.silent:
+            await asyncio.Event().wait()
+        return await super().range(*of, **more)
+
+
+class Survivor:
+    """eu, asked for a plan. Its namespaces have 5 topics each; `silent` regions take the question and never answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *silent: str) -> None:
+        self.silent, self.asked = set(silent), Counter[str]()
+        self.policies = dict[str, NamespacePolicies]()
+        self.store, self.loaded = Silent(), dict[str, Any]()
+        self.writing = Writing("eu", ttl_s=6, drift=0.1, now=lambda: 0.0)
+        self.admin: Any = SimpleNamespace(
+            region="eu",
+            region_patience_s=PATIENCE_S,
+            view=SimpleNamespace(
+                tenants=lambda: sorted({name.partition("/")[0] for name in self.policies}),
+                tenant=lambda name: name if name in ("t", "shop") else None,
+                namespaces=lambda tenant: [name for name in self.policies if name.startswith(f"{tenant}/")],
+                namespace=self.policies.get,
+                region=lambda name: SimpleNamespace(name=name) if name in REGIONS else None,
+                regions=lambda: [SimpleNamespace(name=name) for name in REGIONS],
+            ),
+            policies=self.policies.__getitem__,
+            clock=SimpleNamespace(wall_ms=lambda: 7),
+            step_ages=None,
+            leases=SimpleNamespace(core=self.writing, store=self.store, settings=SimpleNamespace(ttl_ms=6000)),
+            ownership=SimpleNamespace(brokers=list, record=SimpleNamespace(broker="b")),
+            topics=SimpleNamespace(loaded=self.loaded, topics=self._topics),
+            links=None,
+            balancer=None,
+            recovery=None,
+            tombstones=None,
+        )
+        monkeypatch.setattr(region_plans, "elsewhere", self._elsewhere)
+        monkeypatch.setattr(region_plans.namespace_facts, "lag_facts", self._facts)
+
+    async def add(self, name: str, active: str = "", regions: tuple[str, ...] = REGIONS, **policies: Any) -> None:
+        """active "": every region of it is."""
+        self.policies[name] = NamespacePolicies(regions=regions, policies=policies)
+        for number in range(5):
+            topic = TopicName.parse(f"persistent://{name}/x{number}")
+            self.loaded[str(topic)] = SimpleNamespace(name=topic, text=str(topic), volatile=False, closed=False)
+        if active:
+            record = Leadership(active=active)
+            await self.store.put(leadership(name), record.encode())
+            self.writing.on_record(name, record, 1)
+
+    async def heard(self) -> None:
+        for region in REGIONS:
+            obeys = Writer(since=self.store.machine.index, beside=("b",))
+            await self.store.txn([Put(writer(region, "b", 1), obeys.encode())])
+
+    async def _topics(self, namespace: str) -> list[str]:
+        return sorted(text for text, topic in self.loaded.items() if topic.name.namespace == namespace)
+
+    def _facts(self, *_: Any) -> dict[str, Any]:
+        others = [region for region in REGIONS if region != "eu"]
+        lacks = {other: lack(silent_s=40.0, connected=False) if other in self.silent else lack() for other in others}
+        return {"links": {other: link() for other in REGIONS}, "lacks": lacks, "shadow": None, "only": None}
+
+    async def _elsewhere(self, _: Any, __: Any, region: str, method: str, path: str, given: Any) -> Any:
+        assert (method, path) == ("POST", "/heliograph/v1/dr/lags")
+        self.asked[region] += 1
+        await (asyncio.Event().wait() if region in self.silent else asyncio.sleep(0.2))
+        lags = {"missing": [], "down": [], "uncounted": [], "messages": 3, "bytes": 30, "age_s": 1.0}
+        lacks = namespace_facts.lacking({"topics": {}, "missing": []}, "eu")
+        return {
+            "not_in": dict.fromkeys(given["not_in"], lags),
+            "lacking": dict.fromkeys(given["lacking"], lacks),
+            "topics": dict.fromkeys(given["not_in"], 5),
+        }
+
+    async def plan(self, **given: Any) -> tuple[Any, float]:
+        request: Any = {}
+        loop = asyncio.get_running_loop()
+        before, began = asyncio.all_tasks(), loop.time()
+        found = json.loads(json.dumps(await region_plans.plan(self.admin, request, **given)))
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before, "nobody is asked any longer"
+        return found, loop.time() - began
+
+
+def verdicts(plan: dict[str, Any]) -> dict[str, str]:
+    return {row["namespace"]: row["verdict"] for row in plan["namespaces"]}
+
+
+def test_200_namespaces_of_a_region_that_is_silent_are_one_question_and_2_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survivor = Survivor(monkeypatch, "us")
+
+    async def main() -> None:
+        for number in range(200):
+            await survivor.add(f"t/n{number:03}", "us")
+        await survivor.heard()
+        found, took_s = await survivor.plan(kind="failover", to="eu", region="us")
+        assert PATIENCE_S <= took_s <= 2.5 and survivor.asked == {"us": 1}
+        assert set(verdicts(found).values()) == {"moves"} and sum(row["topics"] for row in found["namespaces"]) == 1000
+        for row in found["namespaces"]:
+            assert row["at_risk"]["messages"] is None and row["at_risk"]["last"]["ago_s"] == 40.0
+
+    run_alone(main())
+
+
+def test_a_silent_region_and_a_silent_configuration_are_waited_for_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survivor = Survivor(monkeypatch, "us")
+
+    async def main() -> None:
+        await survivor.add("t/n", "us")
+        await survivor.heard()
+        planned, _ = await survivor.plan(kind="switchover", to="eu", region="us")
+        assert set(verdicts(planned).values()) == {"cannot"}
+        assert "within 2 s" in planned["namespaces"][0]["because"]
+        survivor.store.silent = True
+        found, took_s = await survivor.plan(kind="failover", to="eu", region="us", force=True)
+        assert took_s <= 2.5 and "the copy here" in found["configuration"]
+        assert set(verdicts(found).values()) == {"moves"}
+
+    run_alone(main())
+
+
+def test_what_is_moved_what_not_and_what_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    survivor = Survivor(monkeypatch)
+
+    async def main() -> None:
+        await survivor.add("shop/a", "us")
+        await survivor.add("shop/home", "eu")
+        await survivor.add("t/asia", "ap")
+        await survivor.add("t/everywhere")
+        await survivor.add("t/narrow", "us", regions=("us", "ap"))
+        await survivor.add("t/a-drill-1", "us", properties=mark("t/a-drill-1"))
+        await survivor.heard()
+        found, took_s = await survivor.plan(kind="switchover", to="eu", region="us")
+        assert took_s < 0.5 and verdicts(found) == {"shop/a": "moves", "t/narrow": "cannot"}
+        (row,) = (row for row in found["namespaces"] if row["namespace"] == "shop/a")
+        assert (row["from"], row["topics"], row["at_risk"]["messages"]) == ("us", 5, 3)
+        assert {tuple(part["some"]) for part in found["passed"]} == {("t/everywhere",), ("shop/home",), ("t/asia",)}
+        found, _ = await survivor.plan(kind="switchover", to="eu")
+        assert verdicts(found) == {"shop/a": "moves", "shop/home": "there", "t/asia": "moves", "t/narrow": "cannot"}
+        found, _ = await survivor.plan(kind="failover", to="eu", tenant="shop")
+        assert verdicts(found) == {"shop/a": "moves", "shop/home": "there"}
+        found, _ = await survivor.plan(kind="failback", to="us", region="eu")
+        assert not found["namespaces"] and any("did not come from us" in part["because"] for part in found["passed"])
+        past = Operation.new(1, "switchover", "shop/home", "us", "eu", "op", 0)
+        while past.running:
+            past = past.passed("", 1)
+        await survivor.store.put("/dr/history/shop/home/00000001", past.encode())
+        await survivor.store.put(operation_key("shop/home"), past.encode())
+        found, _ = await survivor.plan(kind="failback", to="us", region="eu")
+        assert verdicts(found) == {"shop/home": "moves"}
+        for given in ({"to": "mars"}, {"to": "eu", "region": "mars"}, {"to": "eu", "tenant": "nobody"}):
+            with pytest.raises(NotFound):
+                await survivor.plan(**given)
+        with pytest.raises(NotAllowed, match="--to"):
+            await survivor.plan()
+
+    run_alone(main())
+
+
+def test_a_region_says_nothing_of_a_namespace_that_it_does_not_know_and_is_not_written_down_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survivor = Survivor(monkeypatch)
+
+    async def main() -> None:
+        await survivor.add("t/n", "us")
+        request: Any = {}
+        asked = region_plans.AskedLags(not_in={"t/other": "us"}, lacking={"t/n": "us", "t/unknown": "us"}, load=True)
+        found = await region_plans.lags(survivor.admin, request, asked)
+        assert (list(found["lacking"]), found["not_in"], found["topics"]) == (["t/n"], {}, {"t/n": 5})
+        assert found["load"] == {"brokers": [], "bookies": []} and request["passed_on"]
+
+    run_alone(main())
