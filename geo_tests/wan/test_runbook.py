@@ -55,6 +55,9 @@ def test_every_command_of_the_page_does_what_it_says(trio: Instance, tmp_path: P
             "switchover",
         ]
         load.wait_for(10)
+        page.section("A whole region at once")
+        is_active("us")
+        load.wait_for(10)
         load.end()
         page.section("Drills", codes=(0, 1))  # 1: it was done, and this machine is too slow for what is promised
         page.section("Drills that begin by themselves")

@@ -25,7 +25,9 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
 Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
-To = Annotated[str, typer.Option("--to", help="The region that takes over; with two regions it need not be named.")]
+To = Annotated[
+    str, typer.Option("--to", help="The region that takes over; of one namespace in two regions it need not be named.")
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")
 ]

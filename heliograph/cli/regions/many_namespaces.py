@@ -264,9 +264,9 @@ class _Work:
         began, namespace = time.monotonic(), row["namespace"]
         out: Row = _named(row)
         line = _Line(self._output, self._stop, namespace)
+        if self._lost:
+            return {**out, "result": FAILED, "because": self._lost, "seconds": 0.0}
         try:
-            if self._lost:
-                raise NotDone(self._lost)
             out |= self._patiently(lambda: self._moved(namespace, line))
         except Stopped as stopped:
             out |= {"result": STANDS, "because": _standing(stopped.operation)}
@@ -313,7 +313,7 @@ class _Work:
         wanted, operation = self._wanted, found.get("operation") or {}
         running = operation if operation.get("state") == "running" else {}
         if found.get("active") == wanted.to and not running and wanted.kind != "drill":
-            return {"result": THERE, "because": "somebody else has moved it"}
+            return {"result": THERE, "because": f"it is active in {wanted.to} by now"}
         why = str(error)
         if running.get("kind") == "switchover" and running["target"] == wanted.to and wanted.kind != "failover":
             try:

@@ -113,10 +113,16 @@ def came_from(region: str, active: str, away: Mapping[str, Any], past: Sequence[
 
 
 def with_costs(
-    wanted: WantedMoves, found: Verdict, published: Mapping[str, Any], lacks: Mapping[str, Any], unheard: str
+    wanted: WantedMoves,
+    found: Verdict,
+    published: Mapping[str, Any],
+    lacks: Mapping[str, Any],
+    unheard: str,
+    *,
+    takes_over: bool = True,
 ) -> Verdict:
     """Whether what moves by its verdict can be moved now. published, lacks: what both regions say, or `unreachable` and
-    why. unheard: who may not have heard of the leadership; "": nobody.
+    why. unheard: who may not have heard of the leadership; "": nobody. takes_over: a broker of the target has a lease.
     """
     if found.what != MOVES or found.goes_on:
         return found
@@ -132,6 +138,8 @@ def with_costs(
         why = _silent(cost, "source") or _silent(cost, "target")
     else:
         why = trouble(cost) or (f"not every broker has heard that it is active-passive: {unheard}" if unheard else "")
+    if not why and not takes_over:
+        why = f"no broker of {wanted.to} holds a lease: nobody there could confirm"
     return replace(found, what=CANNOT, because=why) if why else found
 
 

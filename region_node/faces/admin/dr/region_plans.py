@@ -191,7 +191,7 @@ async def plan(
 
 async def _verdict(admin: Admin, conductor: Conductor, wanted: WantedMoves, name: str, told: _Told) -> Verdict:
     record, _ = told.records[name]
-    found = judged(wanted, name, admin.policies(name).regions, record, told.operations.get(name))
+    found = judged(wanted, name, told.names[name].regions, record, told.operations.get(name))
     if found.what != MOVES:
         return found
     if deleted := _deleted(admin, name):
@@ -228,6 +228,10 @@ class _Told:
     operations: Mapping[str, Operation] = field(default_factory=dict)
     writers: Mapping[str, Mapping[str, Writer]] = field(default_factory=dict)
     trouble: str = ""
+
+    def has_writer(self, region: str) -> bool:
+        """Whether a broker there has a lease, as far as is known."""
+        return bool(self.trouble or self.writers.get(region))
 
     def unheard(self, name: str) -> str:
         """Who may not have heard that the namespace is active-passive, in words; "": nobody."""
@@ -335,7 +339,9 @@ def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _T
     if verdict.what == MOVES and record.active != wanted.to:
         published = said.of(verdict.source, NOT_IN, name)
         lacks = said.of(wanted.to, LACKING, name)
-        verdict = with_costs(wanted, verdict, published, lacks, told.unheard(name))
+        verdict = with_costs(
+            wanted, verdict, published, lacks, told.unheard(name), takes_over=told.has_writer(wanted.to)
+        )
         topics = said.topics(verdict.source, name)
         row["topics"] = said.topics(wanted.to, name) if topics is None else topics
         row["at_risk"] = at_risk(

@@ -115,6 +115,8 @@ def test_what_cannot_be_moved_now(
     moves = Verdict(what=MOVES, source="us")
     found = with_costs(WantedMoves(kind=kind, to="eu"), moves, published, lacks, unheard)
     assert (found.what == CANNOT) == bool(why) and why in found.because
+    nobody = with_costs(WantedMoves(kind=kind, to="eu"), moves, SAYS, SAYS, "", takes_over=False)
+    assert nobody.what == CANNOT and "no broker of eu holds a lease" in nobody.because
     forced = with_costs(WantedMoves(kind=FAILOVER, to="eu", force=True), moves, AWAY, SAYS, "us: 1 of 1")
     assert forced.what == MOVES
 
