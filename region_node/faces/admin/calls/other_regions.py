@@ -68,8 +68,9 @@ def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
 
 
 async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
-    """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an
-    address that may not be called, or the region refuses whoever asks).
+    """The JSON that the same interface of another region answers, in the name of whoever asks, or None where the answer
+    is empty. Raises MetadataUnavailable, NotAllowed (an address that may not be called, or the region refuses whoever
+    asks).
     """
     info = admin.view.region(region)
     if info is None or not info.admin_url:
@@ -104,7 +105,7 @@ async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: st
     if answer.status >= 300:
         raise MetadataUnavailable(f"region {region} answered {answer.status}: {text}")
     try:
-        return await parsed(raw)
+        return await parsed(raw) if raw else None
     except (ValueError, RecursionError) as error:
         raise MetadataUnavailable(
             f"region {region} answers at {info.admin_url} with something else than JSON"

@@ -109,6 +109,25 @@ async def refused_with(status: int, headers: dict[str, str]) -> tuple[str, dict[
     return str(refused.value), heard
 
 
+def test_a_region_that_has_done_it_may_have_nothing_to_say() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/heliograph/v1/status", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            assert await by_handler(admin_of(site.name), {}) is None
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
     [
