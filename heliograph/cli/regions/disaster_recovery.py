@@ -35,7 +35,8 @@ Wait = Annotated[
     float,
     typer.Option(
         "--wait",
-        help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on.",
+        help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on. "
+        "(Of many namespaces a switchover is cancelled then.)",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -31,6 +31,11 @@ _SILENT_S = 5.0
 """A step that waits for no longer is not spoken of."""
 _NAMED = 10
 _INTERRUPTED = 130
+_CLOSED = frozenset(
+    [("switchover", step) for step in ("drain", "deliver", "subscriptions", "flip")]
+    + [("failover", step) for step in ("fence", "boundary", "flip")]
+)
+"""Steps before which the namespace was closed, or is being closed."""
 
 DONE, THERE, CANNOT, FAILED, GONE, STANDS, NOT_BEGUN = (
     "done",
@@ -236,7 +241,7 @@ class _Work:
                     for future, row in futures.items():
                         if future.done() and future not in out:
                             out[future] = _not_begun(row) if future.cancelled() else future.result()
-                            self._tell(len(out), out[future])
+                            self._tell(sum(row["result"] != NOT_BEGUN for row in out.values()), out[future])
                 except KeyboardInterrupt:
                     self._interrupts += 1
         return list(out.values())
@@ -349,7 +354,7 @@ def _passes(error: ConfigError) -> bool:
 
 
 def _standing(operation: Mapping[str, Any]) -> str:
-    closed = " and takes no messages" if operation["step"] in ("deliver", "subscriptions", "boundary", "flip") else ""
+    closed = " and takes no messages" if (operation["kind"], operation["step"]) in _CLOSED else ""
     why = f" ({operation['waiting']})" if operation["waiting"] else ""
     return f"its {operation['kind']} stands at {operation['step']}{why}{closed}: give the same command again"
 

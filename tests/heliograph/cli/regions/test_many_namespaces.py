@@ -239,6 +239,20 @@ def test_interrupted_twice_it_stands_where_it_is_and_says_so(monkeypatch: pytest
     assert give(region)[0] == 0 and region.active[NAMES[1]] == "eu"
 
 
+@pytest.mark.parametrize(
+    ("kind", "step", "closed"),
+    (
+        ("switchover", "check", False),
+        ("switchover", "deliver", True),
+        ("rejoin", "deliver", False),
+        ("failover", "fence", True),
+    ),
+)
+def test_what_stands_says_whether_it_takes_messages(kind: str, step: str, closed: bool) -> None:
+    said = many_namespaces._standing({"kind": kind, "step": step, "waiting": ""})
+    assert ("takes no messages" in said) == closed and said.startswith(f"its {kind} stands at {step}")
+
+
 def test_the_plan_has_the_numbers_and_nothing_is_done_without_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
     region = Region(*NAMES[:3])
     region.active[NAMES[2]] = "eu"
