@@ -28,7 +28,7 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
-from global_config.certificate_authorities import leads_to
+from global_config.transport.certificate_authorities import leads_to
 from global_config.transport.config_transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses

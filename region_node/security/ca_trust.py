@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from cryptography import x509
 
-from global_config.certificate_authorities import signer
+from global_config.transport.certificate_authorities import signer
 from heliograph.model.configuration.revocations import serial
 from heliograph.model.errors import ConfigError
 from heliograph.model.roles.certificate_role import peer_identity

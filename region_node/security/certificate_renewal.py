@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from global_config.certificate_authorities import signer
+from global_config.transport.certificate_authorities import signer
 from heliograph.model.errors import ConfigError
 from region_node.security import certificate_authority
 
