@@ -100,6 +100,7 @@ class Instance:
         wan: str,
         brokers: str = "1",
         bookies: int = 2,
+        witness: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data, self._environment = data, environment
@@ -114,6 +115,7 @@ class Instance:
             brokers,
             "--bookies",
             str(bookies),
+            *(("--witness", witness) if witness else ()),
         )
         self.clients: list[Any] = []
         self.up()
@@ -154,7 +156,9 @@ class Instance:
         return call(self.data, "status")
 
     def pids(self) -> list[int]:
-        return [row["pid"] for region in self.status()["regions"].values() for row in region["processes"] if row["pid"]]
+        status = self.status()
+        rows = [row for region in status["regions"].values() for row in region["processes"]]
+        return [row["pid"] for row in [*rows, *([status["witness"]] if "witness" in status else [])] if row["pid"]]
 
     def admin(self, region: str) -> str:
         return str(self.state["regions"][region]["admin_url"])

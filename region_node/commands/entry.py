@@ -30,6 +30,7 @@ from region_node.commands import (
     support_commands,
     token_commands,
     topic_commands,
+    witness_commands,
 )
 from region_node.commands.instance_options import DEFAULT_DATA, Data
 from region_node.commands.storage import (
@@ -76,6 +77,7 @@ def register(app: typer.Typer) -> None:
     ledger_commands.register(app)
     metadata_members.register(app)
     region_commands.register(app)
+    witness_commands.register(app)
     rolling_commands.register(app)
     autoscale.register(app)
     support_commands.register(app)
@@ -146,6 +148,12 @@ def up(
     ] = "default",
     brokers: Annotated[str, typer.Option(help="Broker processes: a number, or by region such as us=2,eu=1.")] = "1",
     bookies: Annotated[int, typer.Option(help="Bookie processes in each region.", min=2, max=16)] = 3,
+    witness: Annotated[
+        str,
+        typer.Option(
+            help="The name of a witness, such as oslo: a vote beside two regions, so that one of them may be lost."
+        ),
+    ] = "",
     tls: TlsOption = False,
     pin: PinOption = False,
     restart: RestartOption = True,
@@ -159,7 +167,7 @@ def up(
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
-    wanted = {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls}
+    wanted = {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls, "witness": witness}
     with LoopbackPorts() as ports:
         _pinned(data, _plan(data, names, wanted, ports), pin)
         start_background(data, Console(stderr=True, quiet=output.json), restart=restart)
@@ -208,10 +216,16 @@ def _plan(
                 f"the data folder {data} cannot be written ({error.strerror}); choose another with --data"
             ) from error
         return plan
-    have = [r.name for r in plan.regions]
+    have, witness = [r.name for r in plan.regions], wanted.get("witness", "")
+    if witness and (plan.witness is None or plan.witness.region != witness):
+        there = f"the witness {plan.witness.region}" if plan.witness is not None else "no witness"
+        raise ConfigError(
+            f"the data folder {data} belongs to an instance with {there}: leave --witness out; `heliograph witness "
+            "join` adds one while the instance runs, `witness leave` takes it away"
+        )
     if (
         plan.founders
-        and regions in (have, list(plan.founders))
+        and regions in (have, plan.began_with())
         and (plan.wan, plan.tls) == (wanted["wan"], wanted["tls"])
     ):
         return plan  # regions have joined or left since, each of a size of its own
@@ -299,7 +313,8 @@ def _show(answer: dict[str, Any], data: Path) -> None:
     table = Table()
     for column in ("process", "pid", "port", "state"):
         table.add_column(column, overflow="fold")
-    for region in answer["regions"].values():
+    witness = {"witness": {"processes": [answer["witness"]]}} if "witness" in answer else {}
+    for region in (answer["regions"] | witness).values():
         for row in region["processes"]:
             state = "[green]up[/]" if row["ready"] else "[red]down[/]"
             restarts = f", restarted {row['restarts']}x" if row["restarts"] else ""

@@ -25,6 +25,7 @@ from region_node.instance.nodes.provisioning import Provisioning
 from region_node.instance.nodes.resize import Instance, Resize
 from region_node.instance.nodes.status import InstanceStatus
 from region_node.instance.nodes.wide_area import WideArea
+from region_node.instance.nodes.witness import WitnessSteps
 from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 from region_node.instance.plan.region_growth import with_region, without_region
@@ -63,7 +64,7 @@ class Supervisor:
             self._provisioning,
             self._status,
         )
-        self._resize = Resize(lent)
+        self._resize, self._witness = Resize(lent), WitnessSteps(lent)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -106,7 +107,8 @@ class Supervisor:
         check_ports(self._plan)
         self._ports.keep(self._plan.ports())
         if len(self._plan.regions) > 1 or self._plan.tls:
-            ensure_certificates(self._data / "tls", [r.name for r in self._plan.regions])
+            witnesses = [self._plan.witness.region] if self._plan.witness is not None else []
+            ensure_certificates(self._data / "tls", [r.name for r in self._plan.regions], witnesses=witnesses)
         (self._data / "logs").mkdir(exist_ok=True)
         if self._plan.links:
             self._progress("starting the wide-area links")
@@ -253,6 +255,12 @@ class Supervisor:
                     )
                 case "leave":
                     return await self._leave(str(request["region"]), bool(request["dry_run"]))
+                case "witness join" | "witness leave" as verb:
+                    async with self._growing:
+                        dry_run = bool(request["dry_run"])
+                        if verb == "witness join":
+                            return await self._witness.join(str(request["witness"]), dry_run=dry_run)
+                        return await self._witness.leave(dry_run=dry_run)
                 case "add":
                     return await self._add(str(request["region"]), str(request["role"]))
                 case "remove":

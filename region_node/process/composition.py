@@ -174,6 +174,12 @@ class ConfigRole:
         )
         self._stops.append(closing(certificates.watch()))
         ports = {"config": await self.node.start()}
+        if own.witness:
+            from global_config.witness import WitnessLeadership
+
+            leadership = WitnessLeadership(self.node, self._runtime.clock)
+            self._stops.append(leadership.stop)
+            leadership.start()
         if self.settings.tls is not None:
             self._obey_revocations(certificates, ports["config"], self.node.transport)
         return ports | ({"config_raft": self.node.raft_port} if self.node.raft_port else {})

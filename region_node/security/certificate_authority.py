@@ -27,6 +27,7 @@ from heliograph.model.errors import ConfigError
 
 NEXT_KEY = "ca.key.next"
 ROLES = ("replicator", "config", "broker", "bookie", "meta")
+"""A region's; a witness has `config` alone."""
 _YEARS = 10
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
@@ -79,7 +80,13 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
     )
 
 
-def ensure_certificates(folder: Path, regions: list[str], names: Mapping[str, Sequence[str]] | None = None) -> None:
+def ensure_certificates(
+    folder: Path,
+    regions: Sequence[str],
+    names: Mapping[str, Sequence[str]] | None = None,
+    *,
+    witnesses: Sequence[str] = (),
+) -> None:
     """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as
     they are, but for what `mend` does.
 
@@ -94,9 +101,9 @@ def ensure_certificates(folder: Path, regions: list[str], names: Mapping[str, Se
         root, root_key = new_authority()
         replace(folder / "ca.key", key_bytes(root_key), 0o600)
         replace(folder / "ca.pem", root.public_bytes(serialization.Encoding.PEM), 0o644)
-    for region in regions:
+    for region in (*regions, *witnesses):
         also = [_general_name(name) for name in (names or {}).get(region, ())]
-        for role in ROLES:
+        for role in ROLES if region in regions else ("config",):
             leaf_path = folder / f"{role}.{region}.pem"
             if not leaf_path.exists() or not _holds(leaf_path, also):
                 issue(root, root_key, role, region, leaf_path, folder / f"{role}.{region}.key", also)

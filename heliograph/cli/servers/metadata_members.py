@@ -182,7 +182,7 @@ def _show(answer: dict[str, Any]) -> None:
         )
         table.add_row(
             row["member"],
-            row["role"],
+            "witness" if row.get("witness") else row["role"],
             state,
             "" if row["behind"] is None else str(row["behind"]),
             row["address"] or "(settings)",

@@ -26,7 +26,7 @@ from heliograph.cli.groups import add
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
-from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, load_plan
+from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, data_of, load_plan
 from region_node.runtime.private_files import private_folder
 
 if TYPE_CHECKING:
@@ -328,7 +328,8 @@ def _targets(
         return [to.resolve() / part], voter
     folder, plan = _folder(data), _plan_of(data)
     if info.store is BackedUpStore.GLOBAL:
-        return [_process_folder(folder, r) / part for r in plan.regions], [r.name for r in plan.regions]
+        voters = plan.voters()
+        return [data_of(folder, name, node.name) / part for name, node in voters.items()], list(voters)
     where = plan.region(region or info.region)
     if info.region != where.name:
         raise ConfigError(f"the backup is of region {info.region}, not of {where.name}")

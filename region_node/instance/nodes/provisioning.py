@@ -21,7 +21,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.nodes.processes import READY_S, Processes, say
-from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, link_urls
+from region_node.instance.plan.layout import HOST, InstancePlan, NodePlan, RegionPlan, link_urls
 from region_node.instance.plan.region_growth import admit, check_dismissal, dismiss
 from region_node.security.tls import only
 
@@ -43,7 +43,7 @@ class Provisioning:
         for READY_S.
         """
         home, clock = self._home(), SystemClock()
-        await self._ready(home)
+        await self._ready(home.metadata)
         deadline = clock.monotonic() + READY_S
         while True:
             try:
@@ -57,10 +57,11 @@ class Provisioning:
     async def _write(self, home: RegionPlan) -> None:
         with contextlib.closing(self._config_of(home)) as store:
             admin, plan = ConfigAdmin(store), self._plan()
-            for region in plan.regions:
+            learners = [region.name for region in plan.regions if not region.voter]
+            for name, node in plan.voters().items():
                 if plan.founders:  # maybe its joining, or its leaving, was interrupted
-                    await self._ready(region)
-                    await admit(store, plan, region, lambda text: say("region.joining", what=text))
+                    await self._ready(node)
+                    await admit(store, plan, name, _say_joining, voter=name not in learners)
             for region in plan.regions:
                 await admin.ensure_region(_info(plan, region))
             names = tuple(r.name for r in plan.regions)
@@ -97,8 +98,8 @@ class Provisioning:
         """Where a region's own metadata is reached, and how."""
         return f"{HOST}:{self._plan().region(region).metadata.ports['meta']}", self._inside(region, "broker", "meta")
 
-    async def _ready(self, region: RegionPlan) -> None:
-        await self._processes.find(region.metadata.name).ready.wait()
+    async def _ready(self, node: NodePlan) -> None:
+        await self._processes.find(node.name).ready.wait()
 
     def _home(self, but: str = "") -> RegionPlan:
         """A region whose configuration node runs, through which the instance is changed; the first where none does."""
@@ -117,6 +118,10 @@ class Provisioning:
         folder = self._data / "tls"
         cert, key = (str(folder / f"{own}.{region}.{end}") for end in ("pem", "key"))
         return only((peer,), region, str(folder / "ca.pem"), cert, key)
+
+
+def _say_joining(text: str) -> None:
+    say("region.joining", what=text)
 
 
 def _info(plan: InstancePlan, region: RegionPlan) -> RegionInfo:

@@ -57,6 +57,7 @@ class InstanceStatus:
         }
         return {
             "regions": regions,
+            **({"witness": self._row(plan.witness)} if plan.witness is not None else {}),
             "links": [link for answer in answers for link in (answer or {}).get("links", [])],
             "config": next(
                 (c for c in configs if c["node"] == c["leader"]),

@@ -65,7 +65,8 @@ class WideArea:
         ConfigError, OSError.
         """
         for name in (source, target):
-            self._plan().region(name)
+            if name not in self._plan().voters():
+                self._plan().region(name)  # which says what is there
         client = self._client()
         pairs = {(source, target), (target, source)} if both else {(source, target)}
         names = [x.name for x in self._plan().links if (x.source, x.target) in pairs]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,10 @@ class InstancePlan:
     """Regions that left: their names stay used."""
     pin: bool = False
     """Each broker has a core of its own, as far as there are some; the other processes share the rest."""
+    witness: NodePlan | None = None
+    """A voter of the global configuration that is no region; its name is that of its `region`."""
+    left_witnesses: list[str] = field(default_factory=list)
+    """Witnesses that were taken away: their names stay used."""
     format: int = FORMAT
 
     def region(self, name: str) -> RegionPlan:
@@ -116,7 +121,18 @@ class InstancePlan:
         raise ConfigError(f"no region {name!r} here; there are {', '.join(r.name for r in self.regions)}")
 
     def nodes(self) -> list[NodePlan]:
-        return [n for r in self.regions for n in (r.metadata, *r.bookies, *r.brokers)]
+        witness = [self.witness] if self.witness is not None else []
+        return [n for r in self.regions for n in (r.metadata, *r.bookies, *r.brokers)] + witness
+
+    def voters(self) -> dict[str, NodePlan]:
+        """Member of the global configuration, a region or the witness -> its process; some regions may be learners."""
+        witness = {self.witness.region: self.witness} if self.witness is not None else {}
+        return {region.name: region.metadata for region in self.regions} | witness
+
+    def began_with(self) -> list[str]:
+        """Returns the regions of the beginning, also those that left."""
+        witnesses = [*self.left_witnesses, *([self.witness.region] if self.witness is not None else [])]
+        return [name for name in self.founders if name not in witnesses] or [region.name for region in self.regions]
 
     def ports(self) -> set[int]:
         """All that its processes listen on."""
@@ -162,9 +178,10 @@ def make_plan(
     admin_port: int = 0,
     standalone: bool = False,
     tls: bool = False,
+    witness: str = "",
     ports: LoopbackPorts | None = None,
 ) -> InstancePlan:
-    """A new plan; ports of 0 mean any free one.
+    """A new plan; ports of 0 mean any free one. witness: the name of one; "": none.
 
     ports: where they stay kept until the caller lets them go, which is when the supervisor keeps them; None: they are
     let go at once.
@@ -180,6 +197,8 @@ def make_plan(
         raise ConfigError("--bookies must be 2 to 16: each entry is kept by two of them")
     if any(not 1 <= count <= 16 for count in brokers.values()):
         raise ConfigError("--brokers must be 1 to 16")
+    if witness:
+        check_witness(witness, regions, len(regions))
     plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls)
     with contextlib.nullcontext(ports) if ports is not None else LoopbackPorts() as ports:
         for number, name in enumerate(regions, 1):
@@ -198,10 +217,32 @@ def make_plan(
                     tls=tls,
                 )
             )
+        if witness:
+            plan = replace(plan, witness=plan_witness(witness, ports))
         if wan != "none" and len(regions) > 1:
             plan.toxiproxy_port = ports.free()
-            plan_links(plan, round_trips(wan, regions), ports)
+            plan_links(plan, round_trips(wan, list(plan.voters())), ports)
     return plan
+
+
+def check_witness(name: str, names: Collection[str], voters: int) -> None:
+    """names: taken ones; voters: regions that vote. Raises ConfigError."""
+    try:
+        check_name("witness", name)
+    except NotAllowed as error:
+        raise ConfigError(str(error)) from error
+    if name in names:
+        raise ConfigError(f"{name!r} is, or was, the name of a region or a witness: give the witness another one")
+    if voters % 2:
+        raise ConfigError(
+            f"a witness is of no use to {voters} region{'s' if voters > 1 else ''} that vote: it makes an even number "
+            "odd, so that one of two regions may be lost, or two of four"
+        )
+
+
+def plan_witness(name: str, ports: LoopbackPorts) -> NodePlan:
+    own = {"config": ports.free(), "raft": ports.free()}
+    return NodePlan(name=f"{name}-witness", region=name, roles=["config"], ports=own)
 
 
 def plan_region(
@@ -273,12 +314,15 @@ def plan_links(
     ports: LoopbackPorts,
     only: NodePlan | None = None,
 ) -> None:
-    """Adds those of each pair, each way. only: those to this broker."""
+    """Adds those of each pair, each way; between a witness and a region the configuration alone. only: those to this
+    broker.
+    """
+    voters, witness = plan.voters(), plan.witness.region if plan.witness is not None else ""
     for a, b in trips:
         for source, target in ((a, b), (b, a)):
-            region = plan.region(target)
-            ends = [("link", n, n.ports["link"]) for n in region.brokers] + [
-                ("config", region.metadata, region.metadata.ports["raft"])
+            brokers = [] if witness in (a, b) else plan.region(target).brokers
+            ends = [("link", n, n.ports["link"]) for n in brokers] + [
+                ("config", voters[target], voters[target].ports["raft"])
             ]
             for kind, node, upstream in ends:
                 if only is not None and node.name != only.name:
@@ -329,6 +373,8 @@ def load_plan(data: Path) -> InstancePlan | None:
             f"{FORMAT}: "
             "run the version that wrote it, or choose another folder with --data"
         )
+    if fields.get("witness"):
+        fields["witness"] = NodePlan(**fields["witness"])
     regions = [
         RegionPlan(
             **{
@@ -348,6 +394,9 @@ def save_plan(data: Path, plan: InstancePlan) -> None:
     private_folder(data)
     scratch = plan_path(data).with_suffix(".new")
     fields = asdict(plan)
+    for name in ("witness", "left_witnesses"):
+        if not fields[name]:  # as below
+            del fields[name]
     for region in fields["regions"]:
         for name in ("begun", "named"):
             if not region[name]:  # earlier versions read a plan that never was resized
@@ -376,9 +425,10 @@ def data_of(data: Path, region: str, node: str) -> Path:
 
 def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, Any]:
     """What one process is told, as JSON."""
-    region = plan.region(node.region)
+    voter = plan.voters()[node.region]
     folder = data / "tls"
     many = len(plan.regions) > 1 or bool(plan.founders)
+    roles = ("config",) if node is plan.witness else ("replicator", "config", "broker", "bookie", "meta")
     settings: dict[str, Any] = {
         "format": FORMAT,
         "region": node.region,
@@ -386,15 +436,12 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
         "data_dir": str(data_of(data, node.region, node.name)),
         "roles": node.roles,
         "bind": HOST,
-        "meta": [f"{HOST}:{region.metadata.ports['meta']}"],
-        "config": [f"{HOST}:{region.metadata.ports['config']}"],
+        "meta": [f"{HOST}:{voter.ports['meta']}"] if "meta" in voter.ports else [],
+        "config": [f"{HOST}:{voter.ports['config']}"],
         "tls": {
             "ca": str(folder / "ca.pem"),
-            "replicator_cert": str(folder / f"replicator.{node.region}.pem"),
-            "replicator_key": str(folder / f"replicator.{node.region}.key"),
-            "config_cert": str(folder / f"config.{node.region}.pem"),
-            "config_key": str(folder / f"config.{node.region}.key"),
-            **(_inside(folder, node.region) if plan.tls else {}),
+            **_pairs(folder, node.region, [role for role in roles if role in ("replicator", "config")]),
+            **(_inside(folder, node.region, roles) if plan.tls else {}),
         }
         if many or plan.tls
         else None,
@@ -402,6 +449,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
     if plan.pin:
         settings["cpus"] = ",".join(map(str, cpus_of(plan, node, allowed_cpus())))
     if "broker" in node.roles:
+        region = plan.region(node.region)
         shared = node.ports["service"] != region.service_port
         settings["broker"] = {
             "port": node.ports["service"],
@@ -434,9 +482,8 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
         }
     if "config" in node.roles:
         peers = {
-            r.name: f"{HOST}:"
-            f"{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}"
-            for r in plan.regions
+            name: f"{HOST}:{one.ports['raft'] if one is voter else reach(plan, node.region, 'config', one)}"
+            for name, one in plan.voters().items()
         }
         joining = bool(plan.founders) and node.region not in plan.founders
         if plan.founders and not joining:  # who joined later is found by the configuration's own list of members
@@ -447,6 +494,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             "raft_port": node.ports["raft"],
             "peers": peers,
             "joining": joining,
+            **({"witness": True} if node is plan.witness else {}),
         }
     return settings
 
@@ -461,17 +509,18 @@ def cpus_of(plan: InstancePlan, node: NodePlan, cpus: list[int]) -> list[int]:
     return cpus[len(brokers) :] or cpus
 
 
-def _inside(folder: Path, region: str) -> dict[str, Any]:
+def _inside(folder: Path, region: str, roles: Sequence[str]) -> dict[str, Any]:
     """Returns the TLS settings of a process: what mutual TLS between all processes wants, and the certificate that
     clients see.
     """
+    files = _pairs(folder, region, roles)
+    shown = {f"server_{part}": files[f"broker_{part}"] for part in ("cert", "key") if "broker" in roles}
+    return {**files, **shown, "internal": True}
+
+
+def _pairs(folder: Path, region: str, roles: Sequence[str]) -> dict[str, str]:
     parts = (("cert", "pem"), ("key", "key"))
-    files = {
-        f"{role}_{part}": str(folder / f"{role}.{region}.{end}")
-        for role in ("broker", "bookie", "meta")
-        for part, end in parts
-    }
-    return {**files, "server_cert": files["broker_cert"], "server_key": files["broker_key"], "internal": True}
+    return {f"{role}_{part}": str(folder / f"{role}.{region}.{end}") for role in roles for part, end in parts}
 
 
 def link_urls(plan: InstancePlan, target: RegionPlan) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
-"""A region joins a running instance, or leaves it: the plan, and the steps in the global configuration.
+"""A region, or a witness, joins a running instance, or leaves it: the plan, and the steps in the global configuration.
 
-Is: the next plan, and the calls that make a region's configuration node a voter, or take it out. Isn't: processes and
+Is: the next plan, and the calls that make its configuration node a voter, or take it out. Isn't: processes and
 proxies (`supervisor`), or what a region replicates (an operator adds it to namespaces, and takes it out of them, as
 ever).
 Invariants: a name and a number are used once; the regions that an instance began with stay the first voters in every
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from global_config import keys
 from global_config.admin import ConfigAdmin
@@ -23,7 +24,16 @@ from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
 from heliograph.model.errors import ConfigError, NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
-from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
+from region_node.instance.plan.layout import (
+    HOST,
+    InstancePlan,
+    check_witness,
+    plan_links,
+    plan_region,
+    plan_witness,
+    reach,
+    round_trips,
+)
 from region_node.instance.plan.loopback_ports import LoopbackPorts
 
 CATCH_UP_S = 180.0
@@ -43,6 +53,8 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
             "this instance was begun with one region, whose configuration no other can reach: begin one with "
             "`heliograph up --regions a,b`"
         )
+    if name in plan.left_witnesses or (plan.witness is not None and name == plan.witness.region):
+        raise ConfigError(f"{name!r} is, or was, the name of a witness: take another one")
     if name in plan.left:
         raise ConfigError(
             f"a region {name!r} left this instance, and its messages are known by that name: take another one"
@@ -61,8 +73,7 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
         region.voter = voter
         new.regions.append(region)
         if plan.wan != "none":
-            trips = round_trips(plan.wan, [r.name for r in new.regions])
-            plan_links(new, {pair: trip for pair, trip in trips.items() if name in pair}, ports)
+            plan_links(new, _trips_of(new, name), ports)
     return new
 
 
@@ -79,39 +90,70 @@ def without_region(plan: InstancePlan, name: str) -> InstancePlan:
     return new
 
 
+def with_witness(plan: InstancePlan, name: str) -> InstancePlan:
+    """The plan with a witness. Raises ConfigError."""
+    if plan.witness is not None:
+        raise ConfigError(
+            f"this instance has the witness {plan.witness.region!r}, and one is enough: `heliograph witness remove` "
+            "first"
+        )
+    taken = (*plan.voters(), *plan.left, *plan.left_witnesses)
+    check_witness(name, taken, sum(region.voter for region in plan.regions))
+    new = copy.deepcopy(plan)
+    _remember_founders(new)
+    with LoopbackPorts() as ports:
+        ports.keep(plan.ports())
+        new = replace(new, witness=plan_witness(name, ports))
+        if plan.wan != "none":
+            plan_links(new, _trips_of(new, name), ports)
+    return new
+
+
+def without_witness(plan: InstancePlan) -> InstancePlan:
+    """The plan without its witness. Raises ConfigError."""
+    if plan.witness is None:
+        raise ConfigError("this instance has no witness")
+    name = plan.witness.region
+    new = copy.deepcopy(plan)
+    _remember_founders(new)
+    links = [link for link in new.links if name not in (link.source, link.target)]
+    return replace(new, witness=None, left_witnesses=[*new.left_witnesses, name], links=links)
+
+
+def _trips_of(plan: InstancePlan, name: str) -> dict[tuple[str, str], tuple[int, int]]:
+    return {pair: trip for pair, trip in round_trips(plan.wan, list(plan.voters())).items() if name in pair}
+
+
 def _remember_founders(plan: InstancePlan) -> None:
     if not plan.founders:
-        plan.founders = {region.name: region.metadata.ports["raft"] for region in plan.regions}
+        plan.founders = {name: node.ports["raft"] for name, node in plan.voters().items()}
         plan.numbers = max(region.number for region in plan.regions)
 
 
-def address_of(plan: InstancePlan, region: RegionPlan) -> str:
-    """Where the other regions reach its configuration node, each by its own way."""
-    own = f"{HOST}:{region.metadata.ports['raft']}"
-    ways = [
-        (other.name, f"{HOST}:{reach(plan, other.name, 'config', region.metadata)}")
-        for other in plan.regions
-        if other is not region
-    ]
+def address_of(plan: InstancePlan, name: str) -> str:
+    """Where the others reach the configuration node of a region, or the witness, each by its own way."""
+    node = plan.voters()[name]
+    own = f"{HOST}:{node.ports['raft']}"
+    ways = [(other, f"{HOST}:{reach(plan, other, 'config', node)}") for other in plan.voters() if other != name]
     return ",".join([*(f"{source}={way}" for source, way in ways if way != own), own])
 
 
-async def admit(store: MetaClient, plan: InstancePlan, region: RegionPlan, progress: Progress) -> None:
-    """Makes the region's configuration node, which runs, a voter, or a learner where the plan wants that. Raises
-    ConfigError, HeliographError.
+async def admit(store: MetaClient, plan: InstancePlan, name: str, progress: Progress, *, voter: bool = True) -> None:
+    """Makes the configuration node of a region, or the witness, which runs, a voter, or a learner. Raises ConfigError,
+    HeliographError.
     """
     report, _ = await store.members()
     roles = {row["member"]: row["role"] for row in report["members"]}
-    if region.name not in roles:
-        progress(f"{region.name} receives the configuration")
-        await _soon(lambda: store.members("add", region.name, address_of(plan, region)), "try again")
-    if region.voter and roles.get(region.name) != "voter":
-        await _soon(lambda: store.members("promote", region.name), "try again", "behind", "does not answer")
+    if name not in roles:
+        progress(f"{name} receives the configuration")
+        await _soon(lambda: store.members("add", name, address_of(plan, name)), "try again")
+    if voter and roles.get(name) != "voter":
+        await _soon(lambda: store.members("promote", name), "try again", "behind", "does not answer")
 
 
 async def dismiss(store: MetaClient, region: str, others: list[str]) -> None:
-    """Takes the region out of the configuration, and its node out of the voters. Raises NotAllowed with the reason,
-    HeliographError.
+    """Takes the region, or the witness, out of the configuration, and its node out of the voters. Raises NotAllowed
+    with the reason, HeliographError.
     """
     await check_dismissal(store, region)
     with contextlib.suppress(NotFound):

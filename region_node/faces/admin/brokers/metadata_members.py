@@ -11,12 +11,14 @@ Source: docs/protocols/admin.md, "Members"; heliograph.kv.server.members_api.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta
 
+from global_config.witness import marked
 from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.faces.admin.calls.admin_context import Admin, Members, flag
 from region_node.faces.admin.calls.call_bodies import Given
@@ -27,10 +29,15 @@ _SCRAPE_S = 0.5
 
 
 async def show(admin: Admin, request: web.Request, *, here: bool = False) -> Any:
-    """As the leader knows it; where nobody leads, or with `here=true`, as the region's own node does."""
-    group = _group(admin, request)
-    if here:
-        return (await group("here"))[0]
+    """As the leader knows it; where nobody leads, or with `here=true`, as the region's own node does. `witness`: of the
+    global configuration, whether the voter is no region.
+    """
+    group, regions = _group(admin, request), [region.name for region in admin.view.regions()]
+    report = (await group("here"))[0] if here else await _led(group)
+    return marked(report, regions) if request.match_info["group"] == "config" else report
+
+
+async def _led(group: Members) -> dict[str, Any]:
     try:
         async with asyncio.timeout(3.0):
             report, _ = await group()
@@ -80,8 +87,8 @@ def _group(admin: Admin, request: web.Request) -> Members:
 
 
 async def samples(admin: Admin) -> list[prometheus_text.Sample]:
-    """Leader placement, lag, and write latency, as the region's own node of each group knows them; nothing of a group
-    that does not answer at once.
+    """Leader placement, lag, and write latency, as the region's own node of each group knows them, or a witness that
+    leads; nothing of a group that does not answer at once.
     """
     found: list[prometheus_text.Sample] = []
     for name, group in admin.members.items():
@@ -90,6 +97,10 @@ async def samples(admin: Admin) -> list[prometheus_text.Sample]:
                 report, _ = await group("here")
         except (HeliographError, TimeoutError):
             continue
+        if name == "config" and report["leader"] and admin.view.region(report["leader"]) is None:
+            with contextlib.suppress(HeliographError, TimeoutError):  # nobody asks a witness for metrics
+                async with asyncio.timeout(_SCRAPE_S):
+                    report, _ = await group()
         found += _samples({"cluster": admin.region, "group": name}, report)
     return found
 

@@ -104,6 +104,12 @@ def test_the_global_configuration_comes_back_in_every_region(tmp_path: Path) -> 
         command("restore", str(tmp_path / "config.backup"), "--data", str(data))
     command("restore", str(tmp_path / "config.backup"), "--to", str(tmp_path / "alone"), "--voter", "us")
     asyncio.run(look(tmp_path / "alone" / "config"))
+    two = make_plan(["us", "eu"], brokers={"us": 1, "eu": 1}, bookies=2, wan="none", witness="oslo")
+    save_plan(tmp_path / "two", two)
+    (*_, last) = command("restore", str(tmp_path / "config.backup"), "--data", str(tmp_path / "two"))["folders"]
+    assert last == str(tmp_path / "two" / "oslo" / "witness" / "config"), "a witness is a voter as the others"
+    found, _ = load_snapshot(SystemDisk(last), next(Path(last).glob("snapshot-*")).name)
+    assert found.config.voters == ("eu", "oslo", "us")
 
 
 def test_the_local_metadata_comes_back_in_its_own_region_only(tmp_path: Path) -> None:

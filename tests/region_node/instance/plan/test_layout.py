@@ -120,3 +120,36 @@ def test_a_pinned_instance_gives_each_broker_a_core_and_the_rest_to_the_others()
     assert cores([0, 1, 2, 3]) == [[0], [1], [2, 3], [2, 3], [2, 3]]
     assert cores([4, 5]) == [[4], [5], [4, 5], [4, 5], [4, 5]], "where no core is left they share all"
     assert cores([0]) == [[0]] * 5
+
+
+def test_a_witness_is_a_voter_and_nothing_else(tmp_path: Path) -> None:
+    plan = make_plan(["us", "eu"], brokers={"us": 1, "eu": 1}, bookies=2, wan="default", tls=True, witness="oslo")
+    assert plan.witness is not None and [region.name for region in plan.regions] == ["us", "eu"]
+    told = node_settings(tmp_path, plan, plan.witness)
+    assert (told["region"], told["node_id"], told["roles"], told["meta"]) == ("oslo", "oslo-witness", ["config"], [])
+    assert told["config_node"]["witness"] and not told["config_node"]["joining"]
+    files = {name for name in told["tls"] if name.endswith(("_cert", "_key"))}
+    assert files == {"config_cert", "config_key"}, "no certificate with which it could be a link, or a broker"
+    for region in plan.regions:
+        of_region = node_settings(tmp_path, plan, region.metadata)["config_node"]
+        assert sorted(of_region["peers"]) == ["eu", "oslo", "us"] and "witness" not in of_region
+        listeners = node_settings(tmp_path, plan, region.brokers[0])["broker"]["listeners"]
+        assert "link-oslo" not in listeners and "oslo" not in link_urls(plan, region)
+    assert {x.kind for x in plan.links if "oslo" in (x.source, x.target)} == {"config"}
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+    save_plan(tmp_path, make_plan(["a"], brokers={"a": 1}, bookies=2, wan="none"))
+    assert "witness" not in (tmp_path / "instance.json").read_text(), "as earlier versions read it"
+
+
+@pytest.mark.parametrize(
+    ("regions", "witness", "words"),
+    [
+        (["a"], "oslo", "1 region that"),
+        (["a", "b", "c"], "oslo", "of no use to 3 regions"),
+        (["a", "b"], "a", "'a' is"),
+    ],
+)
+def test_a_witness_of_no_use_is_refused(regions: list[str], witness: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_plan(regions, brokers=dict.fromkeys(regions, 1), bookies=2, wan="none", witness=witness)

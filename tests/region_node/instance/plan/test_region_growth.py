@@ -12,7 +12,13 @@ from heliograph.model.errors import ConfigError
 from heliograph.raft.membership import AddLearner, address_for, changed
 from heliograph.raft.messages import Config
 from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, node_settings, reach, save_plan
-from region_node.instance.plan.region_growth import address_of, with_region, without_region
+from region_node.instance.plan.region_growth import (
+    address_of,
+    with_region,
+    with_witness,
+    without_region,
+    without_witness,
+)
 
 
 def pair(wan: str = "default") -> InstancePlan:
@@ -60,7 +66,7 @@ def test_founders_stay_the_first_voters_and_the_others_wait(tmp_path: Path) -> N
 def test_each_region_is_told_its_own_way_to_the_new_one() -> None:
     plan = with_region(pair(), "ap", brokers=1, bookies=2)
     ap = plan.region("ap")
-    address = address_of(plan, ap)
+    address = address_of(plan, "ap")
     assert changed(Config(("eu", "us")), AddLearner("ap", address)).learners == ("ap",), "it is a good address"
     for source in ("us", "eu"):
         assert (
@@ -70,7 +76,7 @@ def test_each_region_is_told_its_own_way_to_the_new_one() -> None:
         )
     assert address_for("later", address) == f"127.0.0.1:{ap.metadata.ports['raft']}"
     near = with_region(pair(wan="none"), "ap", brokers=1, bookies=2)
-    assert address_of(near, near.region("ap")) == f"127.0.0.1:{near.region('ap').metadata.ports['raft']}"
+    assert address_of(near, "ap") == f"127.0.0.1:{near.region('ap').metadata.ports['raft']}"
 
 
 def test_names_and_numbers_are_used_once() -> None:
@@ -94,3 +100,58 @@ def test_what_cannot_grow_or_shrink_says_why() -> None:
     for name, brokers, bookies in (("AP/", 1, 2), ("ap", 0, 2), ("ap", 1, 1)):
         with pytest.raises(ConfigError):
             with_region(pair(), name, brokers=brokers, bookies=bookies)
+
+
+# -- a witness --------------------------------------------------------------------------------------------------------
+
+
+def test_a_witness_joins_and_leaves_and_the_regions_stay_as_they_were(tmp_path: Path) -> None:
+    before = pair()
+    plan = with_witness(before, "oslo")
+    assert plan.regions == before.regions and plan.witness is not None and plan.witness.roles == ["config"]
+    assert len(set(ports(plan))) == len(ports(plan)), "no port twice"
+    new = plan.links[len(before.links) :]
+    assert {(x.kind, x.source, x.target) for x in new} == {
+        ("config", a, b) for a, b in (("us", "oslo"), ("oslo", "us"), ("eu", "oslo"), ("oslo", "eu"))
+    }, "no link leads to it"
+    told = node_settings(tmp_path, plan, plan.witness)["config_node"]
+    assert told["joining"] and sorted(told["peers"]) == ["eu", "oslo", "us"]
+    assert sorted(node_settings(tmp_path, plan, plan.region("us").metadata)["config_node"]["peers"]) == ["eu", "us"]
+    assert address_for("us", address_of(plan, "oslo")) == f"127.0.0.1:{reach(plan, 'us', 'config', plan.witness)}"
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+    gone = without_witness(plan)
+    assert gone.witness is None and gone.links == before.links and gone.regions == before.regions
+    assert gone.began_with() == ["us", "eu"]
+    with pytest.raises(ConfigError, match="take another one"):
+        with_region(gone, "oslo", brokers=1, bookies=2)
+    with pytest.raises(ConfigError, match="another one"):
+        with_witness(gone, "oslo")
+    assert with_witness(gone, "bergen").witness
+
+
+def test_a_region_joins_beside_a_witness() -> None:
+    plan = with_region(with_witness(pair(), "oslo"), "ap", brokers=1, bookies=2)
+    assert ("config", "ap", "oslo") in {(x.kind, x.source, x.target) for x in plan.links}
+    assert not [x for x in plan.links if "oslo" in (x.source, x.target) and x.kind != "config"]
+    assert sorted(node_settings(Path("/d"), plan, plan.region("ap").metadata)["config_node"]["peers"]) == [
+        *("ap", "eu", "oslo", "us")
+    ]
+
+
+def test_a_witness_of_no_use_is_refused() -> None:
+    three = with_region(pair(), "ap", brokers=1, bookies=2)
+    with pytest.raises(ConfigError, match="makes an even number odd"):
+        with_witness(three, "oslo")
+    learner = with_region(pair(), "ap", brokers=1, bookies=2, voter=False)
+    assert with_witness(learner, "oslo").witness, "a learner does not vote"
+    plan = with_witness(pair(), "oslo")
+    with pytest.raises(ConfigError, match="has the witness 'oslo'"):
+        with_witness(plan, "bergen")
+    with pytest.raises(ConfigError, match="is, or was, the name of a witness"):
+        with_region(plan, "oslo", brokers=1, bookies=2)
+    with pytest.raises(ConfigError, match="has no witness"):
+        without_witness(pair())
+    for name in ("us", "A/"):
+        with pytest.raises(ConfigError):
+            with_witness(pair(), name)

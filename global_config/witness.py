@@ -1,0 +1,114 @@
+"""A witness: a voter of the global configuration that is no region, so that the loss of one of two regions leaves a
+majority.
+
+Is: which members those are, and where such a node wants the leadership to be. Isn't: anything in Raft; it votes, holds
+the log, and may be elected as every voter, for it may be the only one that has all of it.
+Invariants: it leads while it reaches every voter, so that regions that do not reach each other both reach the leader;
+one that it does not reach may be reached by a region, so it hands the leadership to one that answers, and takes it
+again only once all of them have answered it.
+Source: docs/decisions/0242-a-witness-leads-while-it-reaches-all.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from heliograph.kv.machine_commands import CommandStatus, unpack
+from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
+from heliograph.wire.metadata_frames import Frame, body
+
+if TYPE_CHECKING:
+    from global_config.node import ConfigNode
+
+log = logging.getLogger("global_config")
+
+LOOK_S = 1.0
+SILENT_S = 2.0
+"""A voter that a leading witness has not heard for so long may hear a region; brokers' leases are three times as
+long."""
+TAKE_S = 60.0
+"""A region leads for so long before the witness takes the leadership, so that one that comes and goes disturbs
+seldom."""
+LAG_MAX = 100
+"""Entries that the next leader may lack: commands wait until it has them."""
+_ANSWER_S = 2.0
+
+
+class WitnessLeadership:
+    """Looks each LOOK_S at who leads, once it is started. node: the witness's own."""
+
+    def __init__(self, node: ConfigNode, clock: Clock) -> None:
+        self._node, self._clock = node, clock
+        self._take_at = clock.monotonic() + TAKE_S
+        self._tasks = TaskSet("the look at who leads the configuration has ended")
+
+    def start(self) -> None:
+        self._tasks.spawn(every(LOOK_S, self.look))
+
+    async def stop(self) -> None:
+        await self._tasks.close()
+
+    async def look(self) -> None:
+        """Looks once at who leads, and whether another should."""
+        node, now = self._node, self._clock.monotonic()
+        if node.raft.is_leader:
+            self._take_at = now + TAKE_S
+            await self._give_where_it_is_not_heard()
+        elif (leader := node.raft.leader) is None:
+            self._take_at = now + TAKE_S
+        elif now >= self._take_at and node.node_id in node.raft.config.voters:
+            self._take_at = now + TAKE_S
+            if await self._reaches_all():
+                await self._take(leader)
+
+    async def _give_where_it_is_not_heard(self) -> None:
+        others = [row for row in self._node.members() if row.voter and row.member != self._node.node_id]
+        heard = [row for row in others if row.silent_s is not None and row.silent_s <= SILENT_S]
+        if len(heard) == len(others):
+            return
+        heirs = {row.member: row.behind for row in heard if row.behind is not None and row.behind <= LAG_MAX}
+        for heir in sorted(heirs, key=lambda member: heirs[member]):
+            try:
+                await self._node.transfer_leadership(heir)
+            except HeliographError as error:  # it was too slow: another, or at the next look
+                log.info("config.leadership_not_given", extra={"to": heir, "error": str(error)})
+            else:
+                log.info("config.leadership_given", extra={"to": heir})
+                return
+
+    async def _reaches_all(self) -> bool:
+        others = [member for member in self._node.raft.config.voters if member != self._node.node_id]
+        try:
+            for member in others:  # who does not lead says so, which is an answer
+                await self._ask(member, "show", "")
+        except HeliographError:
+            return False
+        return True
+
+    async def _take(self, leader: str) -> None:
+        try:
+            status, *found = unpack(await self._ask(leader, "transfer", self._node.node_id))
+        except HeliographError as error:
+            log.info("config.leadership_not_taken", extra={"leader": leader, "error": str(error)})
+            return
+        if status == CommandStatus.OK:
+            log.info("config.leadership_taken", extra={"from": leader})
+        else:
+            log.info("config.leadership_not_taken", extra={"leader": leader, "error": str(found[:1])})
+
+    async def _ask(self, member: str, verb: str, about: str) -> bytes:
+        request = bytes([Frame.MEMBERS]) + body(verb, about, "")
+        return await self._node.transport.forward(member, request, timeout_s=_ANSWER_S)
+
+
+def marked(report: dict[str, Any], regions: Collection[str]) -> dict[str, Any]:
+    """A report of the configuration's members in which `witness` says of each whether it is one: a voter that is no
+    region.
+    """
+    rows = [{**row, "witness": row["role"] == "voter" and row["member"] not in regions} for row in report["members"]]
+    return {**report, "members": rows}

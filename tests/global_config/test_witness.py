@@ -1,0 +1,114 @@
+"""A witness among two regions over a WAN in memory: who leads, and what goes on while something is lost or cut.
+
+The group is the one of `config_instance`, in which ap is the witness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from global_config.witness import TAKE_S, WitnessLeadership, marked
+from heliograph.model.errors import MetadataError
+from tests.global_config.config_instance import Instance, simulate
+
+WITNESS, REGIONS = "ap", ("eu", "us")
+
+
+async def led_by_the_witness(sim: Simulation, instance: Instance) -> None:
+    await instance.clients["us"].put("/n", b"0")
+    machine = sim.machine(WITNESS)
+    machine.run(lambda: machine.run(WitnessLeadership, instance.nodes[WITNESS], machine.clock).start())
+    await asyncio.sleep(TAKE_S + 10)
+    assert instance.leader() == WITNESS
+
+
+def cut(instance: Instance, one: str, other: str) -> None:
+    instance.mesh.cut |= {(one, other), (other, one)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_regions_that_do_not_reach_each_other_both_reach_the_leader(seed: int) -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await led_by_the_witness(sim, instance)
+        cut(instance, *REGIONS)
+        await asyncio.sleep(20)
+        assert instance.leader() == WITNESS
+        for name in REGIONS:
+            await instance.clients[name].put(f"/{name}", b"1")
+
+    simulate(main, seed)
+
+
+@pytest.mark.parametrize("lost", REGIONS)
+def test_a_region_is_lost_and_the_other_one_goes_on_and_leads(lost: str) -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        (left,) = set(REGIONS) - {lost}
+        await led_by_the_witness(sim, instance)
+        sim.machine(lost).power_cut()
+        before = sim.now()
+        await instance.clients[left].put("/n", b"1")
+        assert sim.now() - before < 1, "nobody has to be elected"
+        await asyncio.sleep(TAKE_S + 10)
+        assert instance.leader() == left, "for it may be reached by who does not reach the witness"
+        instance.start(lost)
+        await asyncio.sleep(TAKE_S + 20)
+        assert instance.leader() == WITNESS
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("far", REGIONS)
+def test_a_region_that_the_witness_does_not_reach_reaches_the_leader_all_the_same(far: str) -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        (left,) = set(REGIONS) - {far}
+        await led_by_the_witness(sim, instance)
+        cut(instance, WITNESS, far)
+        await asyncio.sleep(5)
+        term = instance.nodes[left].raft.term
+        for _ in range(7):
+            assert instance.leader() == left and instance.nodes[left].raft.term == term, "and nothing goes to and fro"
+            for name in REGIONS:
+                await instance.clients[name].put(f"/{name}", b"1")
+            await asyncio.sleep(TAKE_S / 5)
+
+    simulate(main)
+
+
+def test_without_the_witness_the_regions_go_on() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await led_by_the_witness(sim, instance)
+        sim.machine(WITNESS).power_cut()
+        for name in REGIONS:
+            await instance.clients[name].put(f"/{name}", b"1")
+        assert instance.leader() in REGIONS
+        sim.machine("us").power_cut()
+        with pytest.raises(MetadataError):
+            await instance.clients["eu"].put("/n", b"1")
+
+    simulate(main)
+
+
+def test_an_entry_that_only_the_witness_and_the_lost_region_have_is_kept() -> None:
+    """So it must be able to lead: eu lacks what was committed, and nobody else could be elected."""
+
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await led_by_the_witness(sim, instance)
+        cut(instance, WITNESS, "eu")
+        cut(instance, "us", "eu")
+        await instance.clients["us"].put("/kept", b"1")
+        sim.machine("us").power_cut()
+        instance.mesh.heal()
+        await asyncio.sleep(20)
+        found = await instance.clients["eu"].get("/kept")
+        assert found is not None and found[0] == b"1"
+
+    simulate(main)
+
+
+def test_a_voter_that_is_no_region_is_shown_as_a_witness() -> None:
+    rows = [{"member": "us", "role": "voter"}, {"member": "oslo", "role": "voter"}, {"member": "ap", "role": "learner"}]
+    shown = marked({"leader": "us", "members": rows}, ["us", "eu"])
+    assert {row["member"]: row["witness"] for row in shown["members"]} == {"us": False, "oslo": True, "ap": False}
