@@ -54,6 +54,8 @@ class HostManifest:
     """All regions of the instance, for the host that writes them into the global configuration."""
     config: str = ""
     """host:port, where this host has the role config."""
+    witness: dict[str, str] = field(default_factory=dict)
+    """Name -> where the regions reach it, of the witness, for the same host; empty: there is none."""
     format: int = FORMAT
 
     @classmethod
@@ -83,7 +85,9 @@ def render(inventory: Inventory, ca: Path, out: Path) -> list[Path]:
         )
         for name, region in inventory.regions.items()
     }
-    ensure_certificates(ca, list(inventory.regions), names)
+    witnesses = [inventory.witness] if inventory.witness is not None else []
+    names |= {one.name: sorted({at for at in (one.address, one.link_address) if at}) for one in witnesses}
+    ensure_certificates(ca, list(inventory.regions), names, witnesses=[one.name for one in witnesses])
     private_folder(out)
     kept = {host for _, host in inventory.hosts()}
     for old in out.iterdir():
@@ -102,20 +106,26 @@ def _host(inventory: Inventory, region: str, host: str, ca: Path, folder: Path) 
         if inventory.service == "systemd":
             _write(folder / f"heliograph-{node.name}.service", unit(inventory, host, node))
     roles = {role for node in nodes for role in node.roles}
-    own = roles | (
-        {"replicator"} if "broker" in roles else {"broker"}
-    )  # with a broker's certificate any host asks its region's metadata
+    if region in inventory.regions:  # with a broker's certificate any host asks its region's metadata
+        own = roles | ({"replicator"} if "broker" in roles else {"broker"})
+    else:
+        own = roles
     for role in sorted(own):
         for end in ("pem", "key"):
             _write(folder / "tls" / f"{role}.{region}.{end}", (ca / f"{role}.{region}.{end}").read_text())
     _write(folder / "tls" / "ca.pem", (ca / "ca.pem").read_text())
     for name, text in inventory.files.items():
         _write(folder / name, text)
-    _write(folder / "host.json", _json(asdict(manifest(inventory, region, host, nodes))))
+    known = asdict(manifest(inventory, region, host, nodes))
+    if not known["witness"]:  # an earlier release on the host reads it as it was
+        del known["witness"]
+    _write(folder / "host.json", _json(known))
     return folder
 
 
 def manifest(inventory: Inventory, region_name: str, host_name: str, nodes: list[HostNode]) -> HostManifest:
+    if region_name not in inventory.regions:
+        return _manifest_of_witness(inventory, host_name, nodes)
     region = inventory.regions[region_name]
     host = region.hosts[host_name]
     voter = described.node_name(host_name, host, "meta") if "meta" in host.roles else ""
@@ -144,19 +154,44 @@ def manifest(inventory: Inventory, region_name: str, host_name: str, nodes: list
         folders=(inventory.data_of(host_name), *disks),
         config=config,
         regions=_regions(inventory) if config else {},
+        witness=_witness(inventory) if config else {},
     )
+
+
+def _manifest_of_witness(inventory: Inventory, host_name: str, nodes: list[HostNode]) -> HostManifest:
+    return HostManifest(
+        host=host_name,
+        region=host_name,
+        prefix=inventory.prefix_of(host_name),
+        service=inventory.service,
+        user=inventory.user if inventory.service == "systemd" else "",
+        nodes=tuple(node.name for node in nodes),
+        meta=(),
+        voters=(),
+        bookies=(),
+        brokers=(),
+        folders=(inventory.data_of(host_name),),
+        config=nodes[0].settings["config"][0],
+        regions=_regions(inventory),
+        witness=_witness(inventory),
+    )
+
+
+def _witness(inventory: Inventory) -> dict[str, str]:
+    name = inventory.witness.name if inventory.witness is not None else ""
+    return {name: inventory.raft_addresses()[name]} if name else {}
 
 
 def _regions(inventory: Inventory) -> dict[str, dict[str, Any]]:
     found = {}
+    addresses = inventory.raft_addresses()
     for name, region in inventory.regions.items():
-        (at,) = region.with_role("config").values()
         found[name] = {
             "number": region.number,
             "service_url": described.service_url(inventory, name),
             "admin_url": described.admin_url(inventory, name),
             "link_urls": described.link_urls(inventory, name),
-            "raft": f"{at.link_address or at.address}:{inventory.ports.raft}",
+            "raft": addresses[name],
         }
     return found
 

@@ -20,7 +20,6 @@ import shutil
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
@@ -81,6 +80,9 @@ def activate(
             asyncio.run(_join(wanted, etc, wait_s))
         return "started"
     assert before is not None
+    if not wanted.meta:  # of a witness, which is in no region and has no turn there
+        _restart(before, wanted, services, switch, say)
+        return "changed"
     asyncio.run(_change(before, wanted, prefix, services, switch, wait_s, say))
     return "changed"
 
@@ -130,20 +132,26 @@ async def _change(
         say("waits for its turn")
         async with watch.turn(wait_s):
             await watch.until_well(wait_s, f"before {wanted.host} was changed", copies=bool(before.own_bookies))
-            for node in reversed(before.nodes):
-                say(f"stops {node}")
-                await asyncio.to_thread(services.stop, node)
-                if node not in wanted.nodes:
-                    services.forget(node)
-            switch()
-            for node in wanted.nodes:
-                say(f"starts {node}")
-                services.start(node)
+            await asyncio.to_thread(_restart, before, wanted, services, switch, say)
             if wanted.joins:
                 await watch.join(wait_s)
             await watch.until_well(wait_s, f"after {wanted.host} was changed")
     finally:
         watch.close()
+
+
+def _restart(
+    before: HostManifest, wanted: HostManifest, services: Services, switch: Callable[[], None], say: Say
+) -> None:
+    for node in reversed(before.nodes):
+        say(f"stops {node}")
+        services.stop(node)
+        if node not in wanted.nodes:
+            services.forget(node)
+    switch()
+    for node in wanted.nodes:
+        say(f"starts {node}")
+        services.start(node)
 
 
 async def _join(manifest: HostManifest, etc: Path, wait_s: float) -> None:
@@ -155,16 +163,42 @@ async def _join(manifest: HostManifest, etc: Path, wait_s: float) -> None:
 
 
 def well(prefix: Path, wait_s: float) -> None:
-    """Returns once all of the region is there. Raises ConfigError with what is missing."""
+    """Returns once all of the region is there; of a witness, once it hears who leads. Raises ConfigError with what is
+    missing.
+    """
 
     async def wait() -> None:
-        watch = RegionWatch(HostManifest.read(prefix / "etc" / "host.json"), prefix / "etc")
+        manifest = HostManifest.read(prefix / "etc" / "host.json")
+        if not manifest.meta:
+            await _led(manifest, prefix / "etc", wait_s)
+            return
+        watch = RegionWatch(manifest, prefix / "etc")
         try:
             await watch.until_well(wait_s, "after the start")
         finally:
             watch.close()
 
     asyncio.run(wait())
+
+
+async def _led(manifest: HostManifest, etc: Path, wait_s: float) -> None:
+    """Returns once the configuration node here knows who leads. Raises ConfigError."""
+    clock = SystemClock()
+    tls = certificate(manifest.region, etc, "config")
+    store, deadline = MetaClient([manifest.config], clock=clock, rng=system_rng(), ssl=tls), clock.monotonic() + wait_s
+    try:
+        while True:
+            with contextlib.suppress(HeliographError):
+                if (await store.members("here"))[0]["leader"]:
+                    return
+            if clock.monotonic() > deadline:
+                raise ConfigError(
+                    f"{manifest.host} hears nobody lead the global configuration within {wait_s:.0f} s: a majority of "
+                    "its voters must run and reach each other"
+                )
+            await asyncio.sleep(_POLL_S)
+    finally:
+        store.close()
 
 
 def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
@@ -176,7 +210,7 @@ def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
     manifest = HostManifest.read(prefix / "etc" / "host.json")
     services = services_of(manifest)
     brokers = [node for node in manifest.nodes if node in manifest.brokers]
-    if not whole:
+    if not whole and manifest.meta:
         asyncio.run(_empty(manifest, prefix / "etc", services, brokers, wait_s, say))
     for node in reversed(manifest.nodes):
         services.stop(node)
@@ -228,7 +262,7 @@ async def _provision(manifest: HostManifest, etc: Path, wait_s: float, say: Say)
     try:
         while True:
             try:
-                await _write_down(store, manifest.regions, say)
+                await _write_down(store, manifest, say)
                 return
             except HeliographError as error:  # a majority of the regions may still be starting
                 if clock.monotonic() > deadline:
@@ -240,13 +274,14 @@ async def _provision(manifest: HostManifest, etc: Path, wait_s: float, say: Say)
         store.close()
 
 
-async def _write_down(store: MetaClient, regions: dict[str, dict[str, Any]], say: Say) -> None:
+async def _write_down(store: MetaClient, manifest: HostManifest, say: Say) -> None:
+    regions = manifest.regions
     report, _ = await store.members()
     roles = {row["member"]: row["role"] for row in report["members"]}
-    for name, row in regions.items():
+    for name, raft in ({name: row["raft"] for name, row in regions.items()} | manifest.witness).items():
         if name not in roles:
             say(f"{name} receives the configuration")
-            await store.members("add", name, row["raft"])
+            await store.members("add", name, raft)
         if roles.get(name) != "voter":
             await store.members("promote", name)
     admin = ConfigAdmin(store)

@@ -106,9 +106,24 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessHost:
+    """A host of a voter of the global configuration alone, which is in no region."""
+
+    name: str
+    """Of the host, and of the voter."""
+    address: str
+    """Where it listens."""
+    link_address: str = ""
+    """Where the regions reach it; empty: `address`."""
+    joins: bool = False
+    """It was not there when the instance began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     name: str
     regions: dict[str, Region]
+    witness: WitnessHost | None = None
     ports: HostPorts = field(default_factory=HostPorts)
     prefix: str = "/opt/heliograph"
     """Program, settings, and certificates, on each host; `{host}` in it is the host's name."""
@@ -135,8 +150,10 @@ class Inventory:
                 )
         if not self.regions:
             raise ConfigError("the description has no region: an instance has one at least")
-        names = [host for region in self.regions.values() for host in region.hosts]
+        witnesses = [self.witness] if self.witness is not None else []
+        names = [host for region in self.regions.values() for host in region.hosts] + [one.name for one in witnesses]
         addresses = [host.address for region in self.regions.values() for host in region.hosts.values()]
+        addresses += [one.address for one in witnesses]
         _once("host", names)
         _once("address", addresses)
         _once("number", [str(region.number) for region in self.regions.values()])
@@ -147,13 +164,32 @@ class Inventory:
                 raise ConfigError(str(error)) from error
         for name, region in self.regions.items():
             _check_region(name, region)
+        for one in witnesses:
+            _check_witness(one, self.regions)
         for region_name, host_name in self.hosts():
             for node in nodes(self, region_name, host_name):
                 _check_settings(node)
 
     def hosts(self) -> list[tuple[str, str]]:
-        """Returns (region, host) of all, in the order of the description."""
-        return [(name, host) for name, region in self.regions.items() for host in region.hosts]
+        """Returns (region, host) of all, in the order of the description; the witness, which has its own name as that
+        of its region, is the last.
+        """
+        witness = [(self.witness.name, self.witness.name)] if self.witness is not None else []
+        return [(name, host) for name, region in self.regions.items() for host in region.hosts] + witness
+
+    def raft_addresses(self) -> dict[str, str]:
+        """Region, or witness -> where the others reach its configuration node."""
+        found: dict[str, Host | WitnessHost] = {}
+        for name, region in self.regions.items():
+            (found[name],) = region.with_role("config").values()
+        if self.witness is not None:
+            found[self.witness.name] = self.witness
+        return {name: f"{at.link_address or at.address}:{self.ports.raft}" for name, at in found.items()}
+
+    def joined(self) -> set[str]:
+        """Returns the regions, and the witness, that were not there when the instance began."""
+        witness = {self.witness.name} if self.witness is not None and self.witness.joins else set()
+        return {name for name, region in self.regions.items() if region.joins} | witness
 
     def region_of(self, host: str) -> str:
         """Returns the name of the region that has the host. Raises ConfigError where none has it."""
@@ -208,6 +244,15 @@ def _check_region(name: str, region: Region) -> None:
         raise ConfigError(f"region {name} has {count} bookies and wants at least 2: each entry is kept by two of them")
 
 
+def _check_witness(witness: WitnessHost, regions: dict[str, Region]) -> None:
+    if witness.name in regions:
+        raise ConfigError(f"the witness {witness.name!r} has the name of a region: give it another one")
+    if len(regions) % 2 and not any(region.joins for region in regions.values()):
+        raise ConfigError(
+            f"a witness is of no use to {len(regions)} regions: it makes an even number of voters odd; leave it out"
+        )
+
+
 def _check_settings(node: HostNode) -> None:
     """What a process would refuse is refused before a host is touched; files are not there yet, so what names some is
     left out.
@@ -249,6 +294,8 @@ def of_role(region: Region, role: str) -> list[str]:
 
 def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[HostNode]:
     """In the order in which they start."""
+    if region_name not in inventory.regions:
+        return [_witness(inventory, host_name)]
     region = inventory.regions[region_name]
     host = region.hosts[host_name]
     found: list[tuple[str, tuple[str, ...], dict[str, Any]]] = []
@@ -278,8 +325,41 @@ def nodes(inventory: Inventory, region_name: str, host_name: str) -> list[HostNo
 def _settings(
     inventory: Inventory, region_name: str, host_name: str, name: str, roles: tuple[str, ...], sections: dict[str, Any]
 ) -> dict[str, Any]:
-    region, ports, etc = inventory.regions[region_name], inventory.ports, f"{inventory.prefix_of(host_name)}/etc"
+    region, ports = inventory.regions[region_name], inventory.ports
     (config,) = region.with_role("config").values()
+    addresses = {
+        "bind": region.hosts[host_name].address,
+        "meta": [f"{host.address}:{ports.meta}" for host in region.with_role("meta").values()],
+        "config": [f"{config.address}:{ports.config}"],
+    }
+    extras = [inventory.settings, region.settings]
+    return _made(inventory, region_name, host_name, name, roles, {**addresses, **sections}, extras)
+
+
+def _witness(inventory: Inventory, host_name: str) -> HostNode:
+    witness, ports = inventory.witness, inventory.ports
+    assert witness is not None and witness.name == host_name
+    name = f"{witness.name}-witness"
+    sections = {
+        "bind": witness.address,
+        "config": [f"{witness.address}:{ports.config}"],
+        "config_node": {**_config_node(inventory, witness.name, witness.address, witness.joins), "witness": True},
+    }
+    settings = _made(inventory, witness.name, host_name, name, ("config",), sections, [inventory.settings])
+    return HostNode(name, ("config",), settings)
+
+
+def _made(
+    inventory: Inventory,
+    region_name: str,
+    host_name: str,
+    name: str,
+    roles: tuple[str, ...],
+    sections: dict[str, Any],
+    extras: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """extras: what an operator sets beside, merged for those whom it concerns; the later wins."""
+    etc = f"{inventory.prefix_of(host_name)}/etc"
     certificate = {
         f"{role}_{part}": f"{etc}/tls/{role}.{region_name}.{end}"
         for role in _keys(roles)
@@ -293,14 +373,11 @@ def _settings(
         "node_id": name,
         "data_dir": f"{inventory.data_of(host_name)}/{name}",
         "roles": list(roles),
-        "bind": region.hosts[host_name].address,
-        "meta": [f"{host.address}:{ports.meta}" for host in region.with_role("meta").values()],
-        "config": [f"{config.address}:{ports.config}"],
         "tls": {"ca": f"{etc}/tls/ca.pem", "internal": True, **certificate},
         **sections,
     }
     relevant = {"security", "tls", *sections}
-    for extra in (inventory.settings, region.settings):
+    for extra in extras:
         made = _merged(
             made, {key: _filled(value, etc) for key, value in extra.items() if key in relevant or key not in _SECTIONS}
         )
@@ -331,20 +408,20 @@ def _metadata(
         }
         made["meta_node"] = {"node_id": name, "port": ports.meta, "peers": founders, "joining": joins}
     if "config" in roles:
-        peers = {}
-        for other, r in inventory.regions.items():
-            (at,) = r.with_role("config").values()
-            if not r.joins or other == region_name:
-                peers[other] = f"{at.address if other == region_name else at.link_address or at.address}:{ports.raft}"
         joins = region.joins or host.generation > 1
-        made["config_node"] = {
-            "node_id": region_name,
-            "port": ports.config,
-            "raft_port": ports.raft,
-            "peers": peers,
-            "joining": joins,
-        }
+        made["config_node"] = _config_node(inventory, region_name, host.address, joins)
     return made
+
+
+def _config_node(inventory: Inventory, member: str, address: str, joins: bool) -> dict[str, Any]:
+    ports, joined = inventory.ports, inventory.joined()
+    peers = {
+        name: f"{address}:{ports.raft}" if name == member else way
+        for name, way in inventory.raft_addresses().items()
+        if name not in joined or name == member
+    }
+    own = {"node_id": member, "port": ports.config, "raft_port": ports.raft}
+    return {**own, "peers": peers, "joining": joins}
 
 
 def _bookie(inventory: Inventory, host: Host, name: str, index: int) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from region_node.hosts.inventory import Inventory, nodes
 
 
 def targets_of(inventory: Inventory) -> list[dict[str, Any]]:
-    """Metadata nodes are not among them: brokers tell of those. Bookies answer by TLS."""
+    """Metadata nodes, and a witness, are not among them: brokers tell of those. Bookies answer by TLS."""
     found = []
-    for region, host in inventory.hosts():
+    for region, host in [each for each in inventory.hosts() if each[0] in inventory.regions]:
         address = inventory.regions[region].hosts[host].address
         for node in nodes(inventory, region, host):
             labels = {"cluster": region, "node": node.name, "host": host}

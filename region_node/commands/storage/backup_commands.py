@@ -353,8 +353,9 @@ def _of_host(reader: BackupReader, prefix: Path) -> tuple[list[Path], list[str],
         raise ConfigError(f"the backup is of region {info.region}, and {manifest.host} is in {manifest.region}")
     name = next(node for node in manifest.nodes if part in json.loads((etc / f"{node}.json").read_text())["roles"])
     folder = Path(json.loads((etc / f"{name}.json").read_text())["data_dir"])
-    voters = list(manifest.regions) if info.store is BackedUpStore.GLOBAL else list(manifest.voters)
-    return [folder / part], voters, certificate(manifest.region, etc, "broker")
+    if info.store is BackedUpStore.GLOBAL:
+        return [folder / part], [*manifest.regions, *manifest.witness], certificate(manifest.region, etc, "config")
+    return [folder / part], list(manifest.voters), certificate(manifest.region, etc, "broker")
 
 
 def _process_folder(data: Path, region: RegionPlan) -> Path:

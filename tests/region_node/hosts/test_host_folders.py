@@ -94,3 +94,26 @@ def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "host.json").write_text("{")
     with pytest.raises(ConfigError, match="is no JSON"):
         HostManifest.read(tmp_path / "host.json")
+
+
+def test_a_witness_gets_the_certificate_of_a_voter_alone(described: dict[str, Any], tmp_path: Path) -> None:
+    before = HostManifest.read(
+        next(one for one in render(parse(described), tmp_path / "ca", tmp_path / "a") if one.name == "eu-a")
+        / "host.json"
+    )
+    assert "witness" not in (tmp_path / "a" / "eu-a" / "host.json").read_text(), "as earlier releases read it"
+    described["witness"] = {"name": "oslo", "address": "127.0.1.7", "link_address": "oslo.example"}
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out" / "oslo" / "tls").iterdir()} == {
+        "ca.pem",
+        "config.oslo.pem",
+        "config.oslo.key",
+    }
+    leaf = x509.load_pem_x509_certificate((tmp_path / "ca" / "config.oslo.pem").read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "oslo.example" in names.get_values_for_type(x509.DNSName)
+    assert not list((tmp_path / "ca").glob("replicator.oslo.*"))
+    known = HostManifest.read(tmp_path / "out" / "oslo" / "host.json")
+    assert (known.nodes, known.meta, known.config) == (("oslo-witness",), (), "127.0.1.7:7002")
+    found = HostManifest.read(tmp_path / "out" / "eu-a" / "host.json")
+    assert found.witness == known.witness == {"oslo": "oslo.example:7003"} and found.regions == before.regions

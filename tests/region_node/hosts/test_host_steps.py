@@ -5,19 +5,25 @@ port, and recorded here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.servers import free_port
+from heliograph.kv.metadata_client import MetaClient
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.hosts import host_steps
 from region_node.hosts.host_folders import HostManifest, render
 from region_node.hosts.inventory import parse
-from region_node.hosts.region_watch import RegionWatch
+from region_node.hosts.region_watch import RegionWatch, certificate
 from tests.region_node.hosts.conftest import Running
 
 ALL_BOOKIES = {"eu-a-bookie-0": True, "eu-b-bookie-0": True, "eu-c-bookie-0": True}
@@ -270,3 +276,77 @@ def test_after_a_change_that_went_wrong_the_next_host_is_left_alone(running: Run
     with pytest.raises(ConfigError, match="before eu-a was changed: broker eu-b-broker-0 is away"):
         activate(running, "eu-a", "one", other)
     assert not other.said
+
+
+# -- a witness --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_witness_changes_without_a_turn_and_leaves_without_a_region(
+    described: dict[str, object], tmp_path: Path
+) -> None:
+    described |= {
+        "witness": {"name": "oslo", "address": "127.0.1.7"},
+        "prefix": f"{tmp_path}/{{host}}",
+        "data": f"{tmp_path}/data/{{host}}",
+    }
+    rendered = next(one for one in render(parse(described), tmp_path / "ca", tmp_path / "out") if one.name == "oslo")
+    prefix, services = tmp_path / "oslo", Recorded()
+
+    def give(level: str) -> str:
+        shutil.copytree(rendered, prefix / "etc.next")
+        path = prefix / "etc.next" / "oslo-witness.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "log": {"format": level}}))
+        return host_steps.activate(prefix, "one", 1.0, lambda text: None, lambda manifest: services)
+
+    (prefix / "releases" / "one" / "bin").mkdir(parents=True)
+    (prefix / "releases" / "one" / "bin" / "python").touch()
+    assert [give("console"), give("console"), give("json")] == ["started", "nothing", "changed"]
+    assert services.said == ["start oslo-witness", "stop oslo-witness", "start oslo-witness"]
+    assert "json" in (prefix / "etc" / "oslo-witness.json").read_text()
+    (tmp_path / "data" / "oslo").mkdir(parents=True, exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_steps, "services_of", lambda manifest: services)
+        host_steps.leave(prefix, 1.0, lambda text: None, whole=False)
+    assert services.said[3:] == ["stop oslo-witness", "forget oslo-witness"]
+    assert not (tmp_path / "data" / "oslo").exists() and not (prefix / "etc").exists()
+
+
+@pytest.mark.wan
+def test_provisioning_makes_a_witness_a_voter(described: dict[str, object], tmp_path: Path) -> None:
+    """Real processes: the configuration nodes of two regions, and the witness, which was not there at first."""
+    described |= {
+        "witness": {"name": "oslo", "address": "127.0.1.7", "joins": True},
+        "prefix": f"{tmp_path}/{{host}}",
+        "data": f"{tmp_path}/data/{{host}}",
+        "ports": {name: free_port() for name in ("meta", "config", "raft")},
+    }
+    inventory = parse(described)
+    for folder in render(inventory, tmp_path / "ca", tmp_path / "out"):
+        shutil.copytree(folder, tmp_path / folder.name / "etc")
+    with contextlib.ExitStack() as stack:
+        started = []
+        for host, node in (("eu-a", "eu-a-meta"), ("us-a", "us-a-meta"), ("oslo", "oslo-witness")):
+            settings = str(tmp_path / host / "etc" / f"{node}.json")
+            command = [sys.executable, "-m", "region_node.process", "--settings", settings, "--role", "config"]
+            log = stack.enter_context((tmp_path / f"{node}.log").open("wb"))
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+            started.append(process)
+        for process in started:
+            assert process.stdout is not None and json.loads(process.stdout.readline() or "{}").get("ready")
+        host_steps.provision(tmp_path / "eu-a", 60.0, lambda text: None)
+        host_steps.well(tmp_path / "oslo", 60.0)
+
+        async def members() -> dict[str, str]:
+            etc = tmp_path / "oslo" / "etc"
+            tls = certificate("oslo", etc, "config")
+            address = HostManifest.read(etc / "host.json").config
+            store = MetaClient([address], clock=SystemClock(), rng=system_rng(), ssl=tls)
+            try:
+                return {row["member"]: row["role"] for row in (await store.members())[0]["members"]}
+            finally:
+                store.close()
+
+        assert asyncio.run(members()) == {"eu": "voter", "us": "voter", "oslo": "voter"}

@@ -174,3 +174,57 @@ def test_prometheus_finds_every_broker_and_bookie(described: dict[str, Any]) -> 
     assert ("heliograph-broker", "us-a-broker-0", "127.0.1.9:8080") in rows
     assert ("heliograph-bookie", "us-a-bookie-1", "127.0.1.9:8201") in rows
     assert len(rows) == 3 + 3 + 2
+
+
+# -- a witness --------------------------------------------------------------------------------------------------------
+
+OSLO = {"name": "oslo", "address": "127.0.1.7", "link_address": "oslo.example"}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda d: d["witness"].update(name="eu"), "has the name of a region"),
+        (lambda d: d["witness"].update(name="us-a"), "host 'us-a' is in the description twice"),
+        (lambda d: d["witness"].update(address="127.0.1.9"), "address '127.0.1.9' is in the description twice"),
+        (lambda d: d["witness"].update(name="os lo"), "may hold only letters"),
+        (lambda d: d["regions"].pop("us"), "of no use to 1 regions"),
+        (lambda d: d["witness"].update(roles=["config"]), "there is no setting 'roles'"),
+    ],
+)
+def test_what_is_wrong_with_a_witness_is_said(described: dict[str, Any], change: Change, sentence: str) -> None:
+    described["witness"] = dict(OSLO)
+    change(described)
+    with pytest.raises(ConfigError) as refused:
+        parse(described)
+    assert sentence in str(refused.value)
+
+
+def test_a_witness_votes_and_is_in_no_region(described: dict[str, Any]) -> None:
+    described |= {"witness": OSLO, "settings": {"broker": {"cache_mb": 7}, "log": {"format": "json"}}}
+    inventory = parse(described)
+    (node,) = nodes(inventory, "oslo", "oslo")
+    assert (node.name, node.roles) == ("oslo-witness", ("config",)) and inventory.region_of("oslo") == "oslo"
+    told = node.settings
+    assert told["config_node"] == {
+        "node_id": "oslo",
+        "port": 7002,
+        "raft_port": 7003,
+        "peers": {"eu": "127.0.1.1:7003", "us": "127.0.1.9:7003", "oslo": "127.0.1.7:7003"},
+        "joining": False,
+        "witness": True,
+    }
+    assert "meta" not in told and "broker" not in told and told["log"] == {"format": "json"}
+    assert sorted(told["tls"]) == ["ca", "config_cert", "config_key", "internal"]
+    (first, *_) = nodes(inventory, "eu", "eu-a")
+    assert first.settings["config_node"]["peers"]["oslo"] == "oslo.example:7003"
+    assert "oslo" not in link_urls(inventory, "eu") and "oslo" not in str(targets_of(inventory))
+    before = {node.name: node.settings for node in nodes(inventory, "us", "us-a")}
+    described["witness"] = OSLO | {"joins": True}
+    joining = parse(described)
+    assert nodes(joining, "oslo", "oslo")[0].settings["config_node"]["joining"]
+    after = {node.name: node.settings for node in nodes(joining, "us", "us-a")}
+    del described["witness"]
+    assert after == {node.name: node.settings for node in nodes(parse(described), "us", "us-a")} != before, (
+        "one that joins changes nobody's settings"
+    )
