@@ -170,7 +170,7 @@ variable "ssh" {
   default = {}
 
   validation {
-    condition     = var.ssh.key_file == "" || fileexists(var.ssh.key_file)
+    condition     = var.ssh.key_file == "" ? true : fileexists(var.ssh.key_file)
     error_message = "The SSH key file does not exist; leave it empty for the SSH agent."
   }
 }
