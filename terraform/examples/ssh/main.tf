@@ -10,6 +10,12 @@ variable "regions" {
   type        = any
 }
 
+variable "witness" {
+  description = "As modules/instance wants it: a third vote beside two regions. null: none."
+  type        = any
+  default     = null
+}
+
 variable "ssh" {
   description = "user, port, key_file, sudo, bastion_host, bastion_user."
   type        = any
@@ -86,6 +92,7 @@ module "instance" {
 
   name        = "heliograph"
   regions     = var.regions
+  witness     = var.witness
   ssh         = var.ssh
   settings    = var.settings
   files       = var.files

@@ -5,7 +5,8 @@ locals {
   # As `heliograph hosts` publishes a region: tokens go by HTTPS. Of several brokers on a host the first has port 8500.
   admin_tls_port = lookup(var.ports, "admin_tls", 8443)
   admin_by_tls   = local.admin_tls_port > 0 && try(length(var.settings.security.authentication) > 0, false)
-  description = jsonencode({
+  witnesses      = { for witness in var.witness == null ? [] : [var.witness] : witness.name => witness }
+  description = jsonencode(merge({
     name     = var.name
     prefix   = var.prefix
     data     = var.data
@@ -38,7 +39,14 @@ locals {
         }
       }
     }
-  })
+    }, {
+    for name, witness in local.witnesses : "witness" => {
+      name         = name
+      address      = witness.address
+      link_address = witness.link_address
+      joins        = witness.joins
+    }
+  }))
   wheels = var.wheels == "" ? [] : sort(fileset(var.wheels, "*.whl"))
   release = {
     name        = substr(sha256(join("\n", concat([var.packages, var.pip_options, var.python], [for wheel in local.wheels : filesha256("${var.wheels}/${wheel}")]))), 0, 12)
@@ -101,9 +109,33 @@ module "region" {
   wait_s   = var.wait_s
 }
 
-# The regions, and the tenant public, in the global configuration. Waits until a majority of the regions is there.
+# A witness is given what a host of a region is, and is in none.
+module "witness" {
+  source   = "../region"
+  for_each = local.witnesses
+
+  name = each.key
+  hosts = {
+    (each.key) = {
+      ssh_address  = each.value.ssh_address == "" ? each.value.address : each.value.ssh_address
+      ssh_host_key = each.value.ssh_host_key
+      generation   = 1
+    }
+  }
+  rendered = "${local.work}/hosts"
+  changed  = terraform_data.rendered.id
+  prefix   = var.prefix
+  service  = var.service
+  user     = var.user
+  ssh      = var.ssh
+  release  = local.release
+  work     = local.work
+  wait_s   = var.wait_s
+}
+
+# The regions, the witness, and the tenant public, in the global configuration. Waits until a majority of the regions is there.
 resource "terraform_data" "provisioned" {
-  triggers_replace = [terraform_data.rendered.id, sha256(join(",", [for region in module.region : region.active]))]
+  triggers_replace = [terraform_data.rendered.id, sha256(join(",", concat([for region in module.region : region.active], [for witness in module.witness : witness.active])))]
 
   connection {
     type         = "ssh"
@@ -145,5 +177,27 @@ resource "terraform_data" "well" {
       "${var.ssh.sudo} '${replace(var.prefix, "{host}", host)}/current/bin/heliograph' host well --prefix '${replace(var.prefix, "{host}", host)}' --wait ${var.wait_s}"
       if contains(fields.roles, "config")
     ]
+  }
+}
+
+# A witness is well once it hears who leads the global configuration.
+resource "terraform_data" "witness_well" {
+  for_each         = local.witnesses
+  triggers_replace = [terraform_data.provisioned.id]
+
+  connection {
+    type         = "ssh"
+    host         = each.value.ssh_address == "" ? each.value.address : each.value.ssh_address
+    host_key     = each.value.ssh_host_key
+    user         = var.ssh.user
+    port         = var.ssh.port
+    private_key  = var.ssh.key_file == "" ? null : file(var.ssh.key_file)
+    bastion_host = var.ssh.bastion_host
+    bastion_user = var.ssh.bastion_user
+    timeout      = var.ssh.timeout
+  }
+
+  provisioner "remote-exec" {
+    inline = ["${var.ssh.sudo} '${replace(var.prefix, "{host}", each.key)}/current/bin/heliograph' host well --prefix '${replace(var.prefix, "{host}", each.key)}' --wait ${var.wait_s}"]
   }
 }

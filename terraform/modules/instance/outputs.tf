@@ -6,13 +6,13 @@ output "regions" {
       admin_urls  = [for host in region.hosts : "${local.admin_by_tls ? "https" : "http"}://${host.client_address == "" ? host.address : host.client_address}:${local.admin_by_tls ? (host.brokers > 1 ? 8500 : local.admin_tls_port) : lookup(var.ports, "admin", 8080)}" if contains(host.roles, "broker")]
     }
   }
-  depends_on = [terraform_data.well]
+  depends_on = [terraform_data.well, terraform_data.witness_well]
 }
 
 output "ca" {
   description = "What clients trust, of listeners with TLS."
   value       = "${local.work}/ca/ca.pem"
-  depends_on  = [terraform_data.well]
+  depends_on  = [terraform_data.well, terraform_data.witness_well]
 }
 
 output "release" {

@@ -89,6 +89,24 @@ variable "regions" {
   }
 }
 
+variable "witness" {
+  description = "A host with a vote in the global configuration alone, in no region, so that one of two regions may be lost. `link_address`: where the regions reach it, if not by `address`; `joins`: it was not there when the instance began. docs/operating/witness.md."
+  type = object({
+    name         = string
+    address      = string
+    link_address = optional(string, "")
+    ssh_address  = optional(string, "")
+    ssh_host_key = optional(string)
+    joins        = optional(bool, false)
+  })
+  default = null
+
+  validation {
+    condition     = var.witness == null ? true : can(regex("^[A-Za-z0-9._-]+$", var.witness.name)) && var.witness.address != ""
+    error_message = "A witness wants a name of letters, digits, and -._, which is no region's and no other host's, and an address."
+  }
+}
+
 variable "ports" {
   description = "Ports that differ from the usual ones: broker, broker_tls, admin, admin_tls, link, inside, bookie, bookie_http, meta, config, raft, health."
   type        = map(number)

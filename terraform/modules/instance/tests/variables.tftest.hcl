@@ -241,3 +241,40 @@ run "no_patience" {
   }
   expect_failures = [var.wait_s]
 }
+
+run "two_regions_and_a_witness" {
+  command = plan
+
+  variables {
+    witness = { name = "oslo", address = "10.3.0.11" }
+  }
+
+  assert {
+    condition     = jsondecode(local.description).witness == { name = "oslo", address = "10.3.0.11", link_address = "", joins = false }
+    error_message = "The description names the witness."
+  }
+
+  assert {
+    condition     = keys(module.witness) == ["oslo"]
+    error_message = "It is given what a host is given."
+  }
+}
+
+run "without_a_witness_the_description_names_none" {
+  command = plan
+
+  assert {
+    condition     = !contains(keys(jsondecode(local.description)), "witness") && length(module.witness) == 0
+    error_message = "Earlier versions read the description as it was."
+  }
+}
+
+run "a_witness_without_an_address" {
+  command = plan
+
+  variables {
+    witness = { name = "oslo", address = "" }
+  }
+
+  expect_failures = [var.witness]
+}
