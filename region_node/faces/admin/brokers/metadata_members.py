@@ -125,6 +125,9 @@ def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometh
     for row in report["members"]:
         if row["behind"] is not None:
             yield "heliograph_metadata_member_lag_entries", "gauge", {**labels, "member": row["member"]}, row["behind"]
+        if row["silent_s"] is not None:
+            silent_s = row["silent_s"]
+            yield "heliograph_metadata_member_silent_seconds", "gauge", {**labels, "member": row["member"]}, silent_s
 
 
 _MEMBERS = "/heliograph/v1/{group:metadata|config}/members"

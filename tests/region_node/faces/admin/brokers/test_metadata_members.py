@@ -13,7 +13,8 @@ from region_node.faces.admin.brokers import metadata_members
 
 
 def report(node: str, leader: str, behind: int | None) -> dict[str, Any]:
-    rows = [{"member": name, "role": "voter", "behind": behind} for name in ("eu", "oslo", "us")]
+    silent_s = None if behind is None else 0.0
+    rows = [{"member": name, "role": "voter", "behind": behind, "silent_s": silent_s} for name in ("eu", "oslo", "us")]
     return {
         "node": node,
         "leader": leader,
@@ -37,9 +38,9 @@ def admin_of(leader: str, *, answers: bool = True) -> Any:
     return SimpleNamespace(region="us", members={"config": group}, view=view)
 
 
-def lags(admin: Any) -> dict[str, float]:
+def told_of(admin: Any, ending: str) -> dict[str, float]:
     found = asyncio.run(metadata_members.samples(admin))
-    return {labels["member"]: value for name, _, labels, value in found if name.endswith("_lag_entries")}
+    return {labels["member"]: value for name, _, labels, value in found if name.endswith(ending)}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,9 @@ def lags(admin: Any) -> dict[str, float]:
 )
 def test_a_witness_that_leads_is_asked_for_its_numbers(leader: str, answers: bool, told: dict[str, int]) -> None:
     """A region that leads tells them itself, by its own brokers."""
-    assert lags(admin_of(leader, answers=answers)) == told
+    assert told_of(admin_of(leader, answers=answers), "_lag_entries") == told
+    silent = told_of(admin_of(leader, answers=answers), "_silent_seconds")
+    assert silent == dict.fromkeys(told, 0.0), "and for how long it has not heard each"
 
 
 @pytest.mark.parametrize("here", [False, True])
