@@ -111,7 +111,7 @@ def _outside_text(node: str) -> str:
 
 
 def _unavailable_text(node: str, voters: int = 0) -> str:
-    who = f"{voters // 2 + 1} of its {voters} regions" if voters else "a majority of its regions"
+    who = f"{voters // 2 + 1} of its {voters} voters" if voters else "a majority of its voters"
     return (
         f"the global configuration cannot be reached: {who} must run and reach each other, and {node!r} hears no "
         "leader; "

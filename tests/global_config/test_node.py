@@ -67,7 +67,7 @@ def test_a_minority_refuses_writes_with_a_clear_sentence_and_its_copy_goes_on(se
         await asyncio.sleep(10)
         before = sim.now()
         with pytest.raises(
-            MetadataUnavailable, match=rf"2 of its 3 regions must run and reach each other, and '{cut}' hears no leader"
+            MetadataUnavailable, match=rf"2 of its 3 voters must run and reach each other, and '{cut}' hears no leader"
         ):
             await ConfigAdmin(instance.clients[cut]).create_namespace("t/n", NamespacePolicies(regions=(cut,)))
         assert sim.now() - before < 6

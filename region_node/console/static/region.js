@@ -97,7 +97,7 @@ function members(name, found) {
   return [
     !found.leader && h("p", { class: "bad" }, `${name}: nobody leads, as far as this region knows. Changes wait.`),
     table(`${name}: leader ${found.leader ?? "unknown"}`, [["Member"], ["Role"], ["Address"], ["Entries behind", 1]],
-      found.members.map((row) => [row.member, row.role, row.address ?? "", row.behind === null ? "" : count(row.behind)]))];
+      found.members.map((row) => [row.member, row.witness ? "witness" : row.role, row.address ?? "", row.behind === null ? "" : count(row.behind)]))];
 }
 
 function configuration([found, status]) {

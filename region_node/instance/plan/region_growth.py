@@ -82,6 +82,11 @@ def without_region(plan: InstancePlan, name: str) -> InstancePlan:
     plan.region(name)
     if len(plan.regions) == 1:
         raise ConfigError(f"{name!r} is the only region: `heliograph down` stops the instance")
+    if plan.witness is not None and len(plan.regions) == 2:
+        raise ConfigError(
+            "one region and a witness would both be needed for each write of the configuration: `heliograph witness "
+            "leave` first"
+        )
     new = copy.deepcopy(plan)
     _remember_founders(new)
     new.regions = [region for region in new.regions if region.name != name]

@@ -150,6 +150,8 @@ def test_a_witness_of_no_use_is_refused() -> None:
         with_witness(plan, "bergen")
     with pytest.raises(ConfigError, match="is, or was, the name of a witness"):
         with_region(plan, "oslo", brokers=1, bookies=2)
+    with pytest.raises(ConfigError, match="`heliograph witness leave` first"):
+        without_region(plan, "eu")
     with pytest.raises(ConfigError, match="has no witness"):
         without_witness(pair())
     for name in ("us", "A/"):
