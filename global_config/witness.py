@@ -3,7 +3,7 @@ majority.
 
 Is: which members those are, and where such a node wants the leadership to be. Isn't: anything in Raft; it votes, holds
 the log, and may be elected as every voter, for it may be the only one that has all of it.
-Invariants: it leads while it reaches every voter, so that regions that do not reach each other both reach the leader;
+Invariants: it leads while it reaches every member, so that regions that do not reach each other both reach the leader;
 one that it does not reach may be reached by a region, so it hands the leadership to one that answers, and takes it
 again only once all of them have answered it.
 Source: docs/decisions/0242-a-witness-leads-while-it-reaches-all.md.
@@ -29,7 +29,7 @@ log = logging.getLogger("global_config")
 
 LOOK_S = 1.0
 SILENT_S = 2.0
-"""A voter that a leading witness has not heard for so long may hear a region; brokers' leases are three times as
+"""A member that a leading witness has not heard for so long may hear a region; brokers' leases are three times as
 long."""
 TAKE_S = 60.0
 """A region leads for so long before the witness takes the leadership, so that one that comes and goes disturbs
@@ -67,11 +67,12 @@ class WitnessLeadership:
                 await self._take(leader)
 
     async def _give_where_it_is_not_heard(self) -> None:
-        others = [row for row in self._node.members() if row.voter and row.member != self._node.node_id]
+        others = [row for row in self._node.members() if row.member != self._node.node_id]
         heard = [row for row in others if row.silent_s is not None and row.silent_s <= SILENT_S]
         if len(heard) == len(others):
             return
-        heirs = {row.member: row.behind for row in heard if row.behind is not None and row.behind <= LAG_MAX}
+        ready = [row for row in heard if row.voter and row.behind is not None and row.behind <= LAG_MAX]
+        heirs = {row.member: row.behind or 0 for row in ready}
         for heir in sorted(heirs, key=lambda member: heirs[member]):
             try:
                 await self._node.transfer_leadership(heir)
@@ -82,7 +83,7 @@ class WitnessLeadership:
                 return
 
     async def _reaches_all(self) -> bool:
-        others = [member for member in self._node.raft.config.voters if member != self._node.node_id]
+        others = [member for member in self._node.raft.config.members if member != self._node.node_id]
         try:
             for member in others:  # who does not lead says so, which is an answer
                 await self._ask(member, "show", "")

@@ -4,14 +4,16 @@ and the region comes back.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from geo_tests.wan.disaster import active_passive, dr, takes
-from geo_tests.wan.instance import Instance, eventually, rest
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from region_node.instance.control import STARTED_S, call
 from region_node.instance.launch import alive
 
@@ -60,3 +62,48 @@ def test_the_active_region_of_two_is_lost_with_its_vote(instance: Instance) -> N
         list(pool.map(lambda name: call(data, "start", timeout_s=STARTED_S, process=name), lost))
     assert dr(instance, "eu", "rejoin", NAMESPACE, "--region", "us")["state"] == "done"
     eventually(lambda: instance.read_all("us", TOPIC) == before + after, "us has what it missed")
+
+
+def members(instance: Instance) -> dict[str, dict[str, Any]]:
+    rows = rest("GET", f"{instance.admin('eu')}/heliograph/v1/config/members")["members"]
+    return {row["member"]: row for row in rows}
+
+
+@pytest.mark.long
+def test_a_witness_joins_forgets_all_and_leaves(tmp_path: Path) -> None:
+    instance = Instance(tmp_path / "data", regions=("us", "eu"), wan="none")
+    data, folder = str(instance.data), instance.data / "oslo" / "witness"
+    tenant = f"{instance.admin('eu')}/admin/v2/tenants/one"
+
+    def votes() -> bool:
+        row = members(instance).get("oslo", {})
+        return bool(row.get("witness") and row["behind"] == 0 and row["silent_s"] < 1)
+
+    def written() -> bool:
+        rest("PUT", tenant, {"allowedClusters": ["us", "eu"]})
+        return True
+
+    try:
+        heliograph("witness", "join", "oslo", "--data", data)
+        eventually(votes, "it votes")
+        call(instance.data, "kill", process="oslo-witness")
+        kept = folder.rename(folder.with_name("kept"))
+        shutil.copytree(instance.data / "us" / "meta-0", folder)
+        refused = heliograph("process", "start", "oslo-witness", "--data", data, check=False)
+        assert refused.returncode and "belongs to us-meta-0 of region us" in refused.stderr
+        call(instance.data, "kill", process="oslo-witness")
+        shutil.rmtree(folder)
+        heliograph("process", "start", "oslo-witness", "--data", data)
+        eventually(votes, "with an empty folder it has learnt all")
+        shutil.rmtree(kept)
+        for row in instance.status()["regions"]["us"]["processes"]:
+            call(instance.data, "kill", process=row["name"])
+        eventually(written, "the configuration is written by eu and the witness")
+        for row in instance.status()["regions"]["us"]["processes"]:
+            heliograph("process", "start", row["name"], "--data", data)
+        eventually(lambda: members(instance)["us"]["behind"] == 0, "us has what it missed")
+        pid = instance.status()["witness"]["pid"]
+        heliograph("witness", "leave", "--data", data)
+        assert sorted(members(instance)) == ["eu", "us"] and not alive(pid) and "witness" not in instance.status()
+    finally:
+        instance.down()

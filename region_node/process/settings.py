@@ -337,7 +337,7 @@ class ConfigRoleSettings:
     joining: bool = setting(False)
     """This region was none of the first: it waits until it is added. `peers` then only say where others are."""
     witness: bool = setting(False)
-    """This voter is no region. It takes the leadership while it reaches every other voter, so that regions that do not
+    """This voter is no region. It takes the leadership while it reaches every other member, so that regions that do not
     reach each other both reach the leader; else it hands it to one of them.
     """
 
