@@ -69,17 +69,19 @@ def certificates(
         list[str] | None,
         typer.Option("--name", help="REGION=HOST: a name or address for its certificates; again for each."),
     ] = None,
+    witness: Annotated[str, typer.Option("--witness", help="The name of a witness, which gets that of a voter.")] = "",
 ) -> None:
     """Make missing certificates alone: ROLE.REGION.pem and .key beside ca.pem, for a Kubernetes secret say."""
     from region_node.security.certificate_authority import ensure_certificates
 
-    names: dict[str, list[str]] = {one: [] for one in region}
+    witnesses = [witness] if witness else []
+    names: dict[str, list[str]] = {one: [] for one in (*region, *witnesses)}
     for given in name or []:
         at, _, host = given.partition("=")
         if at not in names or not host:
             raise ConfigError(f"--name wants REGION=HOST with one of the regions {', '.join(names)}, not {given!r}")
         names[at].append(host)
-    ensure_certificates(ca, region, names)
+    ensure_certificates(ca, region, names, witnesses=witnesses)
     typer.echo(ca)
 
 

@@ -44,7 +44,7 @@ KINDS = (
     "networkpolicy-networking",
 )
 SCHEMAS = Path(__file__).with_name("kubernetes_schemas")
-CASE = pytest.mark.parametrize("case", ["small", "zones"])
+CASE = pytest.mark.parametrize("case", ["small", "zones", "witness"])
 
 
 def helm(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -214,11 +214,13 @@ def test_every_pod_has_settings_that_its_process_takes(case: str) -> None:
     for name, fields in pods.items():
         assert fields["node_id"] == name
         settings_module.build(ProcessSettings, {**fields, "tls": None, "security": {}}, "")  # files are in the pod only
+        if "broker" not in fields["roles"]:
+            continue
         known = {entry.name for entry in dataclasses.fields(Exposure)}
         given = {key: value for key, value in fields["security"].items() if key in known}
         settings_module.build(Exposure, given, "security").check("bind", "10.0.0.1")
     roles = [role for fields in pods.values() for role in fields["roles"]]
-    wanted = {"small": (3, 1, 3, 3), "zones": (5, 1, 6, 2)}[case]
+    wanted = {"small": (3, 1, 3, 3), "zones": (5, 1, 6, 2), "witness": (0, 1, 0, 0)}[case]
     assert tuple(roles.count(role) for role in ("meta", "config", "bookie", "broker")) == wanted
 
 
@@ -244,6 +246,18 @@ def test_where_callers_have_tokens_the_region_is_told_by_https(asked: str, start
     assert row["admin_url"].endswith("8443" if start == "https://" else "8080")
 
 
+def test_a_region_knows_that_a_witness_is_none() -> None:
+    peers = {"eu": "a:7003", "us": "b:7003", "oslo": "c:7003"}
+    settings = ["--set", "witness=oslo", "--set-json", f"configPeers={json.dumps(peers)}"]
+    made = jsons(helm("template", "release", CHART, "-f", CASES / "small.yaml", *settings).stdout)
+    assert list(made["eu-broker-0.json"]["broker"]["listeners"]) == ["link-us"]
+    assert list(made["host.json"]["regions"]["eu"]["link_urls"]) == ["us"]
+    assert made["eu-config-0.json"]["config_node"]["peers"] == peers
+    assert "witness" not in made["eu-config-0.json"]["config_node"]
+    (witness,) = jsons(rendered("witness")).values()
+    assert witness["config_node"]["witness"] and witness["meta"] == []
+
+
 def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) -> None:
     made = jsons(rendered("zones"))
     (tmp_path / "host.json").write_text(json.dumps(made["host.json"]))
@@ -267,6 +281,7 @@ def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) ->
         ("tlsSecret=", "minLength"),
         ("brokers.advertised={one}", "one for each"),
         ("region.name=ap", "configPeers does not name region ap"),
+        ("witness=oslo", "configPeers does not name region oslo"),
         ("bookies.replicas=1", "kept by two of them"),
         ("security.allow_insecure=false", "set security.authentication"),
         ("image.tag=latest", "name a version or image.digest"),

@@ -15,12 +15,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and $own.linkAddresses (ne (len $own.linkAddresses) $count) }}
 {{- fail (printf "brokers.linkAddresses has %d addresses for %d brokers: other regions must be told one for each" (len $own.linkAddresses) $count) }}
 {{- end }}
-{{- if not (hasKey .Values.configPeers .Values.region.name) }}
-{{- fail (printf "configPeers does not name region %s itself: it holds all regions that the instance began with" .Values.region.name) }}
-{{- end }}
-{{- if and (has .Values.image.tag (list "latest" "main" "master" "edge" "nightly" "stable")) (not .Values.image.digest) (not .Values.image.allowMovingTag) }}
-{{- fail (printf "image.tag %s means another image tomorrow, so that pods of one region would run different ones: name a version or image.digest, or set image.allowMovingTag" .Values.image.tag) }}
-{{- end }}
+{{- include "heliograph.checked-of-all" . }}
 {{- $security := .Values.security }}
 {{- $asked := and $security.authentication (not $security.anonymous_role) }}
 {{- $limited := and $security.authorization (not (has $security.anonymous_role ($security.super_users | default list))) }}
@@ -30,6 +25,23 @@ app.kubernetes.io/component: {{ .component }}
 {{- if lt (mul (int .Values.bookies.replicas) (max 1 (len .Values.zones))) 2 }}
 {{- fail "there is one bookie: each entry is kept by two of them" }}
 {{- end }}
+{{- end }}
+
+{{/* The same of a region and of a witness. */}}
+{{- define "heliograph.checked-of-all" -}}
+{{- range compact (list .Values.region.name .Values.witness) }}
+{{- if not (hasKey $.Values.configPeers .) }}
+{{- fail (printf "configPeers does not name region %s itself: it holds all regions that the instance began with, and the witness" .) }}
+{{- end }}
+{{- end }}
+{{- if and (has .Values.image.tag (list "latest" "main" "master" "edge" "nightly" "stable")) (not .Values.image.digest) (not .Values.image.allowMovingTag) }}
+{{- fail (printf "image.tag %s means another image tomorrow, so that pods of one region would run different ones: name a version or image.digest, or set image.allowMovingTag" .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{/* Not empty: this release is a witness, which has the role config alone. */}}
+{{- define "heliograph.witness" -}}
+{{- if eq (.Values.witness | default "") .Values.region.name }}true{{ end }}
 {{- end }}
 
 {{/* Pods start again when what they are told has changed. */}}
@@ -74,7 +86,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- $_ := set $tls "server_key" $tls.broker_key }}
 {{- end }}
 {{- $meta := list }}
-{{- range $i := until (int .root.Values.meta.replicas) }}
+{{- range $i := until (eq (include "heliograph.witness" .root) "true" | ternary 0 (int .root.Values.meta.replicas)) }}
 {{- $meta = append $meta (printf "%s-meta-%d.%s-meta.%s:7001" $region $i $region $inside) }}
 {{- end }}
 {{- $security := .root.Values.security }}
