@@ -157,7 +157,7 @@ class BrokerRole(BrokerParts):
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
         from heliograph.model.feature_levels import LEDGER_PAGES, SPLIT_BUNDLES
-        from heliograph.runtime.clock import CautiousClock, Clocks
+        from heliograph.runtime.clock import CautiousClock
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.faces.admin.calls.ends_elsewhere import EndsElsewhere
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
@@ -381,7 +381,7 @@ class BrokerRole(BrokerParts):
                 meta=self.meta,
                 topics=self.topics,
                 ownership=self.ownership,
-                clocks=Clocks(clock, self.expiry),
+                clock=clock,
                 rng=rng,
                 settings=own.transactions,
                 others=TransactionCalls(self.calls),

@@ -170,7 +170,7 @@ def _size_of(topics: Iterable[str], pairs: Iterable[tuple[str, str]]) -> int:
 
 class TransactionCoordinator:
     """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the
-    order of their ends.
+    order of their ends. Its caller's times (`now_ms`) never go back, nor jump.
     """
 
     def __init__(self, settings: CoordinatorSettings) -> None:
@@ -182,9 +182,12 @@ class TransactionCoordinator:
         self._of_role, self._of_tenant, self._bytes_of_role = Counter[str](), Counter[str](), Counter[str]()
         self._bytes = 0
 
-    def restore(self, txns: Iterable[Txn], next_number: int) -> None:
-        """What an earlier owner stored, in the order of the numbers."""
+    def restore(self, txns: Iterable[Txn], next_number: int, now_ms: int) -> None:
+        """What an earlier owner stored, in the order of the numbers. What its clock was ahead with begins, or has
+        ended, now.
+        """
         for txn in txns:
+            txn.opened_ms, txn.ended_ms = min(txn.opened_ms, now_ms), min(txn.ended_ms, now_ms)
             (self.final if txn.status.final else self.open)[txn.number] = txn
             if not txn.status.final:
                 self._of_role[txn.owner] += 1
@@ -321,13 +324,12 @@ class TransactionCoordinator:
     # -- as time goes by ----------------------------------------------------------------------------------------------
 
     def expired(self, now_ms: int) -> list[Txn]:
-        """Open ones whose time is over. The time of one that was begun by a clock that was ahead begins now."""
-        over: list[Txn] = []
-        for txn in self.open.values():
-            txn.opened_ms = min(txn.opened_ms, now_ms)
-            if txn.status is TransactionStatus.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms:
-                over.append(txn)
-        return over
+        """Open ones whose time is over."""
+        return [
+            txn
+            for txn in self.open.values()
+            if txn.status is TransactionStatus.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms
+        ]
 
     def ending(self) -> list[Txn]:
         """Decided, and not ended everywhere."""
@@ -340,12 +342,9 @@ class TransactionCoordinator:
     def forget(
         self, now_ms: int, asked_for: Callable[[int], bool] = lambda _number: False, count_max: int = 500
     ) -> list[int]:
-        """Those whose end nobody asks for any more: what is stored of them can go. asked_for: stays, however old. One
-        that was ended by a clock that was ahead is taken for ended now.
-        """
+        """Those whose end nobody asks for any more: what is stored of them can go. asked_for: stays, however old."""
         gone: list[int] = []
         for number, txn in self.final.items():
-            txn.ended_ms = min(txn.ended_ms, now_ms)
             if len(gone) >= count_max or now_ms - txn.ended_ms < self.settings.kept_ms:
                 break
             if not asked_for(number):

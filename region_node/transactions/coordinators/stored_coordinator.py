@@ -101,6 +101,7 @@ class StoredCoordinator:
         """Wall time when loading began and ended."""
         self.latencies = Latencies()
         self._meta, self._participants, self._clock, self._rng = meta, participants, clock, rng
+        self._ahead_ms = clock.wall_ms() - clock.monotonic() * 1000
         self._key = f"{COORDINATORS}{number:04}"
         self._version = ABSENT
         self._queue: deque[tuple[Txn | Delete | None, asyncio.Future[None] | None]] = deque()
@@ -143,7 +144,7 @@ class StoredCoordinator:
         async for rows in pages_under(meta, prefix):
             txns += [Txn.decode(int(key.removeprefix(prefix)), value) for key, value, _ in rows]
         await made._take_numbers(txns[-1].number + 1 if txns else 1)
-        made.core.restore(txns, made._numbers[0])
+        made.core.restore(txns, made._numbers[0], made._now_ms())
         made.loaded_ms = (began_ms, clock.wall_ms())
         log.info("coordinator.loaded", extra={"coordinator": number, "epoch": made.epoch, "transactions": len(txns)})
         for txn in made.core.ending():
@@ -154,6 +155,12 @@ class StoredCoordinator:
         """Another broker goes on with it."""
         self._fail(NoCoordinator(f"coordinator {self.number} has moved: look it up again"))
         await self._tasks.close()
+
+    def _now_ms(self) -> int:
+        """The wall clock as it was when this was made, run on by the monotonic one: whoever sets it anew ends no
+        transaction.
+        """
+        return int(self._ahead_ms + self._clock.monotonic() * 1000)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +176,7 @@ class StoredCoordinator:
                 self._tasks.spawn(self._refill(self._taking))
             await asyncio.shield(self._taking)
         self._check()
-        txn = self.core.begin(self._numbers.pop(0), ttl_ms, owner, self._clock.wall_ms())
+        txn = self.core.begin(self._numbers.pop(0), ttl_ms, owner, self._now_ms())
         await self._store(txn)
         self.latencies.begun(self._clock.monotonic() - started)
         return self.number, txn.number
@@ -197,13 +204,12 @@ class StoredCoordinator:
             return
         await asyncio.shield(self._finish_soon(number))
 
-    async def tick(self, now_ms: int, asked_for: Callable[[StoredCoordinator, int], bool] | None = None) -> None:
-        """Once in a while: what is over time is aborted, what is long over is forgotten, unless it is asked for.
-        now_ms: the earliest that it may be; 0: nobody knows yet. Raises NoCoordinator.
+    async def tick(self, asked_for: Callable[[StoredCoordinator, int], bool] | None = None) -> None:
+        """Once in a while: what is over time is aborted, what is long over is forgotten, unless it is asked for. Raises
+        NoCoordinator.
         """
         self._check()
-        if not now_ms:
-            return
+        now_ms = self._now_ms()
         expired = self.core.expired(now_ms)
         for txn in expired:
             txn.timed_out = True
@@ -245,7 +251,7 @@ class StoredCoordinator:
                 # the others have named them, and other regions would wait for their parts
                 again = partial(self._end_one, number, commit, named, empty, True)
                 await self._end_all([(topic, None) for topic in named], again)
-            if (changed := self.core.done(number, self._clock.wall_ms())) is not None:
+            if (changed := self.core.done(number, self._now_ms())) is not None:
                 await self._store(changed)
                 self.latencies.ended(max(0, changed.ended_ms - changed.opened_ms))
             if not waiting.done():

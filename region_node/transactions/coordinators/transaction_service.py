@@ -22,7 +22,7 @@ from heliograph.kv.metadata_store import MetadataStore, check_key
 from heliograph.model.configuration.replication_routes import targets
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound, NotOwner
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.clock import Clocks, Rng
+from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from local_meta import keys
 from region_node.runtime.logged_tasks import logged_tasks
@@ -55,13 +55,13 @@ class Transactions:
         meta: MetadataStore,
         topics: TopicService,
         ownership: Ownership,
-        clocks: Clocks,
+        clock: Clock,
         rng: Rng,
         settings: TransactionSettings | None = None,
         others: OtherBrokers | None = None,
         named: NamedTransactions | None = None,
     ) -> None:
-        """clocks: by `expiry` transactions run out of time. others: None: what other brokers own takes part in nothing.
+        """others: None: what other brokers own takes part in nothing.
         named: what is not forgotten when it has ended; None: nobody names any.
         """
         self.named, self._others = named, others
@@ -71,7 +71,7 @@ class Transactions:
             ownership=ownership,
             view=topics.view,
             region=ownership.region,
-            clock=clocks.now,
+            clock=clock,
             wait_s=self.settings.topics_wait_s,
             others=others,
         )
@@ -83,10 +83,10 @@ class Transactions:
             topics,
             ownership,
             topics.view,
-            clocks.now,
+            clock,
             rng,
         )
-        self._region, self._expiry = ownership.region, clocks.expiry
+        self._region = ownership.region
         self._loading: dict[int, asyncio.Future[StoredCoordinator]] = {}
         self._used: dict[int, None] = {}
         self._tasks = logged_tasks()
@@ -342,7 +342,7 @@ class Transactions:
         ownership, topic = self._ownership, self.topic_of(number)
         if ownership.owns(topic):
             asked_for = self.named.asked_for if self.named is not None else None
-            await (await self.coordinator(number)).tick(self._expiry.wall_ms(), asked_for)
+            await (await self.coordinator(number)).tick(asked_for)
             return
         if (old := self.loaded.pop(number, None)) is not None:
             await old.close()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.runtime.clock import CautiousClock, Clocks
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.topics.serving.topic_service import TopicDuties
 from region_node.transactions.coordinators.transaction_service import Transactions
@@ -35,7 +34,7 @@ class TransactionalBroker(Broker):
             meta=self.meta,
             topics=self.topics,
             ownership=ownership,  # type: ignore[arg-type]
-            clocks=Clocks(self.clock, CautiousClock(self.clock)),
+            clock=self.clock,
             rng=random.Random(2),  # type: ignore[arg-type, return-value]
         )
         self.listener.broker.transactions = self.transactions

@@ -40,7 +40,7 @@ class WireClient:
     by consumer.
     """
 
-    def __init__(self, service_url: str) -> None:
+    def __init__(self, service_url: str, version: str = "test") -> None:
         host, port = service_url.removeprefix("pulsar://").split(":")
         self._socket = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
         self._reader, self._waiting = Reader(), deque[tuple[pb.BaseCommand, bytes]]()
@@ -49,7 +49,7 @@ class WireClient:
         self.came: dict[int, deque[tuple[pb.CommandMessage, bytes]]] = {}
         self.sent_on: list[tuple[int, int, str, str]] = []
         """(type, id, URL, URL with TLS) of each producer and consumer that was told to go on elsewhere."""
-        self._socket.sendall(frame(K.CONNECT, client_version="test", protocol_version=20))
+        self._socket.sendall(frame(K.CONNECT, client_version=version, protocol_version=20))
         self._until(lambda command: command.type == K.CONNECTED)
 
     def __enter__(self) -> WireClient:

@@ -187,7 +187,7 @@ class World:
             await asyncio.sleep(0.5)
             for number in self.coordinators:
                 try:
-                    await (await self.coordinator(number)).tick(self.sim.clock().wall_ms())
+                    await (await self.coordinator(number)).tick()
                 except NoCoordinator:
                     continue
 

@@ -100,15 +100,13 @@ def test_the_low_watermark_is_the_first_that_has_not_ended() -> None:
         made.find(5)
 
 
-def test_a_clock_that_was_ahead_keeps_nothing_open_and_nothing_remembered_for_longer() -> None:
+def test_an_owner_whose_clock_was_ahead_leaves_nothing_open_or_remembered_for_longer() -> None:
     made = core(kept_ms=100)
-    made.begin(1, 500, "", 1_000_000)
-    assert made.expired(1000) == made.expired(1499) == [] and [t.number for t in made.expired(1500)] == [1]
-    made.begin(2, 500, "", 1000)
-    for number, ended_ms in ((1, 1_000_000), (2, 1000)):
-        made.end(number, commit=False)
-        made.done(number, ended_ms)
-    assert made.forget(1000) == [] and made.forget(1100) == [1, 2]
+    left = [Txn(1, 500, 1_000_000, ""), Txn(2, 500, 1_000_000, "")]
+    left[1].status, left[1].ended_ms = TransactionStatus.ABORTED, 1_000_000
+    made.restore(left, 3, 1000)
+    assert made.expired(1499) == [] and [t.number for t in made.expired(1500)] == [1]
+    assert made.forget(1099) == [] and made.forget(1100) == [2]
 
 
 def test_time_is_over() -> None:
@@ -395,7 +393,7 @@ def test_the_open_transactions_of_a_role_are_bounded_and_nobodys_are_not() -> No
     made.done(1, 0)
     made.begin(7, 1000, "ann", 0)
     again = core(open_max_of_role=2)
-    again.restore([*made.open.values(), *made.final.values()], 8)
+    again.restore([*made.open.values(), *made.final.values()], 8, 0)
     with pytest.raises(NotAllowed, match="open_max_of_role"):
         again.begin(8, 1000, "ann", 0)
 
@@ -410,7 +408,7 @@ def test_the_open_transactions_with_topics_of_a_tenant_are_bounded() -> None:
     made.join(2, None, ["persistent://u/n/a", "of-public"])
     made.join(1, None, ["persistent://t/n/d"])
     again = core(open_max_of_tenant=1)
-    again.restore(made.open.values(), 3)
+    again.restore(made.open.values(), 3, 0)
     again.begin(3, 1000, "", 0)
     with pytest.raises(NotAllowed, match="open_max_of_tenant"):
         again.join(3, None, ["persistent://t/n/a"])
@@ -435,7 +433,7 @@ def test_the_names_in_open_transactions_are_bounded_by_role_and_altogether() -> 
     with pytest.raises(NotAllowed, match=r"limits\.bytes_max$"):
         made.join(3, "bob", names(21))
     again = core(**limits)
-    again.restore([Txn.decode(txn.number, txn.encode()) for txn in made.open.values()], 5)
+    again.restore([Txn.decode(txn.number, txn.encode()) for txn in made.open.values()], 5, 0)
     for kept in (made, again):
         with pytest.raises(NotAllowed, match="bytes_max_of_role"):
             kept.join(2, "ann", [], [("persistent://t/n/a", "s")])

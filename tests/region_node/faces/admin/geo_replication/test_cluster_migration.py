@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.either]
 
 SPACE = "/admin/v2/namespaces/public/blue"
 TOPIC = "persistent://public/blue/t"
+JAVA = "Pulsar-Java-v4.0.0"
+"""Of those that bear TOPIC_MIGRATED."""
 PRODUCER, CONSUMER = pb.CommandTopicMigrated.Producer, pb.CommandTopicMigrated.Consumer
 GREEN = {
     "serviceUrl": "http://127.0.0.1:1",
@@ -41,7 +43,7 @@ def test_a_namespaces_clients_go_on_as_their_backlogs_allow(region: Any, rest: R
     assert rest("PUT", SPACE, {"replication_clusters": [cluster]})[0] == 204
     assert rest("POST", f"/admin/v2/clusters/{cluster}/migrate?migrated=false", GREEN)[0] == 200
     until(lambda: stored(rest, cluster) == {"migrated": False, "migratedClusterUrl": GREEN})
-    with WireClient(region.service_url()) as client:
+    with WireClient(region.service_url(), JAVA) as client:
         producer = client.producer(TOPIC)
         behind = client.subscribe(TOPIC, "behind", SHARED)
         client.publish(producer, b"first")
@@ -55,7 +57,7 @@ def test_a_namespaces_clients_go_on_as_their_backlogs_allow(region: Any, rest: R
         else:
             assert sorted(client.moves(2)) == [where(PRODUCER, producer), where(CONSUMER, done)]
 
-    with WireClient(region.service_url()) as client:
+    with WireClient(region.service_url(), JAVA) as client:
         for number, topic in ((70, TOPIC), (80, "persistent://public/blue/absent")):
             client.look_up(topic)
             client.begin_asking(K.PRODUCER, topic=topic, producer_id=number)
@@ -76,7 +78,7 @@ def test_a_namespaces_clients_go_on_as_their_backlogs_allow(region: Any, rest: R
 
     assert rest("POST", f"{SPACE}/migration", False)[0] == 204
     until(lambda: not rest("GET", SPACE)[1]["migrated"])
-    with WireClient(region.service_url()) as client:
+    with WireClient(region.service_url(), JAVA) as client:
         if ORACLE:  # its topic was terminated for it
             with pytest.raises(Refused):
                 client.producer(TOPIC)

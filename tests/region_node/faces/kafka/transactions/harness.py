@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from heliograph.runtime.clock import Clocks
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.transactions.coordinators.named_transactions import NamedTransactions
 from region_node.transactions.coordinators.settings import TransactionSettings
@@ -28,7 +27,7 @@ def with_transactions(
             meta=face.meta,
             topics=face.topics,
             ownership=face.owner,  # type: ignore[arg-type]
-            clocks=Clocks(face.clock, face.clock),
+            clock=face.clock,
             rng=random.Random(1),
             settings=TransactionSettings(coordinators=2),
             named=NamedTransactions(),

@@ -167,10 +167,10 @@ def test_a_transactions_offsets_count_however_late_the_next_broker_comes(looked_
         late = anew(face, service)
         if looked_first:
             await late.recover()
-        await service.loaded[number].tick(face.clock.wall_ms(), service.named.asked_for)
+        await service.loaded[number].tick(service.named.asked_for)
         await late.recover()
         assert await offset_of(face, "t", 0) == 7
-        await service.loaded[number].tick(face.clock.wall_ms(), service.named.asked_for)
+        await service.loaded[number].tick(service.named.asked_for)
         assert service.loaded[number].core.final == {} and not late._named.by_txn
 
     with_transactions(run)

@@ -116,7 +116,7 @@ def test_what_is_over_time_ends_without_its_producer(other: bool) -> None:
             transactions = anew(face, service)
             await transactions.recover()
         face.clock.now += TIMEOUT_MS / 1000 + 1
-        await (await service.coordinator(service.coordinator_of("id"))).tick(face.clock.wall_ms())
+        await (await service.coordinator(service.coordinator_of("id"))).tick()
         await transactions.recover()
         assert await transactions.unstable("g") == set() and not await left(face, "/kafka/offsets/")
         assert await refused(transactions.end("id", *producer, commit=True)) == Code.PRODUCER_FENCED, "and not success"

@@ -394,7 +394,7 @@ def test_time_is_over() -> None:
         await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **txn)
         await publish(client, 0, b"t0", txn)
         broker.clock.now += 5
-        await broker.transactions.loaded[0].tick(broker.clock.wall_ms())
+        await broker.transactions.loaded[0].tick()
         assert await end(client, txn) == pb.InvalidTxnStatus
         assert await end(client, txn, 1) is None
         assert await publish(client, 1, b"t1", txn) == [K.SEND_ERROR]
