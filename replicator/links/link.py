@@ -19,7 +19,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, ask_frame, tell_frame
 from heliograph.wire.links.link_commands import Risk
-from heliograph.wire.links.schema_commands import SchemaRow, overrule_frame, schemas_frame
+from heliograph.wire.links.schema_commands import SchemaRow, overrule_frames, schemas_frames
 from heliograph.wire.run import Buffer
 from replicator.audit.auditor import LEVEL as AUDIT_LEVEL
 from replicator.bandwidth.send_window import LIVE_BYTES, Window
@@ -312,9 +312,9 @@ class Link:
         if connection is None or not self.asks:
             return False
         if overrules:
-            connection.write(overrule_frame(self.number, overrules))
+            connection.write(overrule_frames(self.number, overrules))
         if rest := [row for row in rows if row not in overrules]:
-            connection.write(schemas_frame(self.number, rest))
+            connection.write(schemas_frames(self.number, rest))
         return True
 
     def on_ask(self, request: int, ask: Ask) -> None:

@@ -26,7 +26,7 @@ from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import read_ask, read_tell
 from heliograph.wire.links.link_commands import LinkFrameKind, LinkHeartbeat, SkipRecord, StreamBeat
-from heliograph.wire.links.schema_commands import SchemaRow, read_schemas
+from heliograph.wire.links.schema_commands import SchemaRow, read_schemas, schemas_stream
 from heliograph.wire.run import Buffer, Run
 from replicator.audit.auditor import Auditor
 from replicator.health.incoming_stats import Heard, IncomingLink, IncomingRegion, IncomingStats
@@ -212,9 +212,12 @@ class LinkReceiver:
             if (open_stream := self._streams.get(stream)) is not None and self._auditor is not None:
                 self._auditor.told(open_stream.source, request, content, payload)
         elif number is LinkFrameKind.SCHEMAS or number is LinkFrameKind.OVERRULE:
-            stream, rows = read_schemas(fields)
-            if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:
-                self._adopt(number, open_stream, rows, self._schemas)
+            if (open_stream := self._streams.get(schemas_stream(fields))) is not None and self._schemas is not None:
+                try:
+                    if rows := read_schemas(fields)[1]:
+                        self._adopt(number, open_stream, rows, self._schemas)
+                except PeerError as error:  # earlier versions tell any number of rows in one frame
+                    self._refuse(open_stream.number, Cause.SCHEMA_REFUSED, str(error))
         elif number is LinkFrameKind.OPEN:
             self._on_open(*wire.read_open(fields))
         elif number is LinkFrameKind.CLOSE:

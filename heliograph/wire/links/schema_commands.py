@@ -25,25 +25,41 @@ from heliograph.wire.links.link_commands import LinkFrameKind, frame
 from heliograph.wire.run import Buffer
 
 ROWS_MAX = 1100
+"""So many rows of one frame are read."""
+ROWS_SENT = 1000
+"""So many rows go into one frame. A topic may have more: what one region deletes stays in the others."""
 BYTES_MAX = 4 << 20
-"""Bounds the values of one frame together."""
+"""Bounds the values of all frames that tell a topic's versions together."""
 
 SchemaRow = tuple[int, bytes]
 """Holds (number of the version, its value as the registry stores it)."""
 
 
-def schemas_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
-    return frame(LinkFrameKind.SCHEMAS, [stream, *([at, value] for at, value in rows)])
+def schemas_frames(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
+    return _frames(LinkFrameKind.SCHEMAS, stream, rows)
 
 
-def overrule_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
-    return frame(LinkFrameKind.OVERRULE, [stream, *([at, value] for at, value in rows)])
+def overrule_frames(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
+    return _frames(LinkFrameKind.OVERRULE, stream, rows)
+
+
+def _frames(kind: LinkFrameKind, stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
+    """As many frames as the rows take, and one where there are none."""
+    return [
+        part
+        for start in range(0, len(rows) or 1, ROWS_SENT)
+        for part in frame(kind, [stream, *([at, value] for at, value in rows[start : start + ROWS_SENT])])
+    ]
+
+
+def schemas_stream(given: list[Any]) -> int:
+    """The stream of a SCHEMAS or an OVERRULE, whatever its rows are."""
+    return number(fields(given, 1)[0])
 
 
 def read_schemas(given: list[Any]) -> tuple[int, list[SchemaRow]]:
     """(stream, rows), of SCHEMAS and OVERRULE."""
-    stream = number(fields(given, 1)[0])
-    return stream, _rows(given[1:])
+    return schemas_stream(given), _rows(given[1:])
 
 
 def close_rows(given: list[Any]) -> list[SchemaRow]:
@@ -56,8 +72,8 @@ def close_rows(given: list[Any]) -> list[SchemaRow]:
 
 
 def _rows(given: list[Any]) -> list[SchemaRow]:
-    if len(given) >= ROWS_MAX:
-        raise PeerError(f"link: more than {ROWS_MAX} versions of a schema in one frame")
+    if len(given) > ROWS_MAX:
+        raise PeerError(f"link: more than {ROWS_MAX:,} versions of a schema in one frame")
     rows: list[SchemaRow] = []
     for item in given:
         if not isinstance(item, list) or len(item) != 2 or not isinstance(item[1], bytes) or not item[1]:

@@ -134,8 +134,8 @@ CALLS: dict[str, dict[str, Callable[[], bytes]]] = {
             "TELL": lambda: audit_commands.tell_frame(
                 STREAM, 1, audit_commands.What.ROWS, audit_commands.AuditAnswer("no")
             ),
-            "SCHEMAS": lambda: schema_commands.schemas_frame(STREAM, []),
-            "OVERRULE": lambda: schema_commands.overrule_frame(STREAM, []),
+            "SCHEMAS": lambda: schema_commands.schemas_frames(STREAM, []),
+            "OVERRULE": lambda: schema_commands.overrule_frames(STREAM, []),
         }.items()
     },
 }

@@ -281,11 +281,25 @@ def test_a_target_of_an_older_version_cannot_be_overruled() -> None:
     play(scenario)
 
 
+def test_more_versions_than_a_frame_takes_arrive_in_several() -> None:
+    """Two times 600, with all that was deleted between: a target takes nothing of it away."""
+
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        registries["us"].rows = {number: b"schema %d" % number for number in range(1201)}
+        us.publish(3)
+        await asyncio.sleep(2)
+        assert registries["eu"].rows == registries["us"].rows and registries["eu"].adoptions == 2
+        assert set(registries["eu"].held.values()) == {0} and len(eu.bodies()) == us.sequence
+
+    play(scenario)
+
+
 def test_the_frame_comes_back_and_bad_ones_are_peer_errors() -> None:
     rows = [(0, b"a"), (1 << 40, b"bb")]
-    kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.schemas_frame(7, rows)))
+    kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.schemas_frames(7, rows)))
     assert kind is LinkFrameKind.SCHEMAS and wire.read_schemas(fields) == (7, rows)
-    kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.overrule_frame(7, rows)))
+    kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.overrule_frames(7, rows)))
     assert kind is LinkFrameKind.OVERRULE and wire.read_schemas(fields) == (7, rows)
     _, fields, _ = parsed(b"".join(bytes(part) for part in close_frame(7, "schema-conflict", "text", rows)))
     assert (

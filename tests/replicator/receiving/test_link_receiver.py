@@ -19,7 +19,7 @@ from heliograph.wire.links import link_commands as wire
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What, ask_frame
 from heliograph.wire.links.link_commands import Risk
 from heliograph.wire.links.link_compression import LZ4, pack
-from heliograph.wire.links.schema_commands import SchemaRow, schemas_frame
+from heliograph.wire.links.schema_commands import ROWS_MAX, SchemaRow, schemas_frames
 from heliograph.wire.run import Buffer, Run
 from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
@@ -257,8 +257,8 @@ def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
     async def body() -> None:
         of = OneTopic(1000, Registry())
         await asyncio.sleep(0.001)
-        of.feed(schemas_frame(1, [(1, b"x" * 900)]))
-        of.feed(schemas_frame(1, [(2, b"x" * 90)]))
+        of.feed(schemas_frames(1, [(1, b"x" * 900)]))
+        of.feed(schemas_frames(1, [(2, b"x" * 90)]))
         assert of.budget.used == 990 and not of.held
         of.send(0, packed=False)
         assert of.budget.used > 1000 and of.held == [True]
@@ -277,6 +277,21 @@ def test_what_waits_behind_schemas_counts_as_not_durable(lost: bool) -> None:
     asyncio.run(body())
 
 
+def test_schemas_that_cannot_be_read_end_their_stream_alone() -> None:
+    """Earlier versions tell any number of them in one frame."""
+
+    async def body() -> None:
+        of = OneTopic(schemas=object())
+        of.feed(wire.open_frame(2, "persistent://a/b/c", "eu", 2))
+        await asyncio.sleep(0.001)
+        of.feed(wire.frame(wire.LinkFrameKind.SCHEMAS, [1, *[[0, b"x"]] * (ROWS_MAX + 1)]))
+        of.feed(wire.frame(wire.LinkFrameKind.SCHEMAS, [1]))
+        assert list(of.receiver._streams) == [2] and not of.receiver._adopting
+        of.receiver.connection_lost()
+
+    asyncio.run(body())
+
+
 def test_schemas_that_come_as_the_last_adopter_ends_are_stored() -> None:
     """Between its end and what is told of it, which takes a pass of the loop."""
     stored: list[int] = []
@@ -286,11 +301,11 @@ def test_schemas_that_come_as_the_last_adopter_ends_are_stored() -> None:
             async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
                 stored.append(rows[0][0])
                 if rows[0][0] == 1:
-                    asyncio.get_running_loop().call_soon(of.feed, schemas_frame(1, [(2, b"x")]))
+                    asyncio.get_running_loop().call_soon(of.feed, schemas_frames(1, [(2, b"x")]))
 
         of = OneTopic(schemas=Registry(), adopters=1)
         await asyncio.sleep(0.001)
-        of.feed(schemas_frame(1, [(1, b"x")]))
+        of.feed(schemas_frames(1, [(1, b"x")]))
         for _ in range(6):
             await asyncio.sleep(0)
         assert stored == [1, 2] and not (of.receiver._adopting or of.receiver._adopters or of.budget.used)
@@ -329,14 +344,14 @@ def test_schemas_of_some_topics_are_stored_at_once_and_those_of_one_in_order() -
         await asyncio.sleep(0.001)
         for version in (1, 2):
             for stream in range(2, 8):
-                of.feed(schemas_frame(stream, [(version, b"x")]))
+                of.feed(schemas_frames(stream, [(version, b"x")]))
         of.receiver._end(7)
         of.feed(wire.open_frame(7, topics[-1], "eu", 2))
         for _ in range(40):
             await asyncio.sleep(0)
         for topic in topics:
             assert [version for name, version in stored if name == topic] == ([1, 2] if topic != topics[-1] else [])
-        of.feed(schemas_frame(7, [(3, b"x")]))
+        of.feed(schemas_frames(7, [(3, b"x")]))
         assert of.budget.used == 1, "what a stream had that ended counts no more"
         for _ in range(4):
             await asyncio.sleep(0)
@@ -367,7 +382,7 @@ def test_what_nobody_expected_of_a_frame_that_waited_holds_nothing_for_ever(
             of.feed(wire.open_frame(2, "persistent://a/b/d", "eu", 2))
             await asyncio.sleep(0.001)
             for stream in (1, 2):
-                of.feed(schemas_frame(stream, [(1, b"x")]))
+                of.feed(schemas_frames(stream, [(1, b"x")]))
             of.send(0, packed=False)
         else:
             of.send(0, packed=True)
@@ -538,7 +553,7 @@ def test_what_nobody_expected_ends_that_stream_with_a_sentence_and_no_other(wher
             await asyncio.sleep(0)
         if where == "schemas":
             for stream in (1, 2):
-                feed(schemas_frame(stream, [(1, b"schema")]))
+                feed(schemas_frames(stream, [(1, b"schema")]))
             for _ in range(4):
                 await asyncio.sleep(0)
             assert registry.stored == ["persistent://a/b/2"] and not receiver._adopting
