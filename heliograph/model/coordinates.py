@@ -58,6 +58,7 @@ REGION_MISSING_MAX = 2048
 """All origins of a region together have so many, or one each: each is 32 bytes of the topic's stored state, which has
 an end.
 """
+_HEAD = struct.Struct(">BH")
 _ORIGIN = struct.Struct(">IIQqqH")
 _RANGE = struct.Struct(">qqqq")
 
@@ -181,8 +182,14 @@ class Vector:
             parts.append(f"{origin[0]}.{origin[1]}.{origin[2]:x} {ledger}:{entry}{holes}")
         return f"Vector({'; '.join(parts)})"
 
+    @property
+    def size_bytes(self) -> int:
+        """What `encode` takes."""
+        ranges = sum(map(len, self._missing.values()))
+        return _HEAD.size + _ORIGIN.size * len(self._prefix) + _RANGE.size * ranges
+
     def encode(self) -> bytes:
-        out = [struct.pack(">BH", VERSION, len(self._prefix))]
+        out = [_HEAD.pack(VERSION, len(self._prefix))]
         for origin in self:
             ranges = self._missing.get(origin, [])
             out.append(_ORIGIN.pack(*origin, *self._prefix[origin], len(ranges)))
@@ -194,7 +201,7 @@ class Vector:
         """Raises CorruptData where the bytes are no vector that keeps the invariants."""
         vector = cls()
         try:
-            version, origins = struct.unpack_from(">BH", blob)
+            version, origins = _HEAD.unpack_from(blob)
             if version != VERSION:
                 raise CorruptData(f"vector: format {version} is not known here (this version reads format {VERSION})")
             at = 3

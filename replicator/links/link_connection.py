@@ -146,7 +146,8 @@ class LinkConnection:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`.
+        """Sends a heartbeat, with what the touched streams have to tell. Called each `heartbeat_s`. What is more than a
+        frame takes goes in further ones while the connection can be written; the rest waits for the next call.
 
         A target is heard also in the middle of a large frame: that is looked up here, where no frame came since the
         last heartbeat. Otherwise it is known when it was heard, and a silence is not told shorter than it is.
@@ -156,15 +157,23 @@ class LinkConnection:
             if self.heard.at <= self._beat_at:
                 self.heard.bytes()
         self._beat_at = self._clock.monotonic()
-        streams = []
+        age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
+        beat = LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, self._told())
+        self._client.write(wire.heartbeat_frame(beat))
+        while self._changed and self._client.writable:
+            self._client.write(wire.heartbeat_frame(LinkHeartbeat(0, 0, 0, self._told())))
+
+    def _told(self) -> tuple[StreamBeat, ...]:
+        """What one frame takes of it. Those for which it has no room stay, in front of what is touched from now on."""
+        streams, size_bytes = [], 0
         changed, self._changed = self._changed, {}
         for number in changed:
-            if (stream := self.streams.get(number)) is not None and (told := stream.beat()) is not None:
+            if size_bytes >= wire.HEARTBEAT_BYTES:
+                self._changed[number] = None
+            elif (stream := self.streams.get(number)) is not None and (told := stream.beat()) is not None:
                 streams.append(StreamBeat(number, *told))
-        age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
-        self._client.write(
-            wire.heartbeat_frame(LinkHeartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams)))
-        )
+                size_bytes += streams[-1].size_bytes
+        return tuple(streams)
 
     def _on_beat(self, beat: LinkHeartbeat) -> None:
         now = self._clock.wall_ms()

@@ -470,7 +470,9 @@ class LinkReceiver:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def _on_heartbeat(self, beat: LinkHeartbeat) -> None:
-        """Learns what the source tells, and answers with what is known here."""
+        """Learns what the source tells, and answers with what is known here: as much as a frame takes, the rest with
+        the next answer.
+        """
         now = self._clock.wall_ms()
         answers: list[StreamBeat] = []
         for told in beat.streams:
@@ -497,14 +499,19 @@ class LinkReceiver:
                 source.rtt_ms, source.clock_offset_ms = self._way.rtt_ms, self._way.offset_ms
                 source.clock_ahead_ms = self._way.ahead_ms
         grown, self._grown = self._grown, {}
-        for stream in grown.values():
+        size_bytes = 0
+        for number, stream in grown.items():
+            if size_bytes >= wire.HEARTBEAT_BYTES:
+                self._grown[number] = stream
+                continue
             log = stream.log
             vectors = (
                 {region: vector for region, (vector, _) in log.known.items() if region != stream.source}
                 if log.state.trees
                 else {}
             )
-            answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
+            answers.append(StreamBeat(number, log.last_own(), {**vectors, self._region: log.vector}))
+            size_bytes += answers[-1].size_bytes
         self._write(wire.heartbeat_frame(LinkHeartbeat(now, beat.wall_ms, 0, tuple(answers))))
 
 

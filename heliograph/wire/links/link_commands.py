@@ -408,6 +408,13 @@ class Risk:
     oldest_ms: int
 
 
+HEARTBEAT_BYTES = 1 << 20
+"""A heartbeat that takes so much is full: one stream more may have a vector of some hundred KiB, and a frame has a
+bound.
+"""
+_BEAT_BYTES = 64
+
+
 @dataclass(frozen=True, slots=True)
 class StreamBeat:
     """What a heartbeat tells of one stream. `last_confirmed`: of the teller's own origin. `vectors`: durable, as the
@@ -419,10 +426,17 @@ class StreamBeat:
     vectors: dict[str, Vector]
     risk: Risk | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in a heartbeat."""
+        return _BEAT_BYTES + sum(len(region) + vector.size_bytes for region, vector in self.vectors.items())
+
 
 @dataclass(frozen=True, slots=True)
 class LinkHeartbeat:
-    """`echo_ms`: the newest wall time that the teller heard from the other side (0: none), `echo_age_ms` ago."""
+    """`echo_ms`: the newest wall time that the teller heard from the other side (0: none), `echo_age_ms` ago. wall_ms:
+    0 where it only goes on with one that a frame was too small for: no way is measured by it.
+    """
 
     wall_ms: int
     echo_ms: int

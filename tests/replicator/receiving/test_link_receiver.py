@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.coordinates import MISSING_MAX
 from heliograph.model.errors import BookieUnavailable, NotFound
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.runtime.clock import SystemClock
@@ -29,7 +30,7 @@ from replicator.receiving.link_receiver import LinkReceiver, ReceiverSettings, i
 from replicator.receiving.link_session import LinkSession
 from replicator.receiving.receiver_stream import ReceiverStream
 from tests.replicator.fake_ledger import FakeLedger, Store
-from tests.replicator.link_world import Believed, entry
+from tests.replicator.link_world import Believed, entry, parsed
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,28 @@ class OneTopic:
     @property
     def appended(self) -> int:
         return len(self.ledger.pending)
+
+
+def test_what_answers_a_heartbeat_goes_in_frames_that_the_source_takes() -> None:
+    written: list[bytes] = []
+
+    async def body() -> None:
+        of = OneTopic()
+        for stream in range(2, 71):
+            of.feed(wire.open_frame(stream, "persistent://a/b/c", "eu", 2))
+        await asyncio.sleep(0.001)
+        vector = of.receiver._streams[1].log.vector
+        for at in range(MISSING_MAX):
+            vector.skip((2, 1, 7), (0, 2 * at), (0, 2 * at + 1))
+        of.receiver._write = lambda buffers: written.append(b"".join(bytes(b) for b in buffers))
+        for _ in range(4):
+            of.feed(wire.heartbeat_frame(wire.LinkHeartbeat(1, 0, 0)))
+        of.receiver.connection_lost()
+
+    asyncio.run(body())
+    told = [[stream[0] for stream in parsed(frame)[1][3:]] for frame in written]
+    assert [stream for each in told for stream in each] == list(range(1, 71)) and not told[3]
+    assert max(map(len, written)) < wire.HEARTBEAT_BYTES + (64 << 10)
 
 
 def test_compressed_runs_of_one_read_are_unpacked_by_and_by() -> None:
