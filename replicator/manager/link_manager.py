@@ -113,6 +113,7 @@ class LinkSettings:
     backoff_min_s: float = 0.1
     backoff_max_s: float = 5.0
     establishing_max: int = 32
+    """So many links to one region look their owners up at a time."""
     reads_max: int = 16
     drain_floor_bytes_per_s: float = 8 << 20
     """So fast are the drains of a broker together at least while they give way to who publishes there; 0: they never

@@ -5,8 +5,8 @@ Is: looking owners up, making connections, heartbeats on them, closing those tha
 it tries again (`replicator.links.link`). A look-up goes to the addresses that the target region publishes for this
 source (`RegionInfo.link_urls`), under the listener name `link-<source region>`, so that each directed link can have a
 network of its own.
-Invariants: at most `establishing_max` look-ups at a time; each link that was given here hears `open_on` or `on_ended`
-once.
+Invariants: at most `establishing_max` look-ups in a region at a time, and no region's wait for another's; each link
+that was given here hears `open_on` or `on_ended` once.
 Source: docs/protocols/links.md.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,11 @@ class Owners:
         self._connections: dict[Key, LinkConnection] = {}
         self._connecting: dict[Key, asyncio.Task[LinkConnection]] = {}
         self._idle_since: dict[Key, float] = {}
-        self._waiting: deque[Link] = deque()
-        self._establishing = 0
+        self._waiting: defaultdict[str, deque[Link]] = defaultdict(deque)
+        """Target region -> links that wait for a look-up there. By way of one that swallows packets each takes
+        `connect_timeout_s`.
+        """
+        self._establishing: Counter[str] = Counter()
         self._next_address: dict[str, int] = {}
         self._began = Heard(clock.monotonic)
         self._ended: dict[str, Heard] = {}
@@ -76,10 +79,10 @@ class Owners:
         return min(one.silent_s for one in (*open_ones, self._ended.get(region, self._began)))
 
     def establish(self, link: Link) -> None:
-        self._waiting.append(link)
-        if self._establishing < self._settings.establishing_max:
-            self._establishing += 1
-            self._spawn(self._establish())
+        self._waiting[link.target].append(link)
+        if self._establishing[link.target] < self._settings.establishing_max:
+            self._establishing[link.target] += 1
+            self._spawn(self._establish(link.target))
 
     def beat(self, now: float, stood_s: float) -> None:
         """Once a second: heartbeats; connections of which nothing is heard, or that have had no stream for a while, are
@@ -108,10 +111,11 @@ class Owners:
     def tasks(self) -> list[asyncio.Task[LinkConnection]]:
         return list(self._connecting.values())
 
-    async def _establish(self) -> None:
+    async def _establish(self, region: str) -> None:
+        waiting = self._waiting[region]
         try:
-            while self._waiting:
-                link = self._waiting.popleft()
+            while waiting:
+                link = waiting.popleft()
                 if link.ended:
                     continue
                 try:
@@ -120,7 +124,7 @@ class Owners:
                     report_unexpected(error, "a link's work failed")
                     link.on_ended(cause_of(error), reason_of(error))
         finally:
-            self._establishing -= 1
+            self._establishing[region] -= 1
 
     async def _owner(self, link: Link) -> LinkConnection:
         """A connection to the broker that owns the topic in the target region."""

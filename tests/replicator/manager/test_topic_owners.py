@@ -6,6 +6,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.client.pulsar_connection import Address, BrokerConnection
 from heliograph.runtime.task_set import TaskSet
 from replicator.health.link_causes import Cause
 from replicator.manager.link_manager import LinkSettings
@@ -52,3 +56,31 @@ def test_a_link_by_which_something_unexpected_happens_hears_of_it_and_the_next_o
         assert [str(error) for error in told] == ["nobody expected this"], "it is not silent"
 
     asyncio.run(test())
+
+
+def test_a_region_that_swallows_packets_holds_up_no_link_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(address: Address, *, timeout_s: float, **_: Any) -> BrokerConnection:
+        if address.host == "eu":
+            await asyncio.sleep(timeout_s)
+            raise TimeoutError("no answer")
+        raise ConnectionRefusedError("nobody listens")
+
+    monkeypatch.setattr(BrokerConnection, "connect", connect)
+    view = SimpleNamespace(region=lambda name: SimpleNamespace(link_urls={}, service_url=f"pulsar://{name}:6650"))
+
+    async def test() -> None:
+        work = TaskSet()
+        settings = LinkSettings(establishing_max=2)
+        given: Any = view, SimpleNamespace(monotonic=lambda: 0.0), settings, None
+        owners = Owners("us", *given, work.spawn, lambda call: call(), lambda _: None)
+        links: list[Any] = [Link(region) for region in ("eu", "eu", "eu", "ap")]
+        for link in links:
+            owners.establish(link)
+        await asyncio.sleep(1)
+        assert [len(link.heard) for link in links] == [0, 0, 0, 1]
+        await asyncio.sleep(settings.connect_timeout_s)
+        assert [len(link.heard) for link in links] == [1, 1, 0, 1], "so many at a time"
+        await asyncio.sleep(settings.connect_timeout_s)
+        assert [cause for cause, _ in links[2].heard] == [Cause.TIMEOUT]
+
+    Simulation(0).run(test())
