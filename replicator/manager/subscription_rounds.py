@@ -8,7 +8,7 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from replicator.log.replicated_log import ReplicatedLog
@@ -23,7 +23,8 @@ class SubscriptionRounds:
     def __init__(self, manager: LinkManager) -> None:
         self._manager = manager
         self._in_step: dict[ReplicatedLog, None] = {}
-        self._waiting: deque[ReplicatedLog] = deque()
+        self._waiting: OrderedDict[ReplicatedLog, None] = OrderedDict()
+        """Each is looked for every 0.4 s, and there may be ten thousand."""
         self._running = 0
 
     def keep(self, log: ReplicatedLog) -> None:
@@ -47,8 +48,8 @@ class SubscriptionRounds:
                 or not (log.replicate_all or (sync is not None and sync.active))
             ):
                 del self._in_step[log]
-            elif sync is not None and sync.active and sync.due() and log not in self._waiting:
-                self._waiting.append(log)
+            elif sync is not None and sync.active and sync.due():
+                self._waiting[log] = None
         while self._waiting and self._running < min(len(self._waiting), self._manager.settings.syncs_max):
             self._running += 1
             self._manager.spawn(self._run())
@@ -56,6 +57,7 @@ class SubscriptionRounds:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._waiting.popleft().subscriptions.round(self._manager.clock.wall_ms())
+                log, _ = self._waiting.popitem(last=False)
+                await log.subscriptions.round(self._manager.clock.wall_ms())
         finally:
             self._running -= 1
