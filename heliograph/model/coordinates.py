@@ -184,7 +184,7 @@ class Vector:
 
     @property
     def size_bytes(self) -> int:
-        """What `encode` takes."""
+        """So many bytes `encode` makes of it."""
         ranges = sum(map(len, self._missing.values()))
         return _HEAD.size + _ORIGIN.size * len(self._prefix) + _RANGE.size * ranges
 
