@@ -473,7 +473,7 @@ class _Connection(asyncio.Protocol):
         """Returns when this answer may be read from the table, or asked of the leader. Raises MetadataUnavailable."""
         self._expect(request, 0)  # of an earlier try
         size_max = PAGE_BYTES_MAX if kind == Frame.RANGE else VALUE_BYTES_MAX
-        if kind == Frame.RANGE or not self._has_room(size_max):  # one key is small as a rule
+        if kind == Frame.RANGE or self._order.locked() or not self._has_room(size_max):  # one key is small as a rule
             try:
                 async with asyncio.timeout(left_s), self._order:
                     if self._answered_bytes >= ANSWERED_AT_ONCE:

@@ -248,6 +248,8 @@ class PolicyMaintenance:
                 if over == "consumer_backlog_eviction":
                     await topic.expire_before(before_ms, [s.name for s in old])
                     over = ""
+            elif ages.failed is not None:
+                over = topic.over_quota  # nobody knows just now
         if over and not topic.over_quota:
             log.warning(
                 "topic.over_quota",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
@@ -54,9 +54,10 @@ class LargeAnswers:
 
     async def _waited(self, request: web.Request) -> bool:
         self._waiting += 1
-        for sending, until in self._sending.items():
-            sending.reschedule(until)
         try:
+            for sending, until in self._sending.items():
+                with suppress(RuntimeError):  # its time is over in this pass of the loop
+                    sending.reschedule(until)
             async with asyncio.timeout(self._wait_s):
                 return await self._places.take(request[PRINCIPAL].role, group_of(request.remote or ""))
         except TimeoutError:

@@ -43,6 +43,8 @@ it is _OWN_BUFFER_ABOVE: thousands of them claim what they like.
 _HANDSHAKE_BYTES_MAX = 64 << 10
 """A frame, and what waits together, of a client that has not authenticated."""
 _JOIN_BELOW = 64 << 10
+TAKEN_WITHIN_S = 10.0
+"""What is left to be sent when a connection is closed, by its client; then it is aborted."""
 _PRODUCE = b"\0\0"
 """What such a request's frame begins with."""
 _BEFORE_LOGIN = frozenset(BY_NAME[name].key.to_bytes(2, "big") for name in BEFORE_LOGIN)
@@ -165,6 +167,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.closed = True
         if self._transport is not None:
             self._transport.close()
+            self.call_later(TAKEN_WITHIN_S, self.abort)  # a client that takes nothing keeps nothing of ours
 
     def close_when_answered(self) -> None:
         """Nothing more is read; the answer that is being made goes out first."""

@@ -272,12 +272,12 @@ class KafkaTransactions:
         async with self._idle.making_room:
             if self._ids >= most:
                 loaded = dict(self._service.loaded)
-                forgotten = await self._idle.make_room(
+                self._ids = await self._idle.make_room(
+                    most,
                     max(1, most // _ROOM_SHARE),
                     lambda each: self._service.coordinator_of(each) in loaded,
                     self._idle_producer,
                 )
-                self._ids = max(0, self._ids - forgotten)
         if self._ids >= most:
             raise Refused(
                 Code.POLICY_VIOLATION,

@@ -91,15 +91,17 @@ class IdleIds:
         return forgotten
 
     async def make_room(
-        self, count: int, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]
+        self, most_ids: int, count: int, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]
     ) -> int:
-        """Forgets at most `count` ids that are in no transaction, and returns how many: one after another of the role
-        that has most of them, those that changed longest ago first. mine, idle: as for `look`. Raises what the metadata
-        raises.
+        """Where there are `most_ids` of mine or more, forgets at most `count` that are in no transaction: one after
+        another of the role that has most of them, those that changed longest ago first. Returns how many there are
+        then. mine, idle: as for `look`. Raises what the metadata raises.
         """
         if self._clock.monotonic() < self._none_until:
-            return 0
-        left, forgotten = await self._idle_by_role(mine, idle), 0
+            return most_ids
+        (left, there), forgotten = await self._idle_by_role(mine, idle), 0
+        if there < most_ids:
+            return there
         most = [(-len(ids), role) for role, ids in left.items()]
         heapify(most)
         doomed: list[tuple[int, str, int]] = []
@@ -122,19 +124,24 @@ class IdleIds:
         if not forgotten:
             self._none_until = self._clock.monotonic() + ROOM_S
         log.info("kafka.transactional_ids_made_room", extra={"ids": forgotten})
-        return forgotten
+        return there - forgotten
 
     async def _idle_by_role(
         self, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]
-    ) -> dict[bytes, list[tuple[int, str, int]]]:
-        """Owner, as it is stored -> (version, id, producer) of what is in no transaction, the longest unused last."""
-        found, owners, pace = dict[int, tuple[int, str, int]](), dict[int, bytes](), RowPace()
+    ) -> tuple[dict[bytes, list[tuple[int, str, int]]], int]:
+        """(owner, as it is stored -> (version, id, producer) of what is in no transaction, the longest unused last; how
+        many are mine, with what is in one).
+        """
+        found, owners, pace, there = dict[int, tuple[int, str, int]](), dict[int, bytes](), RowPace(), 0
         async for rows in pages_under(self._meta, self._prefix):
             for key, blob, version in rows:
                 await pace.row()
                 quoted = key.removeprefix(self._prefix)
                 transactional_id = unquote(quoted)
-                if mine(transactional_id) and (producer := idle(transactional_id, blob, version)) is not None:
+                if not mine(transactional_id):
+                    continue
+                there += 1
+                if (producer := idle(transactional_id, blob, version)) is not None:
                     found[producer] = version, quoted, producer
         async for rows in pages_under(self._meta, OWNERS):
             for key, blob, _ in rows:
@@ -147,7 +154,7 @@ class IdleIds:
             by_role.setdefault(owners.get(producer, b""), []).append(each)
         for ids in by_role.values():
             ids.sort(reverse=True)
-        return by_role
+        return by_role, there
 
     async def forget_left(self, mine: Callable[[str], bool], between: Callable[[str], Awaitable[int | None]]) -> None:
         """Offsets that lie there although their id is in no transaction, as earlier versions may have left them: they

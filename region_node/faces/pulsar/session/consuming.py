@@ -216,14 +216,17 @@ class Consuming:
 
     def forget(self, handle: ConsumerHandle) -> None:
         """The consumer is gone, here and in its subscription; a reader's subscription with it."""
-        handle.closed = True
-        self._deliveries.forget(handle)
-        if self.handles.get(handle.id) is handle:
-            self._drop(handle)
+        self._let_go(handle)
         if handle.subscription is not None and handle.consumer is not None and handle.topic is not None:
             handle.subscription.remove(handle.consumer)
             if not handle.subscription.durable and not handle.subscription.consumers:
                 handle.topic.drop_reader(handle.subscription)
+
+    def _let_go(self, handle: ConsumerHandle) -> None:
+        handle.closed = True
+        self._deliveries.forget(handle)
+        if self.handles.get(handle.id) is handle:
+            self._drop(handle)
 
     def _drop(self, handle: ConsumerHandle) -> None:
         del self.handles[handle.id]
@@ -237,14 +240,15 @@ class Consuming:
         self._port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
 
     def close(self) -> None:
-        leaving: dict[Subscription, list[Consumer]] = {}
-        for handle in self.handles.values():
-            if handle.subscription is not None and handle.consumer is not None:
-                leaving.setdefault(handle.subscription, []).append(handle.consumer)
-        for subscription, consumers in leaving.items():
-            subscription.remove(*consumers)
+        leaving: dict[Subscription, tuple[Topic, list[Consumer]]] = {}
         for handle in list(self.handles.values()):
-            self.forget(handle)
+            self._let_go(handle)
+            if handle.subscription is not None and handle.consumer is not None and handle.topic is not None:
+                leaving.setdefault(handle.subscription, (handle.topic, []))[1].append(handle.consumer)
+        for subscription, (topic, consumers) in leaving.items():
+            subscription.remove(*consumers)
+            if not subscription.durable and not subscription.consumers:
+                topic.drop_reader(subscription)
 
     def find(self, consumer_id: int, request_id: int) -> ConsumerHandle | None:
         """A consumer that is ready; else the client is told."""

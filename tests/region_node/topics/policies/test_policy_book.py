@@ -340,6 +340,25 @@ def test_a_backlog_that_cannot_be_read_keeps_nothing_else_from_being_done(
     with_broker(test)
 
 
+def test_a_backlog_that_cannot_be_read_lets_nobody_in_whom_its_age_kept_out() -> None:
+    async def test(broker: Broker) -> None:
+        topic = await topic_with_backlog(broker)
+        obey(broker, backlogQuota={"message_age": {"limitTime": 6, "policy": "producer_exception"}})
+        await tick(broker, 0)
+        assert topic.over_quota == "producer_exception"
+
+        async def unread(name: str) -> int:
+            raise BookieUnavailable("away")
+
+        broker.ledger().oldest_unacked_ms = unread  # type: ignore[method-assign]
+        topic.subscriptions["a"].cursor.ack_cumulative((10, 0))
+        topic.subscriptions["b"].cursor.ack_cumulative((10, 0))
+        await tick(broker, 0)
+        assert topic.over_quota == "producer_exception"
+
+    with_broker(test)
+
+
 def test_a_change_is_heard_while_the_configuration_lacks_this_region() -> None:
     """It was restored from a backup that is older than the region. What raises here ends the copy of the configuration
     in the middle of what it is told.

@@ -151,6 +151,24 @@ def test_who_takes_slowly_gives_way_to_who_waits() -> None:
     with_answers(test, hurry_s=0.0)
 
 
+def test_who_waits_as_the_time_of_a_slow_one_is_just_over_is_counted_no_longer_than_it_waits() -> None:
+    async def test(answers: LargeAnswers, ask: Callable[[str], Slow]) -> None:
+        async def waits() -> None:
+            async with answers.place(asked("b", "10.0.0.2")):
+                pass
+
+        slow = [ask("10.0.0.1"), ask("10.0.0.1")]
+        await settle()
+        waiting = []
+        for _ in range(4):  # the later ones come in the passes of the loop in which time-outs are on their way
+            waiting.append(asyncio.ensure_future(waits()))
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert all(peer.closed for peer in slow) and answers._waiting == 0
+
+    with_answers(test, hurry_s=0.0)
+
+
 def test_whoever_finds_no_place_waits() -> None:
     async def test(answers: LargeAnswers, _: Callable[[str], Slow]) -> None:
         async def third() -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import Any
 
 import pytest
 
+from geo_tests.sim.loop import run_alone
 from heliograph.runtime import throttle
 from heliograph.wire.kafka import message_codec
 from heliograph.wire.kafka.message_codec import BY_NAME, encode_varint
@@ -16,7 +18,7 @@ from region_node.faces.kafka.session.heavy_reads import HeavyReads
 from region_node.security.authentication.principal import Principal
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
 from tests.region_node.faces.kafka.topic_requests import create
-from tests.region_node.faces.pulsar.harness import settle
+from tests.region_node.faces.pulsar.harness import FakeTransport, settle
 
 VERSIONS = request("api_versions", 0, {})
 
@@ -272,3 +274,30 @@ def test_heavy_requests_of_one_connection_that_come_together_are_answered_and_th
         assert not face.broker.heavy.roles
 
     with_face(run)
+
+
+def test_a_client_that_takes_nothing_is_cut_off_ten_seconds_after_its_connection_closes() -> (
+    None
+):
+    class Full(FakeTransport):
+        """Nothing goes out of it, so that it does not end by itself."""
+
+        def close(self) -> None: ...
+
+        def abort(self) -> None:
+            self.closing = True
+
+    async def run() -> None:
+        face = Face()
+        await face.start()
+        client = Client(face.listener)
+        full = Full(client.protocol)  # type: ignore[arg-type]
+        client.protocol.connection_made(full)
+        client.protocol.close("idle")
+        await asyncio.sleep(9)
+        assert not full.closing
+        await asyncio.sleep(2)
+        assert full.closing
+        await face.close()
+
+    run_alone(run())

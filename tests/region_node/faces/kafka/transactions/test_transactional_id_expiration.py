@@ -243,6 +243,18 @@ def test_room_is_made_where_a_role_has_most_ids() -> None:
     with_transactions(run, transactional_ids_max=4)
 
 
+def test_ids_that_another_broker_has_by_now_fill_no_place_here() -> None:
+    async def run(face: Face, service: Transactions, transactions: KafkaTransactions) -> None:
+        assert [service.coordinator_of(name) for name in "abde"] == [1, 1, 0, 0]
+        for name in "ade":
+            await transactions.begin_producer(name, TIMEOUT_MS, -1, -1)
+        await service.loaded.pop(0).close()
+        await transactions.begin_producer("b", TIMEOUT_MS, -1, -1)
+        assert sorted(await left(face, IDS)) == ["a", "b", "d", "e"]
+
+    with_transactions(run, transactional_ids_max=3)
+
+
 def test_nobody_looks_for_room_again_at_once_where_there_was_none() -> None:
     async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
         producer = await transactions.begin_producer("a", TIMEOUT_MS, -1, -1)
