@@ -276,9 +276,7 @@ def test_heavy_requests_of_one_connection_that_come_together_are_answered_and_th
     with_face(run)
 
 
-def test_a_client_that_takes_nothing_is_cut_off_ten_seconds_after_its_connection_closes() -> (
-    None
-):
+def test_a_client_that_takes_nothing_is_cut_off_ten_seconds_after_its_connection_closes() -> None:
     class Full(FakeTransport):
         """Nothing goes out of it, so that it does not end by itself."""
 
