@@ -24,6 +24,7 @@ from heliograph.model.empty_dict import NOTHING, own
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup.aliases import pieces, repeats, under_way
@@ -538,9 +539,11 @@ class ReplicatedLog:
             return
         try:
             self.ledger.append_run(waiting.run, waiting.on_done, waiting.on_failed)
-        except HeliographError as error:
+        except Exception as error:  # also MemoryError: a place that nobody fails would hold up all behind it
             if waiting.state == waiting.WAITS:
-                self.fail(waiting, error)
+                told = error if isinstance(error, HeliographError) else TopicClosed(f"{self.topic}: {error!r}")
+                self.fail(waiting, told)
+            report_unexpected(error, "a run could not be appended")
 
     def settle(self) -> None:
         """Answers the head of the order as far as it is decided."""

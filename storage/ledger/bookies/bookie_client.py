@@ -3,8 +3,9 @@
 Is: the shell that sends frames, and hands each answer to whoever waits for it. Isn't: quorums, placement, or retries;
 it decides nothing.
 Invariants: frames leave in the order of the calls, one gathered write a loop pass, but for an add that is alone, which
-is written at once; when the connection goes, every writer hears `on_lost` once and every request fails, so nothing
-waits for an answer that cannot come; an ack counts only for a writer that is open.
+is written at once; where one could not be sent, as without memory, the connection goes; when the connection goes, every
+writer hears `on_lost` once and every request fails, so nothing waits for an answer that cannot come; an ack counts only
+for a writer that is open.
 The connection is made by the first call, and made again by the first call after the backoff; calls in between fail at
 once.
 Source: `heliograph.wire.bookie_frames`.
@@ -162,19 +163,22 @@ class BookieClient:
         writer = self._writers.get(ledger)
         if writer is None:
             return
-        size = sum(map(len, block)) if len(block) > 1 else len(block[0])
-        head = HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, writer.number)
-        alone = not (self.backlog_bytes or self._out)
-        writer.waiting.append((first + count - 1, size))
-        self.backlog_bytes += size
-        if (
-            alone and self._connection is not None
-        ):  # nothing to gather: what follows in this pass goes together at its end
-            self._connection.transport.writelines([head, *block])
-            self._heed()
-            return
-        self._out.append(head)
-        self._send(block)
+        try:
+            size = sum(map(len, block)) if len(block) > 1 else len(block[0])
+            head = HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, writer.number)
+            alone = not (self.backlog_bytes or self._out)
+            writer.waiting.append((first + count - 1, size))
+            self.backlog_bytes += size
+            if (
+                alone and self._connection is not None
+            ):  # nothing to gather: what follows in this pass goes together at its end
+                self._connection.transport.writelines([head, *block])
+                self._heed()
+                return
+            self._out.append(head)
+            self._send(block)
+        except Exception as error:  # an ack of what follows would count for this one too
+            self._lost(_not_sent(error))
 
     def close_writer(self, ledger: int) -> None:
         """No callback of this writer comes any more. What it sent may still become durable."""
@@ -336,8 +340,8 @@ class BookieClient:
             self._lost("the connection was closed at once")
             return
         self._heard_at = loop.time()
-        self._flush()
         self._arm(loop)
+        self._flush()
 
     def _send(self, buffers: Sequence[Buffer]) -> None:
         self._out += buffers
@@ -358,7 +362,10 @@ class BookieClient:
         self._flushing = False
         if self._connection is not None and self._out:
             out, self._out = self._out, []
-            self._connection.transport.writelines(out)
+            try:
+                self._connection.transport.writelines(out)
+            except Exception as error:
+                self._lost(_not_sent(error))
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._look_at = loop.time() + self._settings.answer_timeout_s / 4
@@ -473,6 +480,10 @@ class BookieClient:
         if connection is self._connection:
             self._connection = None
             self._lost(str(error) if error else "the connection was closed")
+
+
+def _not_sent(error: Exception) -> str:
+    return f"what was to be sent was not: {reason_of(error)}"
 
 
 class _Connection(asyncio.BufferedProtocol):

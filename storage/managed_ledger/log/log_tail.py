@@ -133,6 +133,9 @@ class LogTail:
     # -- appending ----------------------------------------------------------------------------------------------------
 
     def append_run(self, run: Run, done: Done, failed: Failed) -> None:
+        """Raises what nobody expected, as MemoryError: then all that waits has failed, and `failed` may not have been
+        called.
+        """
         if self._refusal is not None:
             failed(self._refusal)
             return
@@ -144,18 +147,22 @@ class LogTail:
         self.next_index += run.messages
         self.pending_bytes += run.size_bytes
         handle, now = self._handle, self._clock.monotonic()
-        if handle is None:
-            self._queue = deque() if self._queue is _NOTHING else self._queue
-            self._queue.append((now, run, done, failed))
-            self._move()
-        else:
-            first = handle.append_run(run)
-            last = first + run.count - 1
-            self._sent.append((handle, first, last, now, run, done, failed))
-            if self._moving is None and is_full(
-                self._settings, last + 1, handle.size_bytes + handle.pending_bytes, now - self._opened_at
-            ):
+        try:
+            if handle is None:
+                self._queue = deque() if self._queue is _NOTHING else self._queue
+                self._queue.append((now, run, done, failed))
                 self._move()
+            else:
+                first = handle.append_run(run)
+                last = first + run.count - 1
+                self._sent.append((handle, first, last, now, run, done, failed))
+                if self._moving is None and is_full(
+                    self._settings, last + 1, handle.size_bytes + handle.pending_bytes, now - self._opened_at
+                ):
+                    self._move()
+        except Exception as error:  # some bookies may have it: nothing may follow behind it
+            self._host.on_tail_failed(TopicClosed(f"{self.topic}: {error!r}"))
+            raise
         if self.pending_bytes > self._settings.pending_bytes_max:
             self._give_up(
                 NotEnoughBookies(f"{self.topic}: {self.pending_bytes} bytes wait for bookies; no more are taken")
@@ -419,9 +426,10 @@ class LogTail:
         self._handle, self._opened_at = handle, self._clock.monotonic()
         self._host.on_ledgers_changed(None)
         while self._queue:
-            at, run, done, failed = self._queue.popleft()
+            at, run, done, failed = self._queue[0]  # it waits there still if that raises
             first = handle.append_run(run)
             self._sent.append((handle, first, first + run.count - 1, at, run, done, failed))
+            self._queue.popleft()
         self._queue = _NOTHING
         handle.leave_bookies()  # those of which was heard since it was made
 

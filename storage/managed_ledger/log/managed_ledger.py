@@ -222,7 +222,7 @@ class ManagedLedger(LogRepair):
 
         done(ledger, first entry, run): in order, once the whole run is at or below LAC. failed(error): it is not, and
         never will be, in the topic, and everything appended behind it fails too; but where `self.failed` is set, the
-        next owner may find it there.
+        next owner may find it there. Raises what nobody expected, as MemoryError: that run is not in the topic either.
         """
         (self._tail or self._end()).append_run(run, done, failed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -338,6 +339,28 @@ def test_a_synchronous_refusal_keeps_the_order_of_answers() -> None:
     log.publish(local("p", 0, 2), *answers.to("again"))
     ledger_of(log).confirm(9)
     assert answers.seen == [("waits", [(2, 1, 0)]), ("refused", "HeliographError"), ("again", [(2, -1, -1)])]
+
+
+def test_a_publish_that_found_no_memory_is_answered_and_holds_up_none_behind_it() -> None:
+    told: list[BaseException] = []
+
+    async def main() -> None:
+        log, answers = make(Store()), Answers()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        append = log.ledger.append_run
+
+        def no_memory(*_: object) -> None:
+            raise MemoryError
+
+        log.ledger.append_run = no_memory  # type: ignore[method-assign]
+        log.publish(local("p", 0, 2), *answers.to("lost"))
+        log.ledger.append_run = append  # type: ignore[method-assign]
+        log.publish(local("p", 0, 2), *answers.to("again"))
+        ledger_of(log).confirm(1)
+        assert answers.seen == [("lost", "TopicClosed"), ("again", [(2, 1, 0)])]
+
+    asyncio.run(main())
+    assert [type(error) for error in told] == [MemoryError]
 
 
 def test_the_audit_appends_nothing_above_what_the_links_have_brought() -> None:

@@ -6,14 +6,20 @@ import asyncio
 import itertools
 from dataclasses import replace
 
+import pytest
+
+from geo_tests.sim.loop import SimFailure
 from heliograph.model.errors import (
     HeliographError,
     LedgerFenced,
     NotEnoughBookies,
+    TopicClosed,
 )
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState
+from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.ledger_context import LedgerSettings
+from storage.ledger.writing.ledger_handle import LedgerHandle
 from storage.managed_ledger.managed_ledger_settings import ManagedLedgerSettings
 from tests.storage.ledger.fake_bookies import FakeBookie
 from tests.storage.managed_ledger.world import Broker, Region, read_all, scenario, small, until
@@ -158,3 +164,57 @@ def test_more_waiting_bytes_than_the_bound_fail_all_that_wait() -> None:
         assert [name for *_, name in await read_all(await Broker(region).open())] == ["a", "b"]
 
     scenario(work)
+
+
+def test_a_run_for_which_there_was_no_memory_ends_the_topic_with_all_that_wait() -> None:
+    """Some bookies may have it: what follows would be confirmed in its place."""
+
+    async def work(region: Region) -> None:
+        broker = Broker(region)
+        ledger = await broker.open()
+        errors: list[HeliographError] = []
+        ledger.on_failed = errors.append
+        broker.append(ledger, "a")
+        await until(lambda: len(broker.done) == 1)
+        for bookie in region.bookies.values():
+            bookie.silent = True
+        broker.append(ledger, "b")
+
+        def sealer(run: Run, first: int) -> Run:
+            raise MemoryError
+
+        handle = ledger._end().open_ledger
+        assert handle is not None
+        handle._sealer = sealer  # type: ignore[assignment]
+        with pytest.raises(MemoryError):
+            broker.append(ledger, "c")
+        broker.append(ledger, "d")
+        assert [type(error) for error in errors] == [TopicClosed]
+        assert [name for name, _ in broker.failed] == ["b", "d"] and ledger.pending_bytes == 0
+        for bookie in region.bookies.values():
+            bookie.silent = False
+        assert [name for *_, name in await read_all(await Broker(region).open())] in (["a"], ["a", "b"])
+
+    scenario(work)
+
+
+def test_a_run_that_waited_for_a_ledger_fails_where_there_is_no_memory_to_send_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers: list[Broker] = []
+
+    async def work(region: Region) -> None:
+        brokers.append(broker := Broker(region))
+        ledger = await broker.open()
+
+        def append_run(handle: LedgerHandle, run: Run) -> int:
+            raise MemoryError
+
+        monkeypatch.setattr(LedgerHandle, "append_run", append_run)
+        broker.append(ledger, "a")
+        broker.append(ledger, "b")
+        await asyncio.sleep(10)
+
+    with pytest.raises(SimFailure, match="MemoryError"):  # as a fault that nobody expected is told
+        scenario(work)
+    assert [(name, type(error)) for name, error in brokers[0].failed] == [("a", TopicClosed), ("b", TopicClosed)]
