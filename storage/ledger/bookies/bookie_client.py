@@ -313,10 +313,12 @@ class BookieClient:
 
     def _ready(self) -> bool:
         """Connected, or on the way. Starts to connect where nothing forbids it."""
+        if self._closed:
+            return False
         if self._connection is not None or self._connecting is not None:
             return True
         loop = asyncio.get_running_loop()
-        if self._closed or loop.time() < self._not_before:
+        if loop.time() < self._not_before:
             return False
         self._connecting = loop.create_task(self._connect(loop))
         return True
@@ -328,12 +330,15 @@ class BookieClient:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self), self.host, self.port, ssl=self._ssl
                 )
-        except (OSError, TimeoutError, ValueError) as error:  # ValueError: a host that nobody can look up
+        except Exception as error:  # also ValueError: a host that nobody can look up
             if isinstance(error, TimeoutError) and stood_still_s(deadline, loop.time()) and not self._closed:
                 self._connecting = loop.create_task(self._connect(loop))  # it had no time to connect
                 return
             self._connecting = None
-            self._lost(reason_of(error, f"no connection within {self._settings.connect_timeout_s} s"))
+            late = (
+                f"no connection within {self._settings.connect_timeout_s} s" if isinstance(error, TimeoutError) else ""
+            )
+            self._lost(reason_of(error, late))
             return
         self._connecting, self._connection = None, connection
         if connection.transport.is_closing():

@@ -26,6 +26,53 @@ def test_a_bookie_whose_host_nobody_can_look_up_is_one_that_is_not_there() -> No
         sim.run(main(), limit_s=60)
 
 
+def test_a_client_that_was_closed_while_it_connected_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Simulation(seed=1) as sim:
+
+        async def never(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        async def main() -> None:
+            monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
+            client, lost = BookieClient("b", "b", 1, rng=random.Random(1)), list[Exception]()
+            asked = asyncio.create_task(client.read_lac(5))
+            await asyncio.sleep(0.01)
+            client.close()
+            for after_s in (0.0, 60.0):
+                await asyncio.sleep(after_s)
+                client.open_writer(5, lambda _: None, lost.append)
+                async with asyncio.timeout(1.0):
+                    with pytest.raises(BookieUnavailable, match="closed"):
+                        await client.read_lac(5)
+            await asyncio.sleep(0.01)
+            assert [type(error) for error in lost] == [BookieUnavailable] * 2
+            assert isinstance(asked.exception(), BookieUnavailable)
+
+        sim.run(main(), limit_s=600)
+
+
+def test_a_connect_that_raises_something_unexpected_counts_as_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Simulation(seed=1) as sim:
+        tried: list[object] = []
+
+        async def no_memory(*_: object, **__: object) -> None:
+            tried.append(None)
+            raise MemoryError
+
+        async def main() -> None:
+            monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", no_memory)
+            client = BookieClient("b", "b", 1, rng=random.Random(1))
+            for _ in range(2):
+                async with asyncio.timeout(1.0):
+                    with pytest.raises(BookieUnavailable, match="MemoryError"):
+                        await client.read_lac(5)
+                await asyncio.sleep(5.0)
+            assert len(tried) == 2
+            client.close()
+
+        sim.run(main(), limit_s=600)
+
+
 class Transport:
     """Takes all that is written but the first, for which there is no memory."""
 
