@@ -42,7 +42,9 @@ _RENEW_S = 1.0
 _BATCH = 64
 _ABANDONED_MAX = 1000
 _WAITING_FACTOR = 30
-"""So many times `rescan_s` a mark pauses that only waits for bookies which are away, or for what no bookie has."""
+"""So many times `rescan_s` a mark pauses that only waits for bookies which are away, or for what no bookie has; and so
+long no scan goes on to its end that may mark nothing more.
+"""
 MISPLACED_MAX = 100
 
 
@@ -97,7 +99,7 @@ class AutoRecovery:
         self.new_lives = NewLives(context, lambda ledger: self._marks.get(ledger, (-1, Mark()))[1])
         self._audited: list[str] = []
         self._audited_directories: list[tuple[str, int]] = []
-        self._scan_at = 0.0
+        self._scan_at = self._whole_at = 0.0
         self._wake = asyncio.Event()
         self._ledgers = 0
         self.check = CopyCheck(
@@ -105,7 +107,7 @@ class AutoRecovery:
             settings,
             leads=lambda: self.auditor and context.meta.stale_s() <= 0,
             ledgers=lambda: self._ledgers,
-            marks=lambda: self.repairs,
+            marks=lambda: self._gaps,
         )
         self._stops: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -148,6 +150,15 @@ class AutoRecovery:
         """Ledgers of the region that lack a copy which can be made, as far as an auditor has found them."""
         return sum(not mark.nowhere for _, mark in self._marks.values())
 
+    @property
+    def _gaps(self) -> int:
+        """Those of them of which a bookie lacks entries that is there, or will be: the others may wait for a spare, for
+        as long as there is none, and hold up nothing but their own kind.
+        """
+        return sum(
+            not mark.nowhere and any(b not in mark.lost for b in mark.lacking) for _, mark in self._marks.values()
+        )
+
     # -- the lease, and the election ----------------------------------------------------------------------------------
 
     async def _keep_lease(self) -> None:
@@ -163,7 +174,7 @@ class AutoRecovery:
                 renewed_at = began
                 if self._someone is None:
                     await meta.put(keys.AUDITOR, self._node, expected=-1, lease=self._lease)
-                    self.auditor, self._scan_at = True, 0.0
+                    self.auditor, self._scan_at, self._whole_at = True, 0.0, 0.0
                     self.new_lives.on_elected()
                     log.info("auditor.elected", extra={"broker": self._node.decode()})
             except VersionConflict:
@@ -202,7 +213,7 @@ class AutoRecovery:
             return
         self._on_bookies()
         now, settings = self._loop.time(), self._settings
-        await self.new_lives.step(settings.marks_max - self.repairs, now, settings.rescan_s)
+        await self.new_lives.step(settings.marks_max - self._gaps, now, settings.rescan_s)
         if self.new_lives.waits:  # for a writer that a scan finds to be gone
             self._scan_at = min(self._scan_at, now + settings.rescan_s)
         wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
@@ -215,14 +226,16 @@ class AutoRecovery:
         await self._scan(wanted)
 
     async def _scan(self, lost: list[str]) -> None:
-        """Looks at every ledger, and marks those that lack copies."""
+        """Looks at every ledger, and marks those that lack copies. Where too many are marked by now, most scans end at
+        the next one.
+        """
         settings, meta = self._settings, self._context.meta
         marked = waiting = misplaced = ledgers = unreadable = 0
         found: list[int] = []
         left: list[int] = []
         pool = self._context.pool
         there = racks(pool.all_registered(), pool.rack)
-        full = False
+        full, whole = False, True
         of_lost = sum(
             bool(mark.lost) and not mark.nowhere for _, mark in self._marks.values()
         )  # a gap may wait for the very bookie that is lost by now
@@ -248,7 +261,10 @@ class AutoRecovery:
                 continue
             if version < 0 and of_lost + marked >= settings.marks_max:
                 full = True
-                break
+                if self._loop.time() < self._whole_at:
+                    whole = False
+                    break
+                continue
             try:
                 await meta.put(
                     keys.underreplicated(metadata.ledger), Mark(gone, mark.lacking).encode(), expected=version
@@ -256,14 +272,15 @@ class AutoRecovery:
                 marked += 1
             except VersionConflict:
                 continue
-        if not full:
+        if whole:
+            self._whole_at = self._loop.time() + _WAITING_FACTOR * settings.rescan_s
             self.new_lives.on_scan_ended()
             self._ledgers, self.unreadable = ledgers, unreadable
             self.misplaced, self.misplaced_count = found, misplaced
             if misplaced:
                 log.warning("auditor.misplaced", extra={"ledgers": misplaced, "first": found[:5]})
         self.scans += 1
-        if not full:
+        if whole:
             await self.abandoned.on_scanned(
                 left,
                 lambda bookie, ledger: (

@@ -30,7 +30,9 @@ class AutoRecoverySettings:
     bytes_per_s: int = setting(32 << 20, "B/s", least=1, theirs="replicationRateByBytes")
     """What one broker copies at most."""
     marks_max: int = setting(1000, "ledgers", least=1)
-    """Ledgers that wait for a copy at one time; further ones are found when these are done."""
+    """Ledgers that wait at one time for a copy in place of a lost bookie's, and as many for one that a bookie lacks;
+    further ones are found when these are done.
+    """
     scan_s: float = setting(3600.0, "s", above=0, theirs="auditorPeriodicBookieCheckInterval")
     """How often every ledger is looked at although no bookie has gone."""
     check_s: float = setting(86400.0, "s", above=0, theirs="auditorPeriodicCheckInterval")

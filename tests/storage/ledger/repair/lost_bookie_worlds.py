@@ -130,11 +130,12 @@ def scenario(
     bookies: int = 4,
     seed: int = 1,
     quorums: tuple[int, int, int] = (2, 2, 2),
+    settings: AutoRecoverySettings = SETTINGS,
 ) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
-            world = Worlds(sim, bookies, quorums=quorums)
+            world = Worlds(sim, bookies, settings, quorums)
             await world.start()
             await work(world)
             for part in world.parts:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -173,6 +174,36 @@ def test_readers_find_copies_that_have_moved() -> None:
         assert await read_all(log) == before
 
     scenario(work)
+
+
+def test_ledgers_that_wait_for_a_spare_hold_up_no_other_work_of_the_auditor() -> None:
+    """No scan came to its end then, and no copy was asked for."""
+
+    async def work(world: Worlds) -> None:
+        calls: list[float] = []
+
+        async def also(now: float) -> None:
+            calls.append(now)
+
+        log = await filled(world, 12)
+        for number in range(36):
+            world.broker().append(log, f"more{number}", pad=50)
+            await until(lambda: not log.pending_bytes)
+        await log.close()
+        assert len(await world.ledgers()) > 3
+        await asyncio.sleep(2.0)
+        (auditor,) = [part for part in world.parts if part.auditor]
+        auditor._also = also
+        await world.lose("b0")
+        await until(lambda: auditor.repairs == 2)
+        calls.clear()
+        scans, checked = auditor.scans, auditor.check.checked
+        await asyncio.sleep(60.0)
+        assert auditor.repairs == 2 and auditor.scans - scans > 50
+        assert 2 <= len(calls) <= 3, "most scans end where they may mark nothing more"
+        assert auditor.check.checked > checked and auditor._ledgers == len(await world.ledgers())
+
+    scenario(work, bookies=2, settings=replace(SETTINGS, marks_max=2, check_s=10.0))
 
 
 def slow_repair(world: Worlds) -> LedgerRepair:
