@@ -3,8 +3,8 @@
 Is: the auditor's walk over all ledgers, spread over its period. Isn't: the questions (`replica_holdings`), the repair
 (`ledger_repair`), or the election.
 Invariants: it reads indexes, not data, and changes nothing but marks. How far it came is written down, so that whoever
-is elected next goes on from there. What an open ledger seems to lack may be on its way: it is marked only if it is
-missing still when an ack would be overdue.
+is elected next goes on from there; a closed ledger is passed only once the mark of what it lacks stands. What an open
+one seems to lack may be on its way: it is marked only if it is missing still when an ack would be overdue.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -90,7 +90,8 @@ class CopyCheck:
         self._credit = min(self._credit + elapsed_s * per_s, max(1.0, 2 * per_s * self._settings.tick_s))
         passes = self.passes
         for ledger in [ledger for ledger, (due, _) in self._again.items() if due <= now]:
-            await self._look_again(ledger, self._again.pop(ledger)[1])
+            await self._look_again(ledger, self._again[ledger][1])
+            self._again.pop(ledger, None)
         while self._credit >= 1.0 and self._leads() and self._marks() < self._settings.marks_max:
             self._credit -= 1.0
             await self._check_next()
@@ -105,10 +106,12 @@ class CopyCheck:
             self.nowhere, self._nowhere = self._nowhere, 0
             log.info("copies.checked", extra={"checked": self.checked, "lacking": self.found, "nowhere": self.nowhere})
             return
+        if (metadata := readable(LedgerMetadata.decode, rows[0][0], rows[0][1])) is not None:
+            await self._check(metadata)
+            self.checked += 1
         self._next = keys.ledger_of(rows[0][0]) + 1
-        if (metadata := readable(LedgerMetadata.decode, rows[0][0], rows[0][1])) is None:
-            return
-        self.checked += 1
+
+    async def _check(self, metadata: LedgerMetadata) -> None:
         found = await look(self._context, metadata)
         if metadata.state == LedgerState.CLOSED:
             await self._judge(metadata, found, found.through)
@@ -121,22 +124,24 @@ class CopyCheck:
             await self._judge(metadata, await look(self._context, metadata, through), through)
 
     async def _judge(self, metadata: LedgerMetadata, found: Holdings, through: int) -> None:
-        """through: what is missing behind that may be on its way."""
+        """through: what is missing behind that may be on its way. Raises what the metadata raises."""
         lacking = [repair for repair in found.lacking if repair.first <= through]
         if not lacking and not found.nowhere:
             return
         stored = await self._context.meta.get(keys.ledger(metadata.ledger))
         if stored is None or readable(LedgerMetadata.decode, keys.ledger(metadata.ledger), stored[0]) != metadata:
             return  # it was deleted, or its copies were moved meanwhile: the next walk sees what became of it
+        bookies = {repair.lost[0]: through for repair in lacking}
+        if bookies:
+            await mark_lacking(self._context.meta, metadata.ledger, bookies)
         if found.nowhere:
             self._nowhere += 1
             log.error(
                 "copies.nowhere",
                 extra={"ledger": metadata.ledger, "topic": metadata.topic, "ranges": found.nowhere[:5]},
             )
-        if lacking:
+        if bookies:
             self.found += 1
-            bookies = {repair.lost[0]: through for repair in lacking}
             log.warning(
                 "copies.lacking",
                 extra={
@@ -145,7 +150,6 @@ class CopyCheck:
                     "first": [(r.first, r.last) for r in lacking[:5]],
                 },
             )
-            await mark_lacking(self._context.meta, metadata.ledger, bookies)
 
 
 def _progress(blob: bytes) -> int:

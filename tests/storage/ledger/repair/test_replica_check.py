@@ -6,12 +6,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from geo_tests.sim.simulation import Machine
 from heliograph.kv.metadata_store import MetadataStore, prefix_end
-from heliograph.model.errors import BookieUnavailable, CorruptData
+from heliograph.model.errors import BookieUnavailable, CorruptData, MetadataUnavailable
 from heliograph.model.ledger_metadata import LedgerMetadata, LedgerState, pack
 from local_meta import keys
 from storage.ledger.repair.autorecovery import AutoRecovery
@@ -294,6 +295,44 @@ def test_what_a_slow_bookie_has_not_got_yet_is_not_marked() -> None:
         await log.close()
 
     three(work, replace(NEVER, tick_s=0.5))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_lack_that_could_not_be_marked_is_found_again_with_the_next_tick(is_open: bool) -> None:
+    async def work(world: Worlds) -> None:
+        log = await filled(world, 6)
+        await asyncio.sleep(1.0)  # LAC is told
+        if not is_open:
+            await log.close()
+        for part in world.parts:
+            await part.stop()
+        (metadata,) = await world.ledgers()
+        drop(world.region.bookies["b1"], metadata.ledger, 2, 3)
+        check, failed = world.parts[0].check, list[str]()
+        check._leads = lambda: True
+        meta = check._context.meta
+        put = meta.put
+
+        async def fails_once(key: str, *rest: Any, **more: Any) -> int:
+            if key == keys.underreplicated(metadata.ledger) and not failed:
+                failed.append(key)
+                raise MetadataUnavailable("away")
+            return await put(key, *rest, **more)
+
+        meta.put = fails_once  # type: ignore[method-assign]
+        now = asyncio.get_running_loop().time()
+        check._next, check._credit = 0, 1.0
+        if is_open:
+            await check._check_next()
+            now = check._again[metadata.ledger][0]
+        with pytest.raises(MetadataUnavailable):
+            await check._go_on(now, 1.0)
+        assert failed and not check.found and await world.meta.get(failed[0]) is None
+        await check._go_on(now, 1e9)
+        assert check.found == 1 and await world.meta.get(failed[0]) is not None and not check._again
+        meta.put = put  # type: ignore[method-assign]
+
+    three(work, NEVER)
 
 
 def test_a_bookie_in_limbo_or_that_cannot_say_lacks_nothing_that_is_known() -> None:
