@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 
 import msgpack
 
@@ -29,7 +30,49 @@ from storage.ledger.bookies.quarantine import Quarantine
 
 log = logging.getLogger("storage.ledger.pool")
 
+_WOKEN_AT_ONCE = 256
+"""So many of those that wait for a bookie are called in one pass of the event loop."""
+
 ClientFactory = Callable[[str, str, int], BookiePort]
+
+
+class _Waiters:
+    """Who waits for a bookie: each open ledger may, so that they are not all called in one pass of the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callbacks: dict[object, Callable[[], None]] = {}
+        self._waking: dict[object, Callable[[], None]] = {}
+        """Those that have not been called yet since the last change."""
+
+    def add(self, callback: Callable[[], None]) -> Callable[[], None]:
+        token = object()
+        self._callbacks[token] = callback
+
+        def stop() -> None:
+            self._callbacks.pop(token, None)
+            self._waking.pop(token, None)
+
+        return stop
+
+    def wake(self) -> None:
+        """Calls the first ones now; where it is under way already, whoever is to be called yet is called once."""
+        under_way = bool(self._waking)
+        self._waking.update(self._callbacks)
+        if not under_way:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        try:
+            for token in list(islice(self._waking, _WOKEN_AT_ONCE)):
+                if (callback := self._waking.pop(token, None)) is not None:
+                    callback()
+        finally:
+            if self._waking:
+                self._loop.call_soon(self._wake_some)
+
+    def close(self) -> None:
+        self._waking.clear()
 
 
 class BookiePool:
@@ -69,7 +112,7 @@ class BookiePool:
         self._made_at = self._loop.time()
         self._clients: dict[str, BookiePort] = {}
         self._quarantine = Quarantine()
-        self._waiting: dict[object, Callable[[], None]] = {}
+        self._waiters = _Waiters()
         self._draining: dict[str, None] = {}
         self.labels: dict[str, Labels] = {}
         """What an operator says of a bookie, which counts above what it says of itself."""
@@ -234,16 +277,10 @@ class BookiePool:
         return self._quarantine.holds(bookie, self._loop.time())
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever a registration comes, goes, or changes. Returns "stop". For those who wait for a
-        bookie.
+        """Calls back after registrations came, went, or changed: soon, and once for changes that come together. Returns
+        "stop". For those who wait for a bookie.
         """
-        token = object()
-        self._waiting[token] = callback
-
-        def stop() -> None:
-            self._waiting.pop(token, None)
-
-        return stop
+        return self._waiters.add(callback)
 
     def close(self) -> None:
         for stop in self._stops:
@@ -251,6 +288,7 @@ class BookiePool:
         for client in self._clients.values():
             client.close()
         self._clients.clear()
+        self._waiters.close()
 
     def free_bytes(self, bookie: str) -> int:
         """What it said last; 0: nothing."""
@@ -310,14 +348,14 @@ class BookiePool:
             if only_space:
                 return
             self._quarantine.on_registered(bookie, self._loop.time())
-        self._changed()
+        self._waiters.wake()
 
     def _on_decommission(self, key: str, value: bytes | None, _version: int) -> None:
         if value is None:
             self._draining.pop(keys.id_of(key), None)
         else:
             self._draining[keys.id_of(key)] = None
-        self._changed()
+        self._waiters.wake()
 
     def _on_labels(self, key: str, value: bytes | None, _version: int) -> None:
         bookie = keys.id_of(key)
@@ -329,11 +367,7 @@ class BookiePool:
             except CorruptData as error:  # what was heard last holds
                 log.warning("bookie.labels_unreadable", extra={"bookie": bookie, "error": str(error)})
                 return
-        self._changed()
-
-    def _changed(self) -> None:
-        for callback in list(self._waiting.values()):
-            callback()
+        self._waiters.wake()
 
 
 def ends_for(pool: BookiePool, metadata: LedgerMetadata, bookie: str) -> bool:

@@ -286,6 +286,8 @@ class LedgerHandle:
         stands_s = now - self._lac_moved_at if self._pending else 0.0
         for slot in self._slots:
             if not slot.writing:
+                if self._pending and self._retry is None:
+                    self._retry = self._loop.call_later(self._context.pause_s(1), self._retry_lost)
                 continue
             assert slot.client is not None
             if self._core.durable(slot.bookie) >= slot.sent:
@@ -381,7 +383,8 @@ class LedgerHandle:
 
     def _replace(self, slot: _Slot, error: Exception | None) -> None:
         """Puts a spare in the place of a lost bookie; where there is none, the same one is tried again, for as long as
-        the ledger lives.
+        the ledger lives. One that is not registered is not while nothing waits: very many ledgers may be open, and the
+        pool says when it is back. error: why it was lost; None: it is tried now.
         """
         if self._stopped or slot.writing or slot not in self._slots:
             return
@@ -391,6 +394,7 @@ class LedgerHandle:
         if error is not None:
             self._context.pool.suspect(slot.bookie)
         at = self._slots.index(slot)
+        tried = bool(self._pending) or self._context.pool.registered(slot.bookie)
         spare = self._spare(at)
         if spare is None and error is not None and self._stuck() and not self._can_go_on(slot.bookie):
             spare = self._spare(at, forgiven=True)
@@ -409,7 +413,7 @@ class LedgerHandle:
                     "written to it again"
                 )
             )
-        elif error is None:
+        elif error is None and tried:
             self._note_gap(slot.bookie)
             if self._context.pool.registered(slot.bookie):
                 self._mark_gaps(slot.bookie)
@@ -424,7 +428,7 @@ class LedgerHandle:
         else:
             self._attempts[slot.bookie] = attempt = self._attempts.get(slot.bookie, 0) + 1
             self._watch_pool(True)
-            if self._retry is None:
+            if tried and self._retry is None:
                 self._retry = self._loop.call_later(self._context.pause_s(attempt), self._retry_lost)
 
     def _note_gap(self, bookie: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries
 from storage.ledger.recovery.ledger_recovery import recover_ledger
+from tests.storage.ledger.fake_bookies import FakeClient
 from tests.storage.ledger.writers import Writer, scenario
 from tests.storage.managed_ledger.world import Region, names_of, run_of, until
 
@@ -75,6 +77,53 @@ def test_without_a_spare_runs_wait_for_the_bookie_to_come_back() -> None:
         assert (await handle.close()).last_entry == 1
 
     scenario(work, bookies=2)
+
+
+def test_idle_ledgers_try_a_bookie_that_is_away_only_once_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had a timer of its own: ten thousand of them tried it every two seconds, for as long as it was away."""
+    opened: list[int] = []
+    open_writer = FakeClient.open_writer
+
+    def counted(client: FakeClient, ledger: int, *told: Any) -> None:
+        opened.append(ledger)
+        open_writer(client, ledger, *told)
+
+    monkeypatch.setattr(FakeClient, "open_writer", counted)
+
+    async def work(region: Region, writer: Writer) -> None:
+        handles = [await writer.open((3, 2)) for _ in range(40)]
+        meta, away = writer.context.meta, region.bookies["b1"]
+        away.crash()
+        await away.unregister(meta)
+        await asyncio.sleep(5.0)
+        opened.clear()
+        await asyncio.sleep(60.0)
+        await region.bookies["b2"].register(meta, rack="changed")
+        await asyncio.sleep(1.0)
+        assert opened == []
+        away.start()
+        await away.register(meta)
+        await asyncio.sleep(1.0)
+        assert sorted(opened) == [handle.ledger for handle in handles]
+        assert all(slot.writing for handle in handles for slot in handle._slots) and not writer.failed
+
+    scenario(work)
+
+
+def test_what_waits_is_tried_on_a_bookie_of_which_the_registration_alone_is_gone() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle, away = await writer.open((3, 3)), region.bookies["b1"]
+        away.crash()
+        await away.unregister(writer.context.meta)
+        await asyncio.sleep(5.0)
+        handle.append_run(run_of("a"))
+        await asyncio.sleep(1.0)
+        assert handle.lac == -1
+        away.start()
+        await writer.reach(0)
+        assert not writer.failed
+
+    scenario(work)
 
 
 def test_a_bookie_that_hangs_is_replaced() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -143,6 +144,20 @@ async def relabelled(region: Region, writer: Writer, racks: str, groups: Sequenc
         await bookie.register(writer.context.meta, rack=racks[index], group=groups[index] if groups else "")
     await asyncio.sleep(0.01)
     return dict(zip(region.bookies, racks, strict=True))
+
+
+def test_very_many_that_wait_for_a_bookie_are_woken_some_at_a_time() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        pool, woken = writer.context.pool, list[int]()
+        stops = [pool.on_change(partial(woken.append, number)) for number in range(1000)]
+        pool._waiters.wake()
+        assert woken == list(range(256))
+        stops[999]()
+        pool._waiters.wake()  # those that have not had their turn yet are called once for both
+        await asyncio.sleep(0.01)
+        assert woken[:999] == list(range(999)) and woken[999:] == list(range(256))
+
+    scenario(work)
 
 
 def test_what_an_operator_says_of_a_bookie_counts_above_its_own_word() -> None:
