@@ -37,12 +37,14 @@ TLS = "pulsar+ssl:"
 class SentOn:
     """How one connection's client is led on."""
 
-    __slots__ = ("_broker", "_identity", "_port", "_told")
+    __slots__ = ("_broker", "_identity", "_port", "_tls_ended", "_told")
 
     def __init__(self, port: ClientPort, broker: PulsarBroker, identity: Identity) -> None:
         self._port, self._broker, self._identity = port, broker, identity
         self._told: LookUpsToCome[str] | None = None
         """Of which topics."""
+        self._tls_ended = False
+        """Whether its last look-up was answered with an address with TLS alone."""
 
     @property
     def _bears_it(self) -> bool:
@@ -66,10 +68,14 @@ class SentOn:
         """What a client is told of a producer that may not publish here."""
         return TopicError(str(why)) if not producer.epoch and _OLD_CPP.match(self._port.client_version) else why
 
-    @staticmethod
-    def leads(why: RegionPassive) -> bool:
-        """Whether it is known where to go on."""
-        return any(_urls(why))
+    def leads(self, why: RegionPassive) -> bool:
+        """Whether it is known where to go on, by an address of the client's kind (with TLS, without)."""
+        return bool(_urls(why)[self._by_tls])
+
+    @property
+    def _by_tls(self) -> bool:
+        """Whether the client speaks TLS, as far as is known here: a load balancer may take it off."""
+        return self._port.tls or self._tls_ended
 
     def tell(
         self, kind: pb.CommandTopicMigrated.ResourceType.ValueType, resource: int, topic: str, why: RegionPassive
@@ -77,12 +83,13 @@ class SentOn:
         """Leads a producer or a consumer of a topic on, where it is known to where: precedes its refusal, or its
         CLOSE_PRODUCER or CLOSE_CONSUMER.
         """
-        if not self.leads(why):
-            return
-        if not self._bears_it:
-            self._note(topic)
-            return
         plain, tls = _urls(why)
+        if not self._bears_it:
+            if plain or tls:  # its look-up will say which of them it can use
+                self._note(topic)
+            return
+        if not self.leads(why) and not (self._broker.settings.proxy_protocol and tls):
+            return  # it would go to the address of the other kind, or end its connection where there is no address
         migrated = pb.CommandTopicMigrated(resource_id=resource, resource_type=kind)
         if plain:
             migrated.brokerServiceUrl = plain
@@ -95,13 +102,13 @@ class SentOn:
         told, at the owner and by the connection that leads there, is sent there to ask once more. authoritative: so it
         came.
         """
-        port = self._port
-        if port.link or self._bears_it:
+        self._tls_ended = not found.url
+        if self._port.link or self._bears_it:
             return found
         why = self._broker.topics.gates.elsewhere(topic.namespace)
-        plain, tls = ("", "") if why is None else _urls(why)
-        if not (tls if port.tls or not found.url else plain):  # it could not go there
+        if why is None or not self.leads(why):  # it could not go there
             return found
+        plain, tls = _urls(why)
         if self._take(str(topic)):
             return TopicAddress(self._one_of(plain), self._one_of(tls), redirect=True)
         return found if found.redirect or authoritative else replace(found, redirect=True, authoritative=True)

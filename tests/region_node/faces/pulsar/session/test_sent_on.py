@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,48 @@ def test_one_address_of_its_kind_is_told(url: str, tls: bool, led: set[str]) -> 
         assert seen == led
 
     World(url=url).run(test)
+
+
+PLAIN_URL, TLS_URL = "pulsar://a:1", "pulsar+ssl://a:1"
+
+
+@pytest.mark.parametrize("version", [JAVA, GO])
+@pytest.mark.parametrize(
+    ("url", "tls", "found", "led"),
+    [
+        (PLAIN_URL, False, HERE, True),
+        (TLS_URL, True, HERE, True),
+        (TLS_URL, False, HERE, False),
+        (PLAIN_URL, True, HERE, False),
+        (TLS_URL, False, "", True),  # a load balancer takes TLS off
+        (PLAIN_URL, False, "", False),
+    ],
+)
+def test_nobody_is_led_to_an_address_of_the_other_kind(
+    version: str, url: str, tls: bool, found: str, led: bool
+) -> None:
+    """Go's would take its producer for made and hang, and Java's end its connection, or leave TLS."""
+
+    async def test(broker: Broker) -> None:
+        broker.lookup.answer = TopicAddress(found, "pulsar+ssl://here:6651")
+        made = await client(broker, version)
+        made.protocol.tls = tls
+        await look_up(made, authoritative=True)
+        assert kinds(await produce(made)) == ({JAVA: MOVED, GO: CLOSED}[version] if led else REFUSED)
+
+    World(url=url).run(test)
+
+
+@pytest.mark.parametrize(("balanced", "sent"), [(False, REFUSED), (True, MOVED)])
+def test_java_behind_a_load_balancer_is_told_of_tls_on_each_connection(balanced: bool, sent: list[int]) -> None:
+    """It looks up on another one: this one does not know that TLS is taken off."""
+
+    async def test(broker: Broker) -> None:
+        made = await client(broker, JAVA)
+        broker.listener.broker.settings = replace(broker.listener.broker.settings, proxy_protocol=balanced)
+        assert kinds(await produce(made)) == sent
+
+    World(url=TLS_URL).run(test)
 
 
 def test_what_a_load_balancer_takes_off_is_seen_by_the_address_here() -> None:
