@@ -106,6 +106,7 @@ class Consuming:
         handle.topic, handle.subscription, handle.consumer = topic, subscription, consumer
         handle.partition, handle.usage = topic.name.partition, self._broker.usage.of(topic.name.tenant)
         self.metadata_bytes += metadata_bytes(consumer.metadata)
+        self._sent_on.consumer_came(topic.text)
 
     def answer_later(self, handle: ConsumerHandle, response: pb.CommandAckResponse) -> bool:
         """An acknowledgement is answered once it is durable. Returns whether no other of the consumer waits."""
@@ -210,6 +211,8 @@ class Consuming:
             and (why := topic.migration.of_consumers(handle.subscription)) is not None
         ):
             self._sent_on.tell(pb.CommandTopicMigrated.Consumer, handle.id, topic.text, why)
+        elif topic is not None:
+            self._sent_on.consumer_closed(topic.name, topic.text)
         close = pb.CommandCloseConsumer(consumer_id=consumer.id, request_id=NO_REQUEST)
         name_next_owner(close, topic)
         self._port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
@@ -236,6 +239,8 @@ class Consuming:
     def throw_out(self, handle: ConsumerHandle) -> None:
         """The client hears of it, subscribes again, and then learns why not."""
         self.forget(handle)
+        if handle.topic is not None:
+            self._sent_on.consumer_closed(handle.topic.name, handle.topic.text)
         close = pb.CommandCloseConsumer(consumer_id=handle.id, request_id=NO_REQUEST)
         self._port.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
 

@@ -1,6 +1,7 @@
-"""LookUpsToCome: look-ups that are to be led away, each once, within a short time.
+"""LookUpsToCome: look-ups that are expected within a short time, each once.
 
-Is: a bounded memory of who was told to go on elsewhere. Isn't: whom that concerns, or to where (`sent_on`).
+Is: a bounded memory of who was told to go on elsewhere, or to come again. Isn't: whom that concerns, or to where
+(`sent_on`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class LookUpsToCome(Generic[K]):
             del self._until[oldest]
         return waits
 
+    def awaits(self, key: K, now: float) -> bool:
+        return self._until.get(key, now) > now
+
     def take(self, key: K, now: float) -> bool:
-        """Whether this is one that is led away: the next of it is none."""
+        """Whether this is one that was expected: the next of it is none."""
         return self._until.pop(key, now) > now

@@ -3,9 +3,9 @@
 Is: who is told by TOPIC_MIGRATED, and whose next look-up of the topic is answered with the other region. Isn't: whether
 a client goes on elsewhere (`region_node.topics.serving.publish_gates`), or a refusal (the handlers').
 Invariants: TOPIC_MIGRATED goes to clients alone that are known to bear it; a look-up does not say whether it is for a
-producer or for a consumer, and consumers stay: so one that was told leads one look-up away, soon, on its connection;
-on any that the same client may have (address, role, version) only where it is told once more, and so looks up on
-another one.
+producer or for a consumer, and consumers stay: so one that was told leads one look-up away, soon, on its connection,
+unless a consumer of the topic that was closed from here has one to come there; on any that the same client may have
+(address, role, version) only where it is told once more, and so looks up on another one.
 Source: docs/protocols/leadership.md, "Clients".
 """
 
@@ -37,12 +37,14 @@ TLS = "pulsar+ssl:"
 class SentOn:
     """How one connection's client is led on."""
 
-    __slots__ = ("_broker", "_identity", "_port", "_tls_ended", "_told")
+    __slots__ = ("_again", "_broker", "_identity", "_port", "_tls_ended", "_told")
 
     def __init__(self, port: ClientPort, broker: PulsarBroker, identity: Identity) -> None:
         self._port, self._broker, self._identity = port, broker, identity
         self._told: LookUpsToCome[str] | None = None
         """Of which topics."""
+        self._again: LookUpsToCome[str] | None = None
+        """Of which topics a consumer was told to subscribe again."""
         self._tls_ended = False
         """Whether its last look-up was answered with an address with TLS alone."""
 
@@ -84,6 +86,8 @@ class SentOn:
         CLOSE_PRODUCER or CLOSE_CONSUMER.
         """
         plain, tls = _urls(why)
+        if kind == pb.CommandTopicMigrated.Consumer:
+            self.consumer_came(topic)  # it does not stay
         if not self._bears_it:
             if plain or tls:  # its look-up will say which of them it can use
                 self._note(topic)
@@ -109,9 +113,29 @@ class SentOn:
         if why is None or not self.leads(why):  # it could not go there
             return found
         plain, tls = _urls(why)
-        if self._take(str(topic)):
+        if self._take(text := str(topic)) and not self._stays(text):
             return TopicAddress(self._one_of(plain), self._one_of(tls), redirect=True)
         return found if found.redirect or authoritative else replace(found, redirect=True, authoritative=True)
+
+    def consumer_closed(self, topic: TopicName, text: str) -> None:
+        """A consumer is told to come again, and stays here: no look-up of its topic is taken for a producer's until it
+        has. The producer is refused once more.
+        """
+        if self._port.link or self._bears_it or self._broker.topics.gates.elsewhere(topic.namespace) is None:
+            return
+        self._take(text)
+        if self._again is None:
+            self._again = LookUpsToCome(self._broker.settings.limits.clients_max)
+        self._again.note(text, self._broker.clock.monotonic())
+
+    def consumer_came(self, text: str) -> None:
+        if self._again is not None:
+            self._again.take(text, 0.0)
+            if not self._again:
+                self._again = None
+
+    def _stays(self, text: str) -> bool:
+        return self._again is not None and self._again.awaits(text, self._broker.clock.monotonic())
 
     def _note(self, topic: str) -> None:
         now = self._broker.clock.monotonic()

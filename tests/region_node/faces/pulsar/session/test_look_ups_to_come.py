@@ -10,6 +10,7 @@ def test_each_is_led_away_once_and_in_time() -> None:
     assert not told.take("a", 0.0) and not told.note("a", 0.0) and told
     assert told.take("a", LED_S - 1) and not told.take("a", LED_S - 1) and not told
     told.note("a", 0.0)
+    assert told.awaits("a", LED_S - 1) and not told.awaits("b", 0.0) and not told.awaits("a", LED_S)
     assert not told.take("a", LED_S)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.configuration.configuration_records import ClusterMigration
 from heliograph.model.configuration.leadership import FENCED, Leadership
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.dr.leadership.write_gates import Writing
@@ -119,6 +120,89 @@ def test_a_client_with_several_connections_is_led_away_once_it_has_looked_up_els
         assert await look_up(sibling, authoritative=True) == LOCAL
         await produce(made)
         assert await look_up(made) == AWAY and await look_up(sibling, authoritative=True) == LOCAL
+
+    World().run(test)
+
+
+async def close_consumers(broker: Broker) -> None:
+    topic = await broker.topics.get(TOPIC, create=False)
+    for subscription in topic.subscriptions.values():
+        subscription.disconnect()
+
+
+@pytest.mark.parametrize("refused_before", [True, False])
+def test_a_consumer_that_is_told_to_come_again_is_not_led_away_in_a_producers_place(refused_before: bool) -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, CPP)
+        await made.subscribe(1)
+        if refused_before:
+            await produce(made)
+        await close_consumers(broker)
+        assert kinds(await made.news()) == [K.CLOSE_CONSUMER]
+        if not refused_before:
+            await produce(made)
+        assert await look_up(made, authoritative=True) == LOCAL
+        await produce(made)
+        assert await look_up(made, authoritative=True) == LOCAL, "it may be the other one's"
+        await made.subscribe(1)
+        await produce(made)
+        assert await look_up(made, authoritative=True) == AWAY
+
+    World().run(test)
+
+
+def test_a_consumer_that_goes_elsewhere_holds_a_producer_no_longer_than_its_look_up_may_take() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, CPP)
+        await made.subscribe(1)
+        await close_consumers(broker)
+        await made.news()
+        broker.clock.now += LED_S
+        await produce(made)
+        assert await look_up(made, authoritative=True) == AWAY
+
+    World().run(test)
+
+
+def test_another_connections_consumer_is_not_led_away_in_a_producers_place() -> None:
+    async def test(broker: Broker) -> None:
+        made, sibling = await client(broker, CPP), await client(broker, CPP)
+        await sibling.subscribe(1)
+        await produce(made)
+        await produce(made)
+        await close_consumers(broker)
+        assert kinds(await sibling.news()) == [K.CLOSE_CONSUMER]
+        assert await look_up(sibling, authoritative=True) == LOCAL
+
+    World().run(test)
+
+
+def test_a_consumer_that_is_sent_on_itself_is_led_away_at_once() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, CPP)
+        await made.subscribe(1)
+        await close_consumers(broker)
+        await made.news()
+        broker.view.migrations["us"] = ClusterMigration(migrated=True, broker_service_url=THERE)
+        for callback in list(broker.view.callbacks):
+            callback("/migrations/us")
+        fields = {"subscription": "s", "subType": 1, "initialPosition": pb.CommandSubscribe.Latest}
+        came = await made.do(frame(K.SUBSCRIBE, topic=TOPIC, consumer_id=1, request_id=1, **fields))
+        assert kinds(came) == REFUSED
+        assert await look_up(made, authoritative=True) == AWAY
+
+    World().run(test)
+
+
+def test_who_is_thrown_out_is_not_led_away_either() -> None:
+    async def test(broker: Broker) -> None:
+        made = await client(broker, CPP)
+        await made.subscribe(1)
+        await produce(made)
+        consuming = made.protocol.session.consuming
+        consuming.throw_out(consuming.handles[1])
+        assert kinds(await made.news()) == [K.CLOSE_CONSUMER]
+        assert await look_up(made, authoritative=True) == LOCAL
 
     World().run(test)
 
