@@ -5,7 +5,7 @@ Is: which members those are, and where such a node wants the leadership to be. I
 the log, and may be elected as every voter, for it may be the only one that has all of it.
 Invariants: it leads while it reaches every member, so that regions that do not reach each other both reach the leader;
 one that it does not reach may be reached by a region, so it hands the leadership to one that answers, and takes it
-again only once all of them have answered it.
+again only once all of them have answered it. With a full disk it leads nobody: as leader it would refuse every write.
 Source: docs/decisions/0242-a-witness-leads-while-it-reaches-all.md.
 """
 
@@ -63,13 +63,13 @@ class WitnessLeadership:
             self._take_at = now + TAKE_S
         elif now >= self._take_at and node.node_id in node.raft.config.voters:
             self._take_at = now + TAKE_S
-            if await self._reaches_all():
+            if not node.raft.full and await self._reaches_all():
                 await self._take(leader)
 
     async def _give_where_it_is_not_heard(self) -> None:
         others = [row for row in self._node.members() if row.member != self._node.node_id]
         heard = [row for row in others if row.silent_s is not None and row.silent_s <= SILENT_S]
-        if len(heard) == len(others):
+        if len(heard) == len(others) and not self._node.raft.full:
             return
         ready = [row for row in heard if row.voter and row.behind is not None and row.behind <= LAG_MAX]
         heirs = {row.member: row.behind or 0 for row in ready}
@@ -79,7 +79,7 @@ class WitnessLeadership:
             except HeliographError as error:  # it was too slow: another, or at the next look
                 log.info("config.leadership_not_given", extra={"to": heir, "error": str(error)})
             else:
-                log.info("config.leadership_given", extra={"to": heir})
+                log.info("config.leadership_given", extra={"to": heir, "full": self._node.raft.full})
                 return
 
     async def _reaches_all(self) -> bool:

@@ -77,6 +77,28 @@ def test_a_region_that_the_witness_does_not_reach_reaches_the_leader_all_the_sam
     simulate(main)
 
 
+def test_with_a_full_disk_it_leaves_the_leadership_to_a_region() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await led_by_the_witness(sim, instance)
+        platter = sim.machine(WITNESS).platter("config")
+        platter.capacity_bytes = platter.used_bytes() + 1000
+        while not instance.nodes[WITNESS].raft.full:
+            await instance.clients["us"].put("/large", bytes(100_000))
+        await asyncio.sleep(5)
+        term = instance.nodes["us"].raft.term
+        for _ in range(8):
+            await instance.clients["us"].put("/n", b"1")
+            await asyncio.sleep(TAKE_S / 6)
+        assert instance.leader() in REGIONS and instance.nodes["us"].raft.term == term, "and it does not take it back"
+        for _ in range(10):
+            await instance.clients["us"].put("/large", bytes(100_000))
+        platter.capacity_bytes *= 10
+        await asyncio.sleep(TAKE_S + 10)
+        assert instance.leader() == WITNESS
+
+    simulate(main)
+
+
 def test_without_the_witness_the_regions_go_on() -> None:
     async def main(sim: Simulation, instance: Instance) -> None:
         await led_by_the_witness(sim, instance)

@@ -132,6 +132,11 @@ class RaftNode(GroupCalls):
     def config(self) -> Config:
         return self._core.config if self._core is not None else Config(())
 
+    @property
+    def full(self) -> bool:
+        """Whether a disk of this member has no room: it refuses writes now, or will before long."""
+        return bool(self._storage.full) or self._snapshotter.full
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
