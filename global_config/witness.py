@@ -48,7 +48,7 @@ class WitnessLeadership:
         self._tasks = TaskSet("the look at who leads the configuration has ended")
 
     def start(self) -> None:
-        self._tasks.spawn(every(LOOK_S, self.look))
+        self._tasks.spawn(every(LOOK_S, self.look, failed=_not_looked))
 
     async def stop(self) -> None:
         await self._tasks.close()
@@ -105,6 +105,10 @@ class WitnessLeadership:
     async def _ask(self, member: str, verb: str, about: str) -> bytes:
         request = bytes([Frame.MEMBERS]) + body(verb, about, "")
         return await self._node.transport.forward(member, request, timeout_s=_ANSWER_S)
+
+
+def _not_looked(error: HeliographError) -> None:
+    log.warning("config.leadership_not_looked_at", extra={"error": str(error)})
 
 
 def marked(report: dict[str, Any], regions: Collection[str]) -> dict[str, Any]:

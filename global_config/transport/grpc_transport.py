@@ -358,6 +358,10 @@ class _Peer:
             ):
                 raise MetadataUnavailable(f"{text}: {error.details()}") from error
             raise OutcomeUnknown(text) from error
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise OutcomeUnknown(f"the connection to the configuration's leader in {self._peer!r} was ended") from None
         if not answer or answer[0] != VERSION:
             raise OutcomeUnknown(f"the configuration's leader in {self._peer!r} answered in another version")
         return answer[1:]

@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from global_config.witness import TAKE_S, WitnessLeadership, marked
-from heliograph.model.errors import MetadataError
+from heliograph.model.errors import MetadataError, MetadataUnavailable
 from tests.global_config.config_instance import Instance, simulate
 
 WITNESS, REGIONS = "ap", ("eu", "us")
@@ -95,6 +95,22 @@ def test_with_a_full_disk_it_leaves_the_leadership_to_a_region() -> None:
         platter.capacity_bytes *= 10
         await asyncio.sleep(TAKE_S + 10)
         assert instance.leader() == WITNESS
+
+    simulate(main)
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise MetadataUnavailable("for a while")
+
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await led_by_the_witness(sim, instance)
+        monkeypatch.setattr(instance.nodes[WITNESS], "members", refused)
+        await asyncio.sleep(5)
+        monkeypatch.undo()
+        sim.machine("us").power_cut()
+        await asyncio.sleep(10)
+        assert instance.leader() == "eu"
 
     simulate(main)
 

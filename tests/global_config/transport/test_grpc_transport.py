@@ -301,6 +301,33 @@ def test_another_ca_is_taken_without_a_restart(certificates: Path, tmp_path: Pat
     pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
 
 
+def test_a_call_under_way_when_the_certificate_is_renewed_fails_and_cancels_nobody(certificates: Path) -> None:
+    ours = tls_of(certificates, "config", "us")
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        came = asyncio.Event()
+
+        async def hang(request: bytes, writers: Sequence[str]) -> bytes:
+            came.set()
+            await asyncio.Event().wait()
+            return b""
+
+        eu.on_forward(hang)
+        call = asyncio.ensure_future(forwarded(us))
+        await came.wait()
+        us.renew(ours)
+        with pytest.raises(OutcomeUnknown, match="was ended"):
+            await call
+        came.clear()
+        call = asyncio.ensure_future(forwarded(us))
+        await came.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    pair(certificates, ours, tls_of(certificates, "config", "eu"), main)
+
+
 def test_a_connection_that_stands_by_a_ca_that_was_taken_out_is_refused(certificates: Path, tmp_path: Path) -> None:
     ensure_certificates(tmp_path, list(REGIONS))
     both = b"".join((folder / "ca.pem").read_bytes() for folder in (certificates, tmp_path))
