@@ -34,6 +34,10 @@ long."""
 TAKE_S = 60.0
 """A region leads for so long before the witness takes the leadership, so that one that comes and goes disturbs
 seldom."""
+BRIEF_S = 30.0
+"""A witness that gives the leadership so soon after it took it is answered by members that it does not hear."""
+PAUSE_MAX_S = 3600.0
+"""The pause before it takes the leadership again doubles with each such time, up to this."""
 LAG_MAX = 100
 """Entries that the next leader may lack: commands wait until it has them."""
 _ANSWER_S = 2.0
@@ -44,7 +48,9 @@ class WitnessLeadership:
 
     def __init__(self, node: ConfigNode, clock: Clock) -> None:
         self._node, self._clock = node, clock
+        self._pause_s = TAKE_S
         self._take_at = clock.monotonic() + TAKE_S
+        self._took_at = -BRIEF_S
         self._tasks = TaskSet("the look at who leads the configuration has ended")
 
     def start(self) -> None:
@@ -57,20 +63,26 @@ class WitnessLeadership:
         """Looks once at who leads, and whether another should."""
         node, now = self._node, self._clock.monotonic()
         if node.raft.is_leader:
-            self._take_at = now + TAKE_S
-            await self._give_where_it_is_not_heard()
+            brief = now < self._took_at + BRIEF_S
+            if not brief:
+                self._pause_s = TAKE_S
+            if await self._gives() and brief:
+                self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+                log.warning("config.leadership_was_brief", extra={"pause_s": self._pause_s})
+            self._take_at = now + self._pause_s
         elif (leader := node.raft.leader) is None:
-            self._take_at = now + TAKE_S
+            self._take_at = max(self._take_at, now + TAKE_S)
         elif now >= self._take_at and node.node_id in node.raft.config.voters:
             self._take_at = now + TAKE_S
             if not node.raft.full and await self._reaches_all():
                 await self._take(leader)
 
-    async def _give_where_it_is_not_heard(self) -> None:
+    async def _gives(self) -> bool:
+        """Hands the leadership over where another member had better have it; whether it did."""
         others = [row for row in self._node.members() if row.member != self._node.node_id]
         heard = [row for row in others if row.silent_s is not None and row.silent_s <= SILENT_S]
         if len(heard) == len(others) and not self._node.raft.full:
-            return
+            return False
         ready = [row for row in heard if row.voter and row.behind is not None and row.behind <= LAG_MAX]
         heirs = {row.member: row.behind or 0 for row in ready}
         for heir in sorted(heirs, key=lambda member: heirs[member]):
@@ -80,7 +92,8 @@ class WitnessLeadership:
                 log.info("config.leadership_not_given", extra={"to": heir, "error": str(error)})
             else:
                 log.info("config.leadership_given", extra={"to": heir, "full": self._node.raft.full})
-                return
+                return True
+        return False
 
     async def _reaches_all(self) -> bool:
         others = [member for member in self._node.raft.config.members if member != self._node.node_id]
@@ -92,6 +105,7 @@ class WitnessLeadership:
         return True
 
     async def _take(self, leader: str) -> None:
+        self._took_at = self._clock.monotonic()
         try:
             status, *found = unpack(await self._ask(leader, "transfer", self._node.node_id))
         except HeliographError as error:

@@ -6,12 +6,18 @@ The group is the one of `config_instance`, in which ap is the witness.
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from global_config.witness import TAKE_S, WitnessLeadership, marked
-from heliograph.model.errors import MetadataError, MetadataUnavailable
+from global_config.witness import LOOK_S, TAKE_S, WitnessLeadership, marked
+from heliograph.kv.machine_commands import ok
+from heliograph.model.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
+from heliograph.raft.messages import Config
+from heliograph.raft.ports import MemberState
+from heliograph.wire.metadata_frames import fields
 from tests.global_config.config_instance import Instance, simulate
 
 WITNESS, REGIONS = "ap", ("eu", "us")
@@ -144,6 +150,73 @@ def test_an_entry_that_only_the_witness_and_the_lost_region_have_is_kept() -> No
         assert found is not None and found[0] == b"1"
 
     simulate(main)
+
+
+class Lent:
+    """A witness's node among us and eu, without Raft: what it is asked to do happens at once. now: seconds."""
+
+    node_id = "oslo"
+
+    def __init__(self, *learners: str) -> None:
+        self.now, self.takes = 0.0, 0
+        self.learners = learners
+        self.answer, self.heard = {"us", "eu"}, {"us", "eu"}
+        self.raft = SimpleNamespace(
+            is_leader=False,
+            leader="us",
+            full=False,
+            config=Config(("eu", "oslo", "us"), learners),
+        )
+        self.transport = self
+        self.witness = WitnessLeadership(cast(Any, self), cast(Any, SimpleNamespace(monotonic=lambda: self.now)))
+
+    def members(self) -> list[MemberState]:
+        return [
+            MemberState(
+                member=name,
+                voter=name not in self.learners,
+                address="",
+                leads=False,
+                behind=0,
+                silent_s=0.0 if name in self.heard else 3.0,
+            )
+            for name in self.raft.config.members
+        ]
+
+    async def transfer_leadership(self, to: str) -> None:
+        self.raft.is_leader, self.raft.leader = False, to
+
+    async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+        if to not in self.answer:
+            raise OutcomeUnknown("no answer")
+        verb, member, _ = fields(request[1:], str, str, str)
+        if verb == "transfer":
+            self.raft.is_leader, self.raft.leader = True, member
+            self.takes += 1
+        return ok()
+
+    async def pass_s(self, seconds: float) -> None:
+        for _ in range(int(seconds / LOOK_S)):
+            self.now += LOOK_S
+            await self.witness.look()
+
+
+def test_it_takes_the_leadership_seldom_where_it_does_not_hear_who_answers_it() -> None:
+    async def main() -> None:
+        lent = Lent()
+        lent.heard.remove("eu")
+        await lent.pass_s(20 * TAKE_S)
+        assert 3 <= lent.takes <= 5, "not each minute"
+        lent.heard.add("eu")
+        await lent.pass_s(20 * TAKE_S)
+        assert lent.raft.is_leader and lent.takes <= 6
+        lent.heard.remove("eu")
+        await lent.pass_s(1)
+        lent.heard.add("eu")
+        await lent.pass_s(TAKE_S + 1)
+        assert lent.raft.is_leader, "it has led for long, so it was back at once"
+
+    asyncio.run(main())
 
 
 def test_a_voter_that_is_no_region_is_shown_as_a_witness() -> None:
