@@ -149,7 +149,11 @@ def leave(
     prefix: Prefix = _PREFIX,
     wait: Wait = 3600.0,
     whole: Annotated[
-        bool, typer.Option("--whole-region", help="The region ends: nothing is moved to other hosts first.")
+        bool,
+        typer.Option(
+            "--whole-region",
+            help="The region ends: nothing is moved to other hosts first. Of a witness: it votes no more.",
+        ),
     ] = False,
 ) -> None:
     """Take this host out of its region, bookies emptied first, and DELETE its data."""

@@ -202,8 +202,8 @@ async def _led(manifest: HostManifest, etc: Path, wait_s: float) -> None:
 
 
 def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
-    """Takes the host out of its region and deletes its data. whole: the region ends, so nothing is moved away first.
-    Raises ConfigError.
+    """Takes the host out of its region and deletes its data. whole: the region ends, so nothing is moved away first,
+    and a witness is not asked whether it votes. Raises ConfigError.
     """
     if not (prefix / "etc").exists():
         return
@@ -212,12 +212,29 @@ def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
     brokers = [node for node in manifest.nodes if node in manifest.brokers]
     if not whole and manifest.meta:
         asyncio.run(_empty(manifest, prefix / "etc", services, brokers, wait_s, say))
+    elif not whole:
+        asyncio.run(_votes_no_more(manifest, prefix / "etc"))
     for node in reversed(manifest.nodes):
         services.stop(node)
         services.forget(node)
     for folder in manifest.folders:
         shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(prefix / "etc", ignore_errors=True)
+
+
+async def _votes_no_more(manifest: HostManifest, etc: Path) -> None:
+    """Raises ConfigError where the witness here is a voter, or does not say that it is none."""
+    tls = certificate(manifest.region, etc, "config")
+    store = MetaClient([manifest.config], clock=SystemClock(), rng=system_rng(), ssl=tls)
+    gone = f"`heliograph meta remove {manifest.region} --config` in a region; where that was done, `--whole-region`"
+    try:
+        report, _ = await store.members("here")
+    except HeliographError as error:
+        raise ConfigError(f"{manifest.host} does not say whether it votes: start it, or {gone} ({error})") from error
+    finally:
+        store.close()
+    if any(row["member"] == manifest.region and row["role"] == "voter" for row in report["members"]):
+        raise ConfigError(f"{manifest.host} votes in the global configuration: first {gone}")
 
 
 async def _empty(

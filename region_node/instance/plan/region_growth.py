@@ -79,13 +79,13 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
 
 def without_region(plan: InstancePlan, name: str) -> InstancePlan:
     """The plan with one region less. Raises ConfigError."""
-    plan.region(name)
-    if len(plan.regions) == 1:
+    left = [region for region in plan.regions if region is not plan.region(name)]
+    if not left:
         raise ConfigError(f"{name!r} is the only region: `heliograph down` stops the instance")
-    if plan.witness is not None and len(plan.regions) == 2:
+    if plan.witness is not None and sum(region.voter for region in left) < 2:
         raise ConfigError(
-            "one region and a witness would both be needed for each write of the configuration: `heliograph witness "
-            "leave` first"
+            "one region that votes and a witness would both be needed for each write of the configuration: `heliograph "
+            "witness leave` first"
         )
     new = copy.deepcopy(plan)
     _remember_founders(new)
@@ -99,7 +99,7 @@ def with_witness(plan: InstancePlan, name: str) -> InstancePlan:
     """The plan with a witness. Raises ConfigError."""
     if plan.witness is not None:
         raise ConfigError(
-            f"this instance has the witness {plan.witness.region!r}, and one is enough: `heliograph witness remove` "
+            f"this instance has the witness {plan.witness.region!r}, and one is enough: `heliograph witness leave` "
             "first"
         )
     taken = (*plan.voters(), *plan.left, *plan.left_witnesses)

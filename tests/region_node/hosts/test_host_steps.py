@@ -12,12 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.servers import free_port
 from heliograph.kv.metadata_client import MetaClient
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.hosts import host_steps
@@ -281,6 +282,21 @@ def test_after_a_change_that_went_wrong_the_next_host_is_left_alone(running: Run
 # -- a witness --------------------------------------------------------------------------------------------------------
 
 
+class Says:
+    """A configuration node that says which role oslo has; "": it does not answer."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+
+    async def members(self, verb: str) -> tuple[dict[str, Any], bool]:
+        if verb != "here" or not self.role:
+            raise MetadataUnavailable("no connection")
+        return {"members": [{"member": "oslo", "role": self.role}, {"member": "us", "role": "voter"}]}, False
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.mark.slow
 def test_a_witness_changes_without_a_turn_and_leaves_without_a_region(
     described: dict[str, object], tmp_path: Path
@@ -307,6 +323,14 @@ def test_a_witness_changes_without_a_turn_and_leaves_without_a_region(
     (tmp_path / "data" / "oslo").mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_steps, "services_of", lambda manifest: services)
+        patch.setattr(host_steps, "MetaClient", lambda *_, **__: Says("voter"))
+        with pytest.raises(ConfigError, match=r"oslo votes .* `heliograph meta remove oslo --config`"):
+            host_steps.leave(prefix, 1.0, lambda text: None, whole=False)
+        patch.setattr(host_steps, "MetaClient", lambda *_, **__: Says(""))
+        with pytest.raises(ConfigError, match="oslo does not say whether it votes: start it"):
+            host_steps.leave(prefix, 1.0, lambda text: None, whole=False)
+        patch.setattr(host_steps, "MetaClient", lambda *_, **__: Says("learner"))
+        assert services.said[3:] == [] and (tmp_path / "data" / "oslo").exists()
         host_steps.leave(prefix, 1.0, lambda text: None, whole=False)
     assert services.said[3:] == ["stop oslo-witness", "forget oslo-witness"]
     assert not (tmp_path / "data" / "oslo").exists() and not (prefix / "etc").exists()

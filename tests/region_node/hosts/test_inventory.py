@@ -189,6 +189,7 @@ OSLO = {"name": "oslo", "address": "127.0.1.7", "link_address": "oslo.example"}
         (lambda d: d["witness"].update(address="127.0.1.9"), "address '127.0.1.9' is in the description twice"),
         (lambda d: d["witness"].update(name="os lo"), "may hold only letters"),
         (lambda d: d["regions"].pop("us"), "of no use to 1 regions"),
+        (lambda d: d["regions"].pop("us") and d["regions"]["eu"].update(joins=True), "of no use to 1 regions"),
         (lambda d: d["witness"].update(roles=["config"]), "there is no setting 'roles'"),
     ],
 )

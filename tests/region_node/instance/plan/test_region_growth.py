@@ -146,12 +146,15 @@ def test_a_witness_of_no_use_is_refused() -> None:
     learner = with_region(pair(), "ap", brokers=1, bookies=2, voter=False)
     assert with_witness(learner, "oslo").witness, "a learner does not vote"
     plan = with_witness(pair(), "oslo")
-    with pytest.raises(ConfigError, match="has the witness 'oslo'"):
+    with pytest.raises(ConfigError, match=r"has the witness 'oslo'.*`heliograph witness leave` first"):
         with_witness(plan, "bergen")
     with pytest.raises(ConfigError, match="is, or was, the name of a witness"):
         with_region(plan, "oslo", brokers=1, bookies=2)
-    with pytest.raises(ConfigError, match="`heliograph witness leave` first"):
-        without_region(plan, "eu")
+    for two in (plan, with_region(plan, "ap", brokers=1, bookies=2, voter=False)):
+        with pytest.raises(ConfigError, match="`heliograph witness leave` first"):
+            without_region(two, "eu")
+    three = with_region(plan, "ap", brokers=1, bookies=2)
+    assert [one.name for one in without_region(three, "eu").regions] == ["us", "ap"]
     with pytest.raises(ConfigError, match="has no witness"):
         without_witness(pair())
     for name in ("us", "A/"):
