@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from global_config.witness import LOOK_S, TAKE_S, WitnessLeadership, marked
+from global_config.witness import ABSENT_S, LOOK_S, TAKE_S, WitnessLeadership, marked
 from heliograph.kv.machine_commands import ok
 from heliograph.model.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
 from heliograph.raft.messages import Config
@@ -158,7 +158,7 @@ class Lent:
     node_id = "oslo"
 
     def __init__(self, *learners: str) -> None:
-        self.now, self.takes = 0.0, 0
+        self.now, self.took_at, self.takes = 0.0, 0.0, 0
         self.learners = learners
         self.answer, self.heard = {"us", "eu"}, {"us", "eu"}
         self.raft = SimpleNamespace(
@@ -178,7 +178,7 @@ class Lent:
                 address="",
                 leads=False,
                 behind=0,
-                silent_s=0.0 if name in self.heard else 3.0,
+                silent_s=0.0 if name in self.heard else self.now - self.took_at,
             )
             for name in self.raft.config.members
         ]
@@ -192,8 +192,10 @@ class Lent:
         verb, member, _ = fields(request[1:], str, str, str)
         if verb == "transfer":
             self.raft.is_leader, self.raft.leader = True, member
-            self.takes += 1
-        return ok()
+            self.takes, self.took_at = self.takes + 1, self.now
+            return ok()
+        silent = {name: self.now if name in self.learners else 0.1 for name in self.raft.config.members}
+        return ok({"members": [{"member": name, "silent_s": silent_s} for name, silent_s in silent.items()]}, False)
 
     async def pass_s(self, seconds: float) -> None:
         for _ in range(int(seconds / LOOK_S)):
@@ -215,6 +217,24 @@ def test_it_takes_the_leadership_seldom_where_it_does_not_hear_who_answers_it() 
         lent.heard.add("eu")
         await lent.pass_s(TAKE_S + 1)
         assert lent.raft.is_leader, "it has led for long, so it was back at once"
+
+    asyncio.run(main())
+
+
+def test_a_region_that_is_added_and_not_started_counts_for_some_minutes() -> None:
+    async def main() -> None:
+        lent = Lent("ap")
+        await lent.pass_s(ABSENT_S)
+        assert lent.takes == 0, "it may be reached by another leader"
+        await lent.pass_s(2 * TAKE_S)
+        assert lent.raft.is_leader and lent.takes == 1
+        await lent.pass_s(ABSENT_S)
+        assert lent.raft.is_leader and lent.takes == 1, "nothing goes to and fro"
+        lent.heard.add("ap")
+        await lent.pass_s(1)
+        lent.heard.remove("ap")
+        await lent.pass_s(1)
+        assert not lent.raft.is_leader, "it was there, so it counts again"
 
     asyncio.run(main())
 
