@@ -62,12 +62,15 @@ _AGAIN_S = 5.0
 """So often it is said whom a topic waits for."""
 _PAUSES = Backoff(5.0, 60.0)
 """A topic whose tail could not be fetched is looked at again then; the others go on."""
+_QUESTIONS_MAX = 64
+"""So often all are asked for more of one origin, 2 MiB each time where they have it; then other topics go on."""
 
 
 class EndedOrigins:
     """Fetches the tails of ended origins for the topics of one broker, one topic at a time."""
 
-    def __init__(self, manager: LinkManager) -> None:
+    def __init__(self, manager: LinkManager, questions_max: int = _QUESTIONS_MAX) -> None:
+        self._questions_max = questions_max
         self._manager, self._channels = manager, LinkChannels(manager)
         self._epochs: dict[int, int] = {}
         """Number of a region of the configuration -> its epoch; empty while they are not known."""
@@ -178,53 +181,41 @@ class EndedOrigins:
     # -- one topic -----------------------------------------------------------------------------------------------------
 
     async def _see_to(self, log: ReplicatedLog, lacking: Mapping[Origin, Position]) -> None:
+        failed: HeliographError | None = None
         try:
             for origin, through in sorted(lacking.items()):
-                count = await self._pull(log, origin, through)
-                self.entries += count
-                if log.state.intake.submitted(origin) < through:
-                    raise LinkError(
-                        Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}"
-                    )
+                try:
+                    count = await self._pull(log, origin, through)
+                except HeliographError as error:
+                    failed = failed or error  # what is behind it is fetched nevertheless
+                    continue
+                through = min(through, log.state.intake.submitted(origin))
                 events.warning(
                     "link.tail_fetched",
                     extra={"topic": log.topic, "origin": origin, "through": through, "entries": count},
                 )
-            self._failed.pop(log.topic, None)
-        except HeliographError as error:
-            now, failures = self._manager.clock.monotonic(), self._failed.get(log.topic, (0, 0.0))[0] + 1
-            if log.topic in self._manager.logs:
-                self._failed[log.topic] = failures, now + _PAUSES.pause_s(failures, None)
-            self._waits(log, str(error), now)
+            if failed is None:
+                self._failed.pop(log.topic, None)
+            else:
+                now, failures = self._manager.clock.monotonic(), self._failed.get(log.topic, (0, 0.0))[0] + 1
+                if log.topic in self._manager.logs:
+                    self._failed[log.topic] = failures, now + _PAUSES.pause_s(failures, None)
+                self._waits(log, str(failed), now)
         finally:
             self._pulling = ""
         self.tick()  # the next one, without a wait
 
     async def _pull(self, log: ReplicatedLog, origin: Origin, through: Position) -> int:
-        """Returns how many entries are here now that were not. Raises LinkError where somebody cannot be asked now;
+        """Returns how many entries are here now that were not: all, or as many as come by `_QUESTIONS_MAX`
+        questions. Raises LinkError where somebody cannot be asked now; PeerError where all of these brought nothing;
         what storage raises.
         """
-        regions, name, count = self._manager.peers(log), await self._name(log, origin), 0
-        while (have := log.state.intake.submitted(origin)) < through:
-            after, told = max(have, log.state.local_end(origin)), {}
-            for region in regions:
-                answer = await self._manager.auditor.ask(
-                    log, region, Ask(What.ENTRIES, origin, after, through, whole=True)
-                )
-                if answer.refusal and answer.refusal != NOTHING_HELD:
-                    raise LinkError(
-                        Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}"
-                    )
-                if answer.holes:
-                    raise LinkError(
-                        Cause.STORAGE,
-                        f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs "
-                        "them",
-                    )
-                if not answer.refusal and answer.upto > after:
-                    told[region] = answer
-            if not told:
-                break
+        regions, name, count, barren = self._manager.peers(log), await self._name(log, origin), 0, 0
+        for _ in range(self._questions_max):
+            if (have := log.state.intake.submitted(origin)) >= through:
+                return count
+            after = max(have, log.state.local_end(origin))
+            told = await self._told(log, regions, origin, after, through)
             if log.closed is not None:
                 raise log.closed
             if log.state.intake.submitted(origin) != have or regions != self._manager.peers(log):
@@ -251,14 +242,44 @@ class EndedOrigins:
                     f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade "
                     "it",
                 )
+            named = _named(told.values(), upto)
             lost = may_be_lost(
-                [self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()],
-                _named(told.values(), upto),
+                [self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()], named
             )
             first, *others = in_order(origin, after, upto, entries, lost, self._manager.region)
             await _append(log, [_behind(have, first), *others], name, self._manager.region)
-            count += len(entries)
+            count, barren = count + len(entries), barren + (not named)
+            self.entries += len(entries)
+        if barren == self._questions_max:
+            raise PeerError(
+                f"{', '.join(regions)}: told of no entry of {origin} in {barren} answers up to {upto}, of what was "
+                f"told to be held up to {through}: look at its vector in each (`heliograph topics vector`)"
+            )
         return count
+
+    async def _told(
+        self, log: ReplicatedLog, regions: Iterable[str], origin: Origin, after: Position, through: Position
+    ) -> dict[str, AuditAnswer]:
+        """Region -> what it has of (after, through], of those that have more than `after`. Raises LinkError where one
+        cannot say, or none has more.
+        """
+        told: dict[str, AuditAnswer] = {}
+        for region in regions:
+            answer = await self._manager.auditor.ask(log, region, Ask(What.ENTRIES, origin, after, through, whole=True))
+            if answer.refusal and answer.refusal != NOTHING_HELD:
+                raise LinkError(Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}")
+            if answer.holes:
+                raise LinkError(
+                    Cause.STORAGE,
+                    f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs them",
+                )
+            if not answer.refusal and answer.upto > after:
+                told[region] = answer
+        if not told:
+            raise LinkError(
+                Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}"
+            )
+        return told
 
     def _lost(
         self, log: ReplicatedLog, region: str, told: AuditAnswer, origin: Origin, after: Position, upto: Position

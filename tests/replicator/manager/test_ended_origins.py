@@ -9,17 +9,17 @@ import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.configuration.configuration_records import RegionInfo
 from heliograph.model.coordinates import Vector
-from heliograph.model.errors import LinkError
+from heliograph.model.errors import LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire.links import audit_commands
-from heliograph.wire.links.audit_commands import Ask, What
+from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.pulsar.frame_cutter import MESSAGE_BYTES_MAX
@@ -273,6 +273,7 @@ def test_topics_are_seen_to_one_behind_another_and_none_waits_for_one_that_canno
         async def _pull(self, log: Any, *_: Any) -> int:
             await asyncio.sleep(0)
             log.at = (1, 1)
+            self.entries += 1
             return 1
 
     def log(number: int) -> Any:
@@ -348,6 +349,70 @@ def test_a_topic_that_cannot_be_fetched_holds_up_no_other_and_is_tried_ever_more
         assert not tails._failed
 
     asyncio.run(main())
+
+
+def test_an_origin_that_cannot_be_fetched_holds_up_no_other_of_its_topic() -> None:
+    tried = list[int]()
+
+    class Refused(EndedOrigins):
+        async def _pull(self, log: Any, origin: Any, through: Any) -> int:
+            tried.append(origin[0])
+            if origin[0] == 1:
+                raise LinkError(Cause.MOVED, "no")
+            return 1
+
+    async def main() -> None:
+        log: Any = SimpleNamespace(
+            topic="t", state=SimpleNamespace(intake=SimpleNamespace(submitted=lambda _: (1, 1))), incoming={}
+        )
+        clock = SimpleNamespace(monotonic=lambda: 7.0)
+        tails = Refused(cast(Any, SimpleNamespace(region="ap", clock=clock, logs={"t": log})))
+        await tails._see_to(log, {(number, 1, 5): (1, 1) for number in (3, 1, 2)})
+        assert tried == [1, 2, 3] and tails._failed == {"t": (1, 12.0)}
+
+    asyncio.run(main())
+
+
+def test_who_claims_more_and_tells_nothing_of_it_is_left_after_so_many_questions() -> None:
+    asked = list[Ask]()
+
+    async def scenario(instance: Instance) -> None:
+        us, _, ap = instance.regions.values()
+        us.publish(5)
+        await asyncio.sleep(3)
+        lose(instance, "us", rebuilt=False)
+        tails, origin = EndedOrigins(ap.brokers[0].links, questions_max=7), us.log.origin
+
+        async def ask(_: Any, region: str, ask: Ask) -> AuditAnswer:
+            asked.append(ask)
+            assert len(asked) <= 7, "for ever"
+            return AuditAnswer("", ask.after, (ask.after[0], ask.after[1] + 1), whole=True)
+
+        tails._manager.auditor.ask = ask  # type: ignore[method-assign]
+        with pytest.raises(PeerError, match="told of no entry"):
+            await tails._pull(ap.log, origin, (1 << 60, 0))
+        assert tails.entries == 0 and of(ap, 1) == [1_000_000 + n for n in range(5)]
+
+    play(8, ("us", "eu", "ap"), scenario)
+
+
+def test_a_long_tail_is_fetched_in_several_looks() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, _, ap = instance.regions.values()
+        us.publish(1)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "ap")
+        for _ in range(10):
+            us.publish(1)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(3)
+        lose(instance, "us", rebuilt=False)
+        tails, origin = EndedOrigins(ap.brokers[0].links, questions_max=3), us.log.origin
+        through = instance.regions["eu"].log.vector.prefix(origin)
+        counts = [await tails._pull(ap.log, origin, through) for _ in range(4)]
+        assert counts == [3, 3, 3, 1] and of(ap, 1) == [1_000_000 + n for n in range(11)]
+
+    play(9, ("us", "eu", "ap"), scenario, replace(AUDIT_LIMITS, told_bytes=1, answer_bytes=1))
 
 
 def test_what_may_be_lost_is_found_in_one_pass() -> None:
