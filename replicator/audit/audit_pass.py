@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, Row, What, digest
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding, Report
+from replicator.audit.audit_holes import Holes
 from replicator.audit.audit_scan import AuditStorage, Piece, Take, coordinates, hidden, walk
 from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits
 from replicator.health.link_causes import Cause
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 _RANGE_ENTRIES = 1024
 _LEAF_ENTRIES = 32
-_HOLES_MAX = 10_000
 HIDDEN_BY_AUDIT = "audit"
 """Route of the SKIP that stands in the place of an entry that was stored twice: it says nothing about the other
 copy.
@@ -59,25 +60,6 @@ class Header(NamedTuple):
 
     time_ms: int
     first_index: int
-
-
-class Hole:
-    """Positions [first, last] of a ledger that cannot be read, and between which coordinates of each origin they
-    lie.
-    """
-
-    __slots__ = ("after", "before", "first", "index", "last", "ledger", "time_ms")
-
-    def __init__(self, ledger: int, first: int, before: dict[Origin, Position], time_ms: int, index: int) -> None:
-        self.ledger, self.first, self.last = ledger, first, first
-        self.before = before
-        """Origin -> its last coordinate in front of the hole."""
-        self.after: dict[Origin, Position] = {}
-        """Origin -> its first coordinate behind the hole, where there is one."""
-        self.time_ms, self.index = time_ms, index
-
-    def may_hold(self, origin: Origin, at: Position) -> bool:
-        return self.before.get(origin, BEFORE_ALL) < at and (origin not in self.after or at < self.after[origin])
 
 
 class AuditPass:
@@ -114,7 +96,7 @@ class AuditPass:
         self._take, self.ended = take, ended
         self.names = names
         self.findings: list[Finding] = []
-        self.holes: list[Hole] = []
+        self.holes = Holes(limits.holes_max)
         self.lost: dict[Origin, dict[Position, None]] = {}
         """Coordinates of other regions' origins that must be somewhere here, and were not read: see
         `AuditLimits.lost_max`. What lies in a hole is put there only once all of it is known.
@@ -177,7 +159,15 @@ class AuditPass:
                 self._compared.setdefault(origin, log.state.local_end(origin))
             await self._compare_until(origin, max(through, self._seen.get(origin, BEFORE_ALL)))
         await self._settle_late()
-        self._settle()
+        await self._settle()
+
+    def check_whole(self) -> None:
+        """Raises PeerError where there are more holes than one pass looks at."""
+        if self.holes.more:
+            raise PeerError(
+                f"audit: more than {len(self.holes.all) - 1} ranges cannot be read here: the next pass goes on; "
+                "`heliograph bookies list` says which bookies are away"
+            )
 
     async def _check_overtaken(self) -> None:
         """Where trimming has passed the reader, nothing can be said of what lay between: each origin is compared anew
@@ -191,11 +181,7 @@ class AuditPass:
     # -- what is here --------------------------------------------------------------------------------------------------
 
     def _note_hole(self, piece: Piece) -> None:
-        last = self.holes[-1] if self.holes else None
-        if last is not None and (last.ledger, last.last + 1) == (piece.ledger, piece.first) and not last.after:
-            last.last = piece.last
-        elif len(self.holes) < _HOLES_MAX:
-            self.holes.append(Hole(piece.ledger, piece.first, dict(self._seen), self._time_ms, self._index))
+        self.holes.note(piece.ledger, piece.first, self._seen, self._time_ms, self._index)
         self._lost_left += piece.last - piece.first + 1
         self._index = -1
 
@@ -227,10 +213,7 @@ class AuditPass:
                 continue
             if origin not in self._compared:
                 self._compared[origin] = (at[0], at[1] - 1) if self._trimmed else state.local_end(origin)
-            for hole in reversed(self.holes):
-                if origin in hole.after:
-                    break
-                hole.after[origin] = at
+            self.holes.note_behind(origin, at)
             self._seen[origin] = at
             if checksums[i] >= 0:
                 self._rows.setdefault(origin, []).append(
@@ -282,23 +265,22 @@ class AuditPass:
             ):  # else its origin was not asked
                 self.findings.append(Finding(Fault.EXTRA, origin, at, position))
 
-    def _settle(self) -> None:
+    async def _settle(self) -> None:
         """And which lost ones lie in a hole."""
+        pace = RowPace()
         for origin, lost in self.lost.items():
             for at in lost:
-                if not any(hole.may_hold(origin, at) for hole in self.holes):
+                await pace.row()
+                if not self.holes.around(origin, at):
                     self.findings.append(Finding(Fault.LOST, origin, at, None))
         known = {finding.position for finding in self.findings}
         self.findings += [
             Finding(Fault.DAMAGED, origin, at, where) for (origin, at), where in self._bad.items() if where not in known
         ]
         kept = self.log.ledger.first_position()  # what was trimmed while it was read is no hole
-        for hole in self.holes:
-            self.findings += [
-                Finding(Fault.UNREADABLE, None, None, (hole.ledger, entry))
-                for entry in range(hole.first, hole.last + 1)
-                if (hole.ledger, entry) >= kept
-            ]
+        for hole in self.holes.all:
+            await pace.rows(hole.last - hole.first + 1)
+            self.findings += [Finding(Fault.UNREADABLE, None, None, at) for at in hole.positions() if at >= kept]
 
     # -- what is there -------------------------------------------------------------------------------------------------
 

@@ -20,11 +20,13 @@ from typing import NamedTuple
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.runtime.throttle import RowPace
 from heliograph.wire.links.audit_commands import Ask, AuditAnswer, What
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit.audit_findings import Fault, Finding
-from replicator.audit.audit_pass import HIDDEN_BY_AUDIT, AuditPass, Header, Hole
+from replicator.audit.audit_holes import Hole
+from replicator.audit.audit_pass import HIDDEN_BY_AUDIT, AuditPass, Header
 from replicator.audit.audit_scan import NOTHING_HELD
 from replicator.log.replicated_entries import as_published, fetched, received
 
@@ -40,6 +42,13 @@ class _Placed(NamedTuple):
     position: Position
     run: Run
     finding: Finding
+
+
+class _Group(NamedTuple):
+    """holes: that the same lost entries may have lain in. others: which of these entries were fetched."""
+
+    holes: list[Hole]
+    others: list[tuple[Origin, Position]]
 
 
 class Repairer:
@@ -185,53 +194,64 @@ class Repairer:
         for finding in findings:
             finding.left = "what lay here is not known, or " + _NOBODY
         await self._fetch(self._own_in_holes())
-        await self._fetch(
-            (origin, at) for origin, lost in self._pass.lost.items() for at in lost if self._in_hole(origin, at)
-        )
+        lost = await self._others_in_holes()
+        await self._fetch(lost)
         placed: list[_Placed] = []
-        for group in self._groups():
+        pace = RowPace()
+        for group in await self._groups(lost):
+            await pace.rows(sum(hole.last - hole.first + 1 for hole in group.holes))
             placed += self._place(group, by_position)
         await self._store(placed, anew=False)
 
     def _own_in_holes(self) -> list[tuple[Origin, Position]]:
         state = self._log.state
-        return [(state.origin_at(at), at) for hole in self._pass.holes for at in _positions(hole)]
+        return [(state.origin_at(at), at) for hole in self._pass.holes.all for at in hole.positions()]
 
-    def _in_hole(self, origin: Origin, at: Position) -> bool:
-        return any(hole.may_hold(origin, at) for hole in self._pass.holes)
+    async def _others_in_holes(self) -> list[tuple[Origin, Position]]:
+        found, pace = list[tuple[Origin, Position]](), RowPace()
+        for origin, lost in self._pass.lost.items():
+            for at in lost:
+                await pace.row()
+                if self._pass.holes.around(origin, at):
+                    found.append((origin, at))
+        return found
 
-    def _groups(self) -> list[list[Hole]]:
-        """Holes that the same lost entries may have lain in."""
-        groups: list[list[Hole]] = []
-        needs: set[tuple[Origin, Position]] = set()
-        for hole in self._pass.holes:
-            may = {(origin, at) for origin, lost in self._pass.lost.items() for at in lost if hole.may_hold(origin, at)}
-            if groups and needs & may:
-                groups[-1].append(hole)
-                needs |= may
-            else:
-                groups.append([hole])
-                needs = may
+    async def _groups(self, lost: Iterable[tuple[Origin, Position]]) -> list[_Group]:
+        """Holes stand in one group where the same lost entry may have lain in two that are neighbours."""
+        holes, pace = self._pass.holes, RowPace()
+        joins = [0] * (len(holes.all) + 1)  # their sum up to a hole: how many it may share with the one before it
+        for origin, at in lost:
+            await pace.row()
+            around = holes.around(origin, at)
+            joins[around.start + 1] += 1
+            joins[around.stop] -= 1
+        groups, group_of, shared = list[_Group](), list[_Group](), 0
+        for hole, more in zip(holes.all, joins, strict=False):
+            shared += more
+            if not shared:
+                groups.append(_Group([], []))
+            groups[-1].holes.append(hole)
+            group_of.append(groups[-1])
+        for origin, at in self._fetched:
+            await pace.row()
+            if (
+                at > self._log.state.local_end(origin)
+                and at in self._pass.lost.get(origin, ())
+                and (around := holes.around(origin, at))
+            ):
+                group_of[around.start].others.append((origin, at))
         return groups
 
-    def _place(self, holes: Sequence[Hole], findings: dict[Position | None, Finding]) -> list[_Placed]:
+    def _place(self, group: _Group, findings: dict[Position | None, Finding]) -> list[_Placed]:
         state = self._log.state
-        places = [(at, hole) for hole in holes for at in _positions(hole)]
+        places = [(at, hole) for hole in group.holes for at in hole.positions()]
         own = {at: (state.origin_at(at), at) for at, _ in places if (state.origin_at(at), at) in self._fetched}
-        others = sorted(
-            (
-                key
-                for key in self._fetched
-                if key[1] > state.local_end(key[0])
-                and key[1] in self._pass.lost.get(key[0], ())
-                and any(h.may_hold(*key) for h in holes)
-            ),
-            key=lambda key: (self._fetched[key].origin_time_ms, key),
-        )
+        others = sorted(group.others, key=lambda key: (self._fetched[key].origin_time_ms, key))
         free = [(at, hole) for at, hole in places if at not in own]
         content = dict(own)
         if (
             len(free) == len(others)
+            and not group.holes[-1].open
             and all(hole.may_hold(*key) for (_, hole), key in zip(free, others, strict=True))
             and _ascend(others)
         ):
@@ -353,10 +373,6 @@ class _Done:
 
 def _nobody_waits() -> None:
     pass
-
-
-def _positions(hole: Hole) -> list[Position]:
-    return [(hole.ledger, entry) for entry in range(hole.first, hole.last + 1)]
 
 
 def _ranges(wanted: Sequence[Position]) -> list[tuple[Position, Position]]:

@@ -40,6 +40,10 @@ class AuditLimits:
     """One pass looks for so many lost entries, and as many more as there are places that cannot be read here: they
     stand in memory until it ends, and those left are found by the next.
     """
+    holes_max: int = 10_000
+    """One pass keeps so many ranges of positions that cannot be read, each with the ends of all origins around it; what
+    may have lain behind them the next pass looks for.
+    """
     told_bytes: int = 2 << 20
     """An answer ends behind the entry with which it is as large."""
     read_bytes: int = 16 << 20

@@ -205,6 +205,7 @@ class Auditor:
             if found.findings:
                 events.warning("audit.found", extra={"topic": log.topic, "findings": len(found.findings)})
                 await self._repair(Repairer(found))
+            found.check_whole()
         except Exception as error:  # whatever it is, the pass has failed; it comes again in the next round
             report_unexpected(error, "an audit failed")
             report.error = reason_of(error)

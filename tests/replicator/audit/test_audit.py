@@ -26,6 +26,7 @@ from heliograph.wire.links.audit_commands import Ask
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from replicator.audit import audit_pass, audit_repair, audit_scan
 from replicator.audit.audit_findings import Fault
+from replicator.audit.audit_holes import Holes
 from replicator.audit.audit_settings import AUDIT_LIMITS, AuditLimits, AuditSettings
 from replicator.coordinates.late_entries import LateMap
 from replicator.links import link
@@ -703,7 +704,7 @@ def test_mutant_digests_that_always_agree(broken: BrokenRules) -> None:
 
 
 def test_mutant_lost_ones_are_appended_without_a_look_at_holes(broken: BrokenRules) -> None:
-    _harm(broken, audit_pass.Hole, "may_hold", lambda self, origin, at: False)
+    _harm(broken, Holes, "around", lambda self, origin, at: range(0))
 
 
 def test_mutant_what_passes_is_not_told_of(broken: BrokenRules) -> None:
@@ -725,8 +726,8 @@ def test_mutant_late_ones_are_not_remembered(broken: BrokenRules) -> None:
 def test_mutant_what_is_fetched_is_put_anywhere(broken: BrokenRules) -> None:
     place = audit_repair.Repairer._place
 
-    def shuffled(self: Any, holes: Any, findings: Any) -> Any:
-        placed = place(self, holes, findings)
+    def shuffled(self: Any, group: Any, findings: Any) -> Any:
+        placed = place(self, group, findings)
         return [p._replace(run=q.run) for p, q in zip(placed, reversed(placed), strict=True)]
 
     _harm(broken, audit_repair.Repairer, "_place", shuffled)
