@@ -159,6 +159,9 @@ class Teller:
         async for part in self._parts(log, ask, to, low, high or log.ledger.last_confirmed, known, late=False):
             holes += part.holes
             if not part.rows:
+                if self._read_bytes >= self._limits.read_bytes and (end := _reached(log, ask, rows, part)) is not None:
+                    upto = min(upto, end)
+                    break
                 continue
             rows += part.rows
             if ask.what is What.ENTRIES:
@@ -230,7 +233,8 @@ class Teller:
     async def _parts(
         self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position, known: LateMap, *, late: bool
     ) -> AsyncIterator[_Part]:
-        """What of the range lies in the local positions [low, high]. late: of it what `known` leads to; else the rest.
+        """What of the range lies in the local positions [low, high], and a part without rows for each run that has
+        nothing of it. late: of it what `known` leads to; else the rest.
 
         That is said of each entry, because two readers do not cut a run in the same places.
         """
@@ -243,10 +247,11 @@ class Teller:
                 yield _Part(position, None, holes=1)
                 continue
             origin = log.state.origin_at(position) if piece.run.origin is None else piece.run.origin
-            if origin != ask.origin or _stays(log, piece.run, ask.whole):
-                continue
-            chosen = _chosen(piece, ask, _reach(log, piece, ask, to) if filtered else None)
+            chosen: Sequence[int] = ()
+            if origin == ask.origin and not _stays(log, piece.run, ask.whole):
+                chosen = _chosen(piece, ask, _reach(log, piece, ask, to) if filtered else None)
             if not chosen:
+                yield _Part((piece.ledger, piece.last), piece.run)
                 continue
             checksums = _checksums(piece.run)
             at = list(coordinates(piece.run, piece.ledger, piece.first))
@@ -259,6 +264,16 @@ class Teller:
             yield _Part(
                 position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(readable)
             )
+
+
+def _reached(log: ReplicatedLog, ask: Ask, rows: Sequence[Row], part: _Part) -> Position | None:
+    """Up to which coordinate everything was read, where the last part has nothing of the range. None: not known. (Of an
+    own origin positions are coordinates; who asks for something else than entries takes rows as a sign of progress.)
+    """
+    if rows:
+        return rows[-1][0]
+    own = part.run is not None and ask.what is What.ENTRIES and part.position <= log.state.local_end(ask.origin)
+    return part.position if own else None
 
 
 def _undecided(log: ReplicatedLog) -> Position | None:

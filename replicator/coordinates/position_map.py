@@ -1,7 +1,7 @@
 """PositionMap: by origin, a sparse list of which coordinate lies where in this region's copy of a topic.
 
-Is: points (coordinate, local position), one each 1,024 entries or 4 MiB of an origin, and between which two of them
-something must lie.
+Is: points (coordinate, local position), one each 1,024 entries or 4 MiB of an origin, or 16 MiB of whatever the topic
+stores, and between which two of them something must lie.
 Isn't: the entries between two points; whoever wants one of them reads there (`replicator.log.coordinate_lookup`). Own
 origins need none: a coordinate of theirs is its position, but for what other regions have brought back of earlier
 epochs.
@@ -20,11 +20,13 @@ from typing import Any, ClassVar
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.empty_dict import NOTHING, own
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire.run import Run
 
 EVERY_ENTRIES = 1024
 EVERY_BYTES = 4 << 20
+EVERY_LOG_BYTES = 16 << 20
+"""An origin that publishes little has a point each so many bytes of the topic: what lies between is read over."""
 POINTS_MAX = 4096
 DUMPED_MAX = 128
 
@@ -32,24 +34,33 @@ DUMPED_MAX = 128
 class _Points:
     """The points of one origin: two columns of the same length, and the newest entry."""
 
-    __slots__ = ("coordinates", "entries", "last", "last_local", "locals", "size_bytes")
+    __slots__ = ("coordinates", "entries", "grown", "last", "last_local", "locals", "previous", "size_bytes")
 
     def __init__(self) -> None:
         self.coordinates: list[Position] = []
         self.locals: list[Position] = []
         self.last = self.last_local = BEFORE_ALL
-        self.entries = self.size_bytes = 0
+        self.entries = self.size_bytes = self.grown = 0
+        """Since the last point; `grown`: how many bytes the topic had stored then."""
+        self.previous: dict[Position, Position] = NOTHING
+        """Local position of a point that the topic's growth made -> the coordinate of the entry before it."""
 
     def thin(self) -> None:
         """Every second point of the older half goes, but never the first."""
         half = len(self.locals) // 2
         del self.coordinates[1:half:2], self.locals[1:half:2]
+        self._forget()
 
     def prune(self, first: Position) -> None:
         """Keeps one point below the first position that is retained: what came before that point is gone as well."""
         below = bisect_left(self.locals, first)
         if below > 1:
             del self.coordinates[: below - 1], self.locals[: below - 1]
+            self._forget()
+
+    def _forget(self) -> None:
+        if self.previous:
+            self.previous = {at: self.previous[at] for at in self.locals if at in self.previous} or NOTHING
 
 
 class PositionMap:
@@ -58,14 +69,21 @@ class PositionMap:
     """
 
     every_entries: ClassVar[int] = EVERY_ENTRIES
+    every_log_bytes: ClassVar[int] = EVERY_LOG_BYTES
     points_max: ClassVar[int] = POINTS_MAX
     dumped_max: ClassVar[int] = DUMPED_MAX
-    __slots__ = ("_of", "first")
+    __slots__ = ("_grown", "_of", "first")
 
     def __init__(self) -> None:
         self._of: dict[Origin, _Points] = NOTHING
+        self._grown = 0
+        """Bytes that the topic has stored since it was opened."""
         self.first: Callable[[], Position] = lambda: BEFORE_ALL
         """The first position that the topic still has; set by whoever opened it."""
+
+    def add_own(self, size_bytes: int) -> None:
+        """A run of this region is durable."""
+        self._grown += size_bytes
 
     def add(self, run: Run, ledger: int, first: int) -> bool:
         """A run of another region is durable at (ledger, first). What is known already (replayed again) is passed over.
@@ -75,6 +93,7 @@ class PositionMap:
         """
         assert run.origin is not None
         points = self._of.get(run.origin)
+        self._grown += run.size_bytes
         if points is None:
             self._of = own(self._of)
             points = self._of[run.origin] = _Points()
@@ -83,9 +102,14 @@ class PositionMap:
             return (ledger, first) > points.last_local
         points.entries += run.count
         points.size_bytes += run.size_bytes
+        sparse = self._grown - points.grown >= self.every_log_bytes
         if start > points.last and (
-            not points.locals or points.entries >= self.every_entries or points.size_bytes >= EVERY_BYTES
+            not points.locals or points.entries >= self.every_entries or points.size_bytes >= EVERY_BYTES or sparse
         ):
+            if sparse and points.locals:
+                points.previous = own(points.previous)
+                points.previous[ledger, first] = points.last
+            points.grown = self._grown
             points.coordinates.append(start)
             points.locals.append((ledger, first))
             points.entries = points.size_bytes = 0
@@ -127,6 +151,17 @@ class PositionMap:
         if index < len(points.locals) and points.locals[index] < first:
             index += 1
         return low, points.locals[index] if index < len(points.locals) else points.last_local
+
+    def behind(self, origin: Origin, coordinate: Position) -> Position:
+        """No entry of `origin` above `coordinate` lies before this position."""
+        low, _ = self.around(origin, coordinate)
+        if (points := self._of.get(origin)) is not None:
+            index = bisect_right(points.coordinates, coordinate)
+            if not index:
+                return points.locals[0] if points.locals else low
+            if index < len(points.locals) and points.previous.get(points.locals[index], AFTER_ALL) <= coordinate:
+                return points.locals[index]
+        return low
 
     def before(self, origin: Origin, local: Position) -> tuple[Position, Position, bool]:
         """(coordinate, its position, whether it is the last one of `origin` at or before `local`). BEFORE_ALL: no point

@@ -229,6 +229,7 @@ class TopicState:
         self.vector.advance(self.origin, last)
         if self.trees:
             self.trees.stored(*last)
+        self.positions.add_own(run.size_bytes)
         self.outbox.add(ledger, first, run.count, run.messages, run.size_bytes, run.time_ms)
         if self.deduplication:
             self.producers.confirm(run)
@@ -360,12 +361,14 @@ class TopicState:
         """(low, high): what is here of (after, through] of `origin` lies in [low, high]. high: None where nothing of it
         is known.
         """
-        end, around = self.local_end(origin), self.positions.around
+        end = self.local_end(origin)
         before = min(after, end)
-        low = max((before[0], before[1] + 1), around(origin, after)[0])
+        low = before[0], before[1] + 1
+        if after >= end:
+            low = max(low, self.positions.behind(origin, after))
         if through <= end:
             return low, through
-        return low, around(origin, through)[1] or (end if end > BEFORE_ALL else None)
+        return low, self.positions.around(origin, through)[1] or (end if end > BEFORE_ALL else None)
 
 
 def _origin(fields: Any) -> Origin:

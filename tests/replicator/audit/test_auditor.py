@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -24,8 +26,14 @@ from replicator.audit.audit_pass import AuditPass
 from replicator.audit.audit_scan import Piece, Teller
 from replicator.audit.audit_settings import AuditLimits, AuditSettings
 from replicator.audit.auditor import Auditor
+from replicator.coordinates.position_map import PositionMap
+from replicator.dedup.producer_dedup import DedupSettings
 from replicator.health.link_causes import Cause
+from replicator.log.replicated_entries import received
 from replicator.log.replicated_log import ReplicatedLog
+from replicator.log.topic_state import TopicState
+from tests.replicator.audit.audit_world import Copies
+from tests.replicator.fake_ledger import FakeLedger, Store
 from tests.replicator.link_world import entry, parsed
 
 AP = (3, 1, 9)
@@ -382,3 +390,51 @@ def test_a_range_is_compared_on_from_where_an_answer_ended() -> None:
         compared = run_alone(found._compare("ap", AP, (0, -1), (0, 99), mine))
         assert compared is (last == 99) and not found.findings
         assert [one.after[1] for one in asked] == ([-1, 39, 79] if compared else [-1, 39, 60])
+
+
+class SmallMap(PositionMap):
+    """Has a point each kilobyte of the topic."""
+
+    every_log_bytes = 1000
+    __slots__ = ()
+
+
+def test_an_answer_reads_little_where_its_origin_is_sparse() -> None:
+    """Of ap one entry in two hundred is here, and of this region's own none is meant for ap."""
+    state = TopicState(
+        region=1,
+        epoch=1,
+        rng=random.Random(5),
+        deduplication=False,
+        settings=DedupSettings(),
+        positions=SmallMap(),
+    )
+    ledger, read = FakeLedger(Store(), state, auto=True), [0]
+    state.begin_epoch(ledger.last_confirmed)
+    log: Any = ReplicatedLog(ledger, state)  # type: ignore[arg-type]
+    fail = pytest.fail
+    for at in range(6):
+        for n in range(200):
+            part = entry(200 * at + n, "us", 200 * at + n, ("eu",))
+            log.publish(Run([part], [len(part)]), lambda _: None, fail)
+        sent = received(answer(at).runs[0], "ap")
+        log.append_replicated((0, at - 1) if at else BEFORE_ALL, sent, lambda _: None, fail)
+
+    async def rate(_: int, size_bytes: int) -> None:
+        read[0] += size_bytes
+
+    def tell(asked: Ask, to: str) -> AuditAnswer:
+        read[0] = 0
+        told = run_alone(Teller(Copies(ledger.store), rate, AuditLimits(read_bytes=2000)).tell(log, asked, to))
+        assert not told.refusal and read[0] < 3000
+        return told
+
+    for after in range(-1, 5):
+        told = tell(Ask(What.ENTRIES, AP, (0, after), (0, 5)), "eu")
+        assert told.upto == (0, after + 1) and [run.coordinate(0) for run in told.runs] == [(0, after + 1)]
+    own, answers = Ask(What.ENTRIES, state.origin, BEFORE_ALL, state.vector.prefix(state.origin)), 0
+    while own.after < own.through:
+        told = tell(own, "ap")
+        assert not told.runs and told.upto > own.after
+        own, answers = replace(own, after=told.upto), answers + 1
+    assert answers > 10

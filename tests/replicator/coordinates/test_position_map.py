@@ -29,7 +29,7 @@ OTHERS: tuple[Origin, ...] = ((2, 1, 77), (3, 1, 78), (3, 2, 78))
 class SmallMap(PositionMap):
     """Has its bounds where a test reaches them."""
 
-    every_entries, points_max, dumped_max = 5, 30, 12
+    every_entries, points_max, dumped_max, every_log_bytes = 5, 30, 12, 25
     __slots__ = ()
 
 
@@ -152,6 +152,8 @@ class Copy:
                     assert found.status is LookupStatus.FILTERED is expected
                 behind = [p for (o, c), p in held.items() if o == origin and c >= coordinate]
                 assert found.following == min(behind, default=None)
+                from_here = self.log.state.positions.behind(origin, coordinate)
+                assert all(p >= from_here for (o, c), p in held.items() if o == origin and c > coordinate)
             ledger, entry = self.at[origin]
             assert (await position_of(self.log, origin, (ledger, entry + 1))).status in (
                 LookupStatus.AWAITED,
@@ -186,6 +188,15 @@ def test_lookups_agree_with_a_reader_of_the_whole_topic(seed: int) -> None:
                 await copy.check()
 
     asyncio.run(main())
+
+
+def test_where_an_origin_publishes_little_the_others_are_passed_over() -> None:
+    places = SmallMap()
+    for entry in range(20):
+        places.add_own(30)
+        places.add(Run([b"y"], [1], origin=OTHERS[0], spans=((1, 7 * entry, 1),), checksums=[0]), 9, 31 * entry + 30)
+    for entry in range(20):
+        assert places.behind(OTHERS[0], (1, 7 * entry - 1)) == (9, 31 * entry + 30)
 
 
 def test_own_positions() -> None:

@@ -320,7 +320,7 @@ def test_what_came_back_is_looked_for_behind_the_end_alone() -> None:
             read.append(entries)
 
         told = await Teller(damaged.copies["us"], take).tell(us.log, Ask(What.ROWS, before, end, through), "eu")
-        assert [at for at, _ in told.rows] == coordinates(us, before)[-4:] and sum(read) == 7
+        assert [at for at, _ in told.rows] == coordinates(us, before)[-4:] and sum(read) == 4
         assert us.log.state.between(before, (end[0], end[1] + 1), (end[0], end[1] + 2))[0] > end
         found = await position_of(us.log, before, (end[0] + 1, 0))
         assert found.status is LookupStatus.FILTERED and found.following is not None, "nothing behind `end` is trimmed"
