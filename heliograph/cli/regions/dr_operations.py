@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -57,10 +58,20 @@ def planned(rest: Rest, namespace: str, kind: str, to: str) -> dict[str, Any]:
 
 
 def carried_out(
-    rest: Rest, namespace: str, kind: str, to: str, wait_s: float, progress: StepProgress, *, force: bool = False
+    rest: Rest,
+    namespace: str,
+    kind: str,
+    to: str,
+    wait_s: float,
+    progress: StepProgress,
+    *,
+    force: bool = False,
+    planned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The operation, done or cancelled. wait_s: without a step. Raises NotDone, Stopped, ConfigError."""
-    path, asked = f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": False}
+    """The operation, done or cancelled. wait_s: without a step. planned: what a plan says of the namespace; nothing is
+    begun where that is otherwise by now. Raises NotDone, Stopped, ConfigError.
+    """
+    path, asked = f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": False, **(planned or {})}
     found: dict[str, Any] = rest.post(path, {**asked, "force": True} if force else asked)
     shown, since, waiting = 0, time.monotonic(), ""
     while True:

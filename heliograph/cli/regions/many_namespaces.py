@@ -272,7 +272,7 @@ class _Work:
         if self._lost:
             return {**out, "result": FAILED, "because": self._lost, "seconds": 0.0}
         try:
-            out |= self._patiently(lambda: self._moved(namespace, line))
+            out |= self._patiently(lambda: self._moved(row, line))
         except Stopped as stopped:
             out |= {"result": STANDS, "because": _standing(stopped.operation)}
         except ConfigError as error:
@@ -290,12 +290,15 @@ class _Work:
                     raise
                 self._stop.wait(self._rest.pause_s)
 
-    def _moved(self, namespace: str, line: StepProgress) -> Row:
-        wanted = self._wanted
+    def _moved(self, row: Row, line: StepProgress) -> Row:
+        wanted, namespace = self._wanted, row["namespace"]
+        planned = {"active": row["from"], "epoch": row["epoch"], "operation": row.get("operation")}
         kind = "switchover" if wanted.kind == "failback" else wanted.kind
         if wanted.kind == "failback" and rejoin_wanted(self._rest, namespace, wanted.to):
-            carried_out(self._rest, namespace, "rejoin", wanted.to, wanted.wait_s, line)
-        found = carried_out(self._rest, namespace, kind, wanted.to, wanted.wait_s, line, force=wanted.force)
+            carried_out(self._rest, namespace, "rejoin", wanted.to, wanted.wait_s, line, planned=planned)
+        found = carried_out(
+            self._rest, namespace, kind, wanted.to, wanted.wait_s, line, force=wanted.force, planned=planned
+        )
         report = found["report"]
         if found["state"] != "done":
             return {"result": FAILED, "because": f"somebody has {found['state']} it meanwhile"}
@@ -326,7 +329,7 @@ class _Work:
                 why = f"waits at {running['step']}: {running['waiting']}; it is cancelled, {running['source']} goes on"
             except ConfigError as refused:
                 why = f"{_standing(running)}; it could not be cancelled: {refused}"
-        elif running.get("kind") == wanted.kind:
+        elif running.get("kind") == wanted.kind and running["target"] == wanted.to:
             why = _standing(running)
         return {"result": FAILED, "because": why}
 

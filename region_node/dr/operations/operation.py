@@ -18,9 +18,12 @@ from typing import Any
 
 from global_config.keys import OPERATIONS
 from heliograph.model.configuration.configuration_records import _Value
+from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import NotAllowed
 
 SWITCHOVER, FAILOVER, REJOIN, DRILL = "switchover", "failover", "rejoin", "drill"
+CLOSING = (SWITCHOVER, FAILOVER)
+"""Operations that stop the active region."""
 STEPS = {
     SWITCHOVER: ("check", "drain", "deliver", "subscriptions", "flip", "open"),
     FAILOVER: ("measure", "fence", "boundary", "flip", "open"),
@@ -134,6 +137,31 @@ class Operation(_Value):
             ended_ms=now_ms,
             steps=(*self.steps, ["open", now_ms, f"{self.target} was not seen to open"]),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The leadership that somebody has seen, and wants nothing begun of another one. operation: the number of the
+    namespace's last operation then; 0: it had none; None: it is not known.
+    """
+
+    active: str
+    epoch: int
+    operation: int | None = None
+
+    def moved(self, record: Leadership, last: Operation | None) -> str:
+        """What is otherwise by now; "": nothing. Also an operation that moves the namespace, and was begun since."""
+        if (record.active, record.epoch) != (self.active, self.epoch):
+            return f"it is active in {record.active} under epoch {record.epoch}"
+        if (
+            last is None
+            or not last.running
+            or last.kind not in CLOSING
+            or self.operation is None
+            or last.id <= self.operation
+        ):
+            return ""
+        return f"a {last.kind} to {last.target} is under way at step {last.step}"
 
 
 class StepAges:

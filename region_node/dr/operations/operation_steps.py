@@ -26,6 +26,7 @@ from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import (
     CANCELLED,
+    CLOSING,
     DRILL,
     FAILOVER,
     KEPT,
@@ -35,6 +36,7 @@ from region_node.dr.operations.operation import (
     STEPS,
     SWITCHOVER,
     Operation,
+    Planned,
     StepAges,
     boundaries_prefix,
     boundary_prefix,
@@ -47,8 +49,6 @@ from region_node.dr.operations.operation import (
 _BOUNDARY_TOPICS = 500
 _COUNTED_TOPICS = 200
 """One request counts so many topics; no more are in the operation's record while they are not done."""
-_CLOSING = (SWITCHOVER, FAILOVER)
-"""Operations that stop the active region."""
 _NAMED = 5
 _NAMED_TAILS = 1000
 _NOTHING_COUNTED = {
@@ -139,10 +139,19 @@ class Conductor:
         cost["at_risk"] = at_risk(planned.source, planned.target, sides.get("source"), sides.get("target"))
         return planned, cost
 
-    async def begin(self, kind: str, namespace: str, target: str, by: str, *, force: bool = False) -> Operation:
+    async def begin(
+        self,
+        kind: str,
+        namespace: str,
+        target: str,
+        by: str,
+        *,
+        force: bool = False,
+        planned: Planned | None = None,
+    ) -> Operation:
         """Begins it, or goes on with one of the same kind and target that is not finished. force: a failover, although
-        brokers may not have heard that the namespace is active-passive, and go on until they hear. Raises NotAllowed,
-        NotFound.
+        brokers may not have heard that the namespace is active-passive, and go on until they hear. planned: none is
+        begun where that is otherwise by now. Raises NotAllowed, NotFound.
         """
         silent = ""
         if kind == FAILOVER:
@@ -156,14 +165,9 @@ class Conductor:
         for _ in range(4):
             old, version = await self.operation(namespace)
             record, _ = await self.switching.get(namespace)
-            if old is not None and old.running and gives_way(old, kind, target):
-                now = self._wall_ms()
-                await self._file(
-                    old.left(now)
-                    if old.kind in (SWITCHOVER, FAILOVER) and record.active == old.target
-                    else old.cancelled(now)
-                )
-            elif old is not None and old.running:
+            running = old if old is not None and old.running else None
+            if running is not None and not gives_way(running, kind, target):
+                old = running
                 if old.kind != kind or target not in ("", old.source if kind == REJOIN else old.target):
                     raise NotAllowed(
                         f"a {old.kind} of {namespace} to {old.target} is under way at step {old.step}: "
@@ -174,6 +178,10 @@ class Conductor:
                         continue
                     return with_report(old, unheard=silent)
                 return old
+            if moved := planned.moved(record, old) if planned is not None else "":
+                raise NotAllowed(f"{namespace} is not as it was planned: {moved}. Make a new plan")
+            if running is not None:
+                await self._superseded(running, record)
             new = self._new(1 if old is None else old.id + 1, kind, namespace, target, record, by)
             if silent:
                 new = with_report(new, unheard=silent)
@@ -182,6 +190,10 @@ class Conductor:
             if await self._stored(new, version):
                 return new
         raise MetadataUnavailable("others begin operations on this namespace too: look at `heliograph dr status`")
+
+    async def _superseded(self, old: Operation, record: Leadership) -> None:
+        now, flipped = self._wall_ms(), old.kind in CLOSING and record.active == old.target
+        await self._file(old.left(now) if flipped else old.cancelled(now))
 
     def _new(self, number: int, kind: str, namespace: str, target: str, record: Leadership, by: str) -> Operation:
         regions = self.regions(namespace)
@@ -210,7 +222,7 @@ class Conductor:
         return ended
 
     async def _reopen(self, op: Operation) -> None:
-        if op.kind in _CLOSING:
+        if op.kind in CLOSING:
             await self.switching.change(
                 op.namespace, lambda record: reopened(record, self._wall_ms()) if record.active == op.source else record
             )
@@ -220,7 +232,7 @@ class Conductor:
         record, is opened again, unless a newer one closes the namespace. Returns whether it has ended.
         """
         now, _ = await self.operation(op.namespace)
-        if now is not None and now.running and now.kind in _CLOSING:
+        if now is not None and now.running and now.kind in CLOSING:
             return now.id != op.id
         with suppress(NotFound):  # it is active-active by now
             await self._reopen(op)

@@ -23,7 +23,7 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAll
 from region_node.dr.leadership.leadership_changes import unheard, unheard_text
 from region_node.dr.operations import messages_at_risk, namespace_facts
 from region_node.dr.operations.drill import Drill
-from region_node.dr.operations.operation import SWITCHOVER, Operation
+from region_node.dr.operations.operation import SWITCHOVER, Operation, Planned
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.region_plan import trouble as trouble_of
 from region_node.dr.slo_monitor import POLICY as SLO_POLICY
@@ -335,13 +335,24 @@ async def make_active(admin: Admin, request: web.Request, namespace: Namespace) 
 
 class WantedOperation(Given):
     """kind: switchover, failover, rejoin, or drill. force: a failover, although brokers may not have heard of the
-    leadership.
+    leadership. active, epoch, operation: as of a plan (`/heliograph/v1/dr/plan`: `from`, `epoch`, `operation`); nothing
+    is begun where that is otherwise by now.
     """
 
     kind: str
     to: str = ""
     dry_run: bool | None = None
     force: bool | None = None
+    active: str | None = None
+    epoch: int | None = None
+    operation: int | None = None
+
+    @property
+    def planned(self) -> Planned | None:
+        """None: whoever asks has made no plan."""
+        if self.active is None or self.epoch is None:
+            return None
+        return Planned(active=self.active, epoch=self.epoch, operation=self.operation)
 
 
 async def begin(admin: Admin, request: web.Request, namespace: Namespace, given: WantedOperation) -> dict[str, Any]:
@@ -349,7 +360,9 @@ async def begin(admin: Admin, request: web.Request, namespace: Namespace, given:
     conductor = conductor_for(admin, request)
     if given.dry_run:
         return await _dry_run(admin, request, namespace, given.kind, given.to)
-    operation = await conductor.begin(given.kind, namespace, given.to, role_of(request), force=bool(given.force))
+    operation = await conductor.begin(
+        given.kind, namespace, given.to, role_of(request), force=bool(given.force), planned=given.planned
+    )
     admin.changed(
         request, None, {"kind": operation.kind, "from": operation.source, "to": operation.target, "id": operation.id}
     )

@@ -233,6 +233,12 @@ class _Told:
         """Whether a broker there has a lease, as far as is known."""
         return bool(self.trouble or self.writers.get(region))
 
+    def last_operation(self, name: str) -> int | None:
+        """Its number; 0: there was none; None: it is not known."""
+        if self.trouble:
+            return None
+        return self.operations[name].id if name in self.operations else 0
+
     def unheard(self, name: str) -> str:
         """Who may not have heard that the namespace is active-passive, in words; "": nobody."""
         if self.trouble:
@@ -335,7 +341,12 @@ async def _said(
 
 def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _Told) -> dict[str, Any]:
     record, _ = told.records[name]
-    row: dict[str, Any] = {"namespace": name, "from": verdict.source, "epoch": record.epoch}
+    row: dict[str, Any] = {
+        "namespace": name,
+        "from": verdict.source,
+        "epoch": record.epoch,
+        "operation": told.last_operation(name),
+    }
     if verdict.what == MOVES and record.active != wanted.to:
         published = said.of(verdict.source, NOT_IN, name)
         lacks = said.of(wanted.to, LACKING, name)

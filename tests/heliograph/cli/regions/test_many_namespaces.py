@@ -63,7 +63,7 @@ class Region:
         return {"namespaces": rows, "passed": passed, "configuration": "", "load": self.load}
 
     def _planned(self, name: str, active: str, to: str) -> dict[str, Any]:
-        row = {"namespace": name, "from": active, "goes_on": False, "because": ""}
+        row = {"namespace": name, "from": active, "epoch": 1, "operation": 0, "goes_on": False, "because": ""}
         if why := self.cannot.get(name):
             return {**row, "verdict": "cannot", "because": why}
         return {**row, "verdict": "there" if active == to else "moves", "topics": 5, "at_risk": RISK}
@@ -83,6 +83,8 @@ class Region:
         if old is None or old["state"] != "running":
             if self.active[namespace] == given["to"]:
                 raise refused(412, f"{namespace} is active in {given['to']} already")
+            if given.get("active", self.active[namespace]) != self.active[namespace]:
+                raise refused(412, f"it is active in {self.active[namespace]}")
             self.begun.append(namespace)
             self.operations[namespace] = {
                 "id": 1,
@@ -206,6 +208,20 @@ def test_one_that_is_deleted_midway_is_gone_and_one_that_somebody_else_moved_is_
     region.active[NAMES[1]] = "eu"
     code, report = give(region)
     assert code == 0 and results(report) == {NAMES[0]: "gone", NAMES[1]: "there", NAMES[2]: "done"}
+
+
+def test_one_that_was_moved_elsewhere_since_the_plan_is_left_there() -> None:
+    region = Region(*NAMES[:3])
+    plan = region._plan("eu")
+    region._plan = lambda to: plan  # type: ignore[method-assign]
+    region.active[NAMES[0]] = "ap"
+    region.operations[NAMES[1]] = {"kind": "failover", "target": "ap", "state": "running", "step": "fence"}
+    region.once = {NAMES[1]: [refused(412, "a failover to ap is under way")]}
+    code, report = give(region, kind="failover")
+    assert code == 1 and results(report) == {NAMES[0]: "failed", NAMES[1]: "failed", NAMES[2]: "done"}
+    assert region.begun == [NAMES[2]] and region.active[NAMES[0]] == "ap"
+    first, second, _ = report["namespaces"]
+    assert "it is active in ap" in first["because"] and "failover to ap is under way" in second["because"]
 
 
 def test_interrupted_what_is_under_way_comes_to_its_end_and_the_rest_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

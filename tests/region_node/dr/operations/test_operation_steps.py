@@ -12,7 +12,7 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Le
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
-from region_node.dr.operations.operation import STEPS
+from region_node.dr.operations.operation import STEPS, Planned
 from tests.region_node.dr.operations.world import NS, TOPIC, Interrupted, View, World, failed_over, lack, link, steps
 
 
@@ -543,6 +543,32 @@ def test_another_region_may_take_over_where_the_next_one_is_lost_before_the_flip
             ("eu", "cancelled"),
             ("ap", "done"),
         ]
+
+    run_alone(main())
+
+
+def test_nothing_is_begun_by_a_plan_of_another_leadership_and_what_goes_on_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(View, "regions", ("us", "eu", "ap"))
+
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        old = Planned(active="us", epoch=1, operation=0)
+        await world.obey("ap")
+        begun = await world.conductor.begin("failover", NS, "eu", "op", planned=old)
+        with pytest.raises(NotAllowed, match="a failover to eu is under way at step measure"):
+            await world.conductor.begin("failover", NS, "ap", "other", planned=old)
+        assert await world.conductor.begin("failover", NS, "eu", "other", planned=old) == begun
+        seen = Planned(active="us", epoch=1, operation=begun.id)
+        assert (await world.conductor.begin("failover", NS, "ap", "other", planned=seen)).target == "ap"
+        await world.conductor.begin("failover", NS, "eu", "op")
+        assert (await steps(world, "failover")).state == "done"
+        for kind, target in (("failover", "ap"), ("switchover", "ap"), ("drill", "us")):
+            with pytest.raises(NotAllowed, match="it is active in eu under epoch 2"):
+                await world.conductor.begin(kind, NS, target, "other", planned=old)
+        assert (await world.leadership()).active == "eu"
 
     run_alone(main())
 

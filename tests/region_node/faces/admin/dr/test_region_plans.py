@@ -193,6 +193,7 @@ def test_what_is_moved_what_not_and_what_is_passed_over(monkeypatch: pytest.Monk
         await survivor.store.put(operation_key("shop/home"), past.encode())
         found, _ = await survivor.plan(kind="failback", to="us", region="eu")
         assert verdicts(found) == {"shop/home": "moves"}
+        assert (found["namespaces"][0]["epoch"], found["namespaces"][0]["operation"]) == (1, 1)
         for given in ({"to": "mars"}, {"to": "eu", "region": "mars"}, {"to": "eu", "tenant": "nobody"}):
             with pytest.raises(NotFound):
                 await survivor.plan(**given)
