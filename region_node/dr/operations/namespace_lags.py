@@ -8,8 +8,11 @@ Invariants: as there: a topic that no broker has loaded is named in `missing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+import msgspec
+
+from heliograph.runtime.throttle import RowPace
 from region_node.dr.operations import namespace_facts
 
 NOT_IN, LACKING = "not_in", "lacking"
@@ -17,6 +20,71 @@ NOT_IN, LACKING = "not_in", "lacking"
 _LOOKS = {NOT_IN: namespace_facts.not_in, LACKING: namespace_facts.lacking}
 _HIGHEST = frozenset({"age_s", "age_s_max", "silent_s", "unheard_s"})
 """Of several brokers' numbers of one namespace the highest counts; others are added up."""
+
+
+class _Published(TypedDict):
+    """What is read of `namespace_facts.not_in`."""
+
+    missing: list[str]
+    down: list[str]
+    uncounted: list[str]
+    messages: int
+    bytes: int
+    age_s: float
+
+
+class _Lacks(TypedDict):
+    """What is read of `namespace_facts.lacking`."""
+
+    missing: list[str]
+    unheard: list[str]
+    told: int
+    messages: int
+    bytes: int
+    age_s_max: float
+    silent_s: float
+    unheard_s: float
+
+
+class _BrokerLoad(TypedDict):
+    broker: str
+    cpu: float | None
+    memory: float | None
+
+
+class _BookieLoad(TypedDict):
+    bookie: str
+    writable: bool
+    free_bytes: int | None
+    disk: float | None
+
+
+class _Load(TypedDict):
+    brokers: list[_BrokerLoad]
+    bookies: list[_BookieLoad]
+
+
+class _Answer(TypedDict):
+    not_in: dict[str, Any]
+    lacking: dict[str, Any]
+    topics: dict[str, int]
+    load: NotRequired[_Load | None]
+
+
+_READ: Mapping[str, Any] = {NOT_IN: _Published, LACKING: _Lacks}
+
+
+async def checked(answer: Any) -> dict[str, Any]:
+    """What is read of a region's answer, each in its type. Raises ValueError where it is another one: whatever has an
+    address may answer there.
+    """
+    found: dict[str, Any] = msgspec.convert(answer, _Answer)
+    pace = RowPace()
+    for what, kind in _READ.items():
+        for namespace, lag in found[what].items():
+            await pace.row()
+            found[what][namespace] = msgspec.convert(lag, kind)
+    return found
 
 
 def of_broker(asked: Mapping[str, Mapping[str, str]], topics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

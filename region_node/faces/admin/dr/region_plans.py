@@ -328,8 +328,12 @@ async def _said(
                 answers[region] = (
                     await lags(admin, request, msgspec.convert(given, AskedLags))
                     if region == admin.region
-                    else await elsewhere(admin, request, region, "POST", f"{PATH}/lags", given)
+                    else await namespace_lags.checked(
+                        await elsewhere(admin, request, region, "POST", f"{PATH}/lags", given)
+                    )
                 )
+        except ValueError as error:
+            silent[region] = f"its address answers with something else than its lags ({error})"
         except (TimeoutError, HeliographError) as error:
             silent[region] = reason_of(
                 error, f"nothing came from it within {admin.region_patience_s:g} s (broker.region_patience_s)"

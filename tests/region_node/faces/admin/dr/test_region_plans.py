@@ -51,6 +51,7 @@ class Survivor:
         self.silent, self.asked = set(silent), Counter[str]()
         self.policies = dict[str, NamespacePolicies]()
         self.store, self.loaded = Silent(), dict[str, Any]()
+        self.answer: Any = None
         self.writing = Writing("eu", ttl_s=6, drift=0.1, now=lambda: 0.0)
         self.admin: Any = SimpleNamespace(
             region="eu",
@@ -113,6 +114,9 @@ class Survivor:
             "topics": dict.fromkeys(given["not_in"], 5),
         }
 
+    async def _something_else(self, *_: Any) -> Any:
+        return self.answer
+
     async def plan(self, **given: Any) -> tuple[Any, float]:
         request: Any = {}
         loop = asyncio.get_running_loop()
@@ -160,6 +164,40 @@ def test_a_silent_region_and_a_silent_configuration_are_waited_for_at_the_same_t
         found, took_s = await survivor.plan(kind="failover", to="eu", region="us", force=True)
         assert took_s <= 2.5 and "the copy here" in found["configuration"]
         assert set(verdicts(found).values()) == {"moves"}
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    (
+        None,
+        [],
+        "ok",
+        {},
+        {"not_in": {"t/n": {}}, "lacking": {}, "topics": {}},
+        {"not_in": {"t/n": None}, "lacking": {}, "topics": {}},
+        {"not_in": {}, "lacking": {"t/n": {"missing": 3}}, "topics": {}},
+        {"not_in": {}, "lacking": {}, "topics": {"t/n": "many"}},
+        {"not_in": {}, "lacking": {}, "topics": {}, "load": {"brokers": [{}], "bookies": []}},
+    ),
+    ids=str,
+)
+def test_a_lost_region_whose_address_answers_with_something_else_is_a_silent_one(
+    monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    survivor = Survivor(monkeypatch)
+    survivor.answer = answer
+    monkeypatch.setattr(region_plans, "elsewhere", survivor._something_else)
+
+    async def main() -> None:
+        await survivor.add("t/n", "us")
+        await survivor.heard()
+        found, _ = await survivor.plan(kind="failover", to="eu", region="us")
+        assert verdicts(found) == {"t/n": "moves"} and found["namespaces"][0]["topics"] == 5
+        found, _ = await survivor.plan(kind="switchover", to="eu", region="us")
+        assert verdicts(found) == {"t/n": "cannot"}
+        assert "us does not answer: its address answers with something else" in found["namespaces"][0]["because"]
 
     run_alone(main())
 
