@@ -34,12 +34,41 @@ class Stopped(Exception):
 
 class StepProgress:
     """Hears of each step that is done, and again and again of what one waits for; prints it, what is new. stop: once it
-    is set, no further step is asked for.
+    is set, no further step is asked for. It remembers what was begun: asked for again, that is gone on with, also where
+    it ended and nobody heard of it.
     """
 
     def __init__(self, output: Output, stop: threading.Event | None = None) -> None:
         self.output, self.stop = output, stop or threading.Event()
         self._waiting = ""
+        self._begun = dict[str, int]()
+        """Kind -> the number of its operation."""
+        self._number, self._shown, self._counted, self._since = 0, 0, "", time.monotonic()
+
+    def begun(self, kind: str) -> int:
+        """The number of the operation of that kind; 0: none was begun."""
+        return self._begun.get(kind, 0)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long no step was done."""
+        return time.monotonic() - self._since
+
+    def unheard(self, seconds: float) -> None:
+        """So long no broker answered: no step is slow for that."""
+        self._since += seconds
+
+    def answered(self, kind: str, operation: dict[str, Any]) -> None:
+        """Tells each step that is done once."""
+        if operation["id"] != self._number:
+            self._begun[kind] = self._number = operation["id"]
+            self._shown, self._counted, self._since = 0, "", time.monotonic()
+        for step in operation["steps"][self._shown :]:
+            self.passed(step)
+            self._since = time.monotonic()
+        self._shown = len(operation["steps"])
+        if operation["step"] == "count" and operation["waiting"] not in ("", self._counted):
+            self._counted, self._since = operation["waiting"], time.monotonic()
 
     def passed(self, step: dict[str, Any]) -> None:
         echo(self.output, f"  {step['step']}: {step['found']}")
@@ -72,34 +101,35 @@ def carried_out(
     begun where that is otherwise by now. Raises NotDone, Stopped, ConfigError.
     """
     path, asked = f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": False, **(planned or {})}
-    found: dict[str, Any] = rest.post(path, {**asked, "force": True} if force else asked)
-    shown, since, waiting = 0, time.monotonic(), ""
+    if force:
+        asked["force"] = True
+    found = _advanced(rest, namespace, kind, progress) if progress.begun(kind) else rest.post(path, asked)
     while True:
-        for step in found["steps"][shown:]:
-            progress.passed(step)
-            since = time.monotonic()
-        shown = len(found["steps"])
+        progress.answered(kind, found)
         if found["state"] != "running":
             return found
         progress.waits(found)
-        if found["waiting"] and found["waiting"] != waiting and found["step"] == "count":
-            since = time.monotonic()
-        waiting = found["waiting"]
-        if time.monotonic() - since > wait_s:
+        if progress.idle_s > wait_s:
             raise NotDone(
-                f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr "
-                "cancel` gives up"
+                f"{kind} of {namespace} waits at {found['step']}: {found['waiting']}. The same command goes on; "
+                "`heliograph dr cancel` gives up"
             )
-        if waiting:
+        if found["waiting"]:
             progress.stop.wait(rest.pause_s)
         if progress.stop.is_set():
             raise Stopped(found)
-        before, found = found["id"], rest.post(f"{path}/advance")
-        if found["id"] != before:
-            raise NotDone(
-                f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun "
-                f"(`heliograph dr status {namespace}`)"
-            )
+        found = _advanced(rest, namespace, kind, progress)
+
+
+def _advanced(rest: Rest, namespace: str, kind: str, progress: StepProgress) -> dict[str, Any]:
+    """Also one that has ended, as it is. Raises NotDone where another one was begun; ConfigError."""
+    found: dict[str, Any] = rest.post(f"{dr_path(namespace)}/operations/advance")
+    if found["id"] != progress.begun(kind):
+        raise NotDone(
+            f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun "
+            f"(`heliograph dr status {namespace}`)"
+        )
+    return found
 
 
 def operate(

@@ -202,16 +202,27 @@ def _load_lines(to: str, plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Line(StepProgress):
-    """One namespace's: only what waits for long is spoken of, once a step."""
+    """One namespace's: only what waits for long is spoken of, once a step. told: of each answer."""
 
-    def __init__(self, output: Output, stop: threading.Event, namespace: str) -> None:
+    def __init__(self, output: Output, stop: threading.Event, namespace: str, told: Callable[[], None]) -> None:
         super().__init__(output, stop)
+        self._answer, self._missed, self.heard = told, False, time.monotonic()
+        """heard: when a broker answered last, by `time.monotonic`."""
         self._namespace, self._step, self._since, self._told = namespace, "", 0.0, False
 
     def passed(self, step: dict[str, Any]) -> None:
         self._step = ""
 
+    def missed(self) -> None:
+        """A broker does not answer, or cannot do it now."""
+        self._missed = True
+
     def waits(self, operation: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if self._missed:
+            self.unheard(now - self.heard)
+        self._missed, self.heard = False, now
+        self._answer()
         if operation["step"] != self._step:
             self._step, self._since, self._told = operation["step"], time.monotonic(), False
         elif not self._told and time.monotonic() - self._since > _SILENT_S:
@@ -268,26 +279,31 @@ class _Work:
     def _one(self, row: Row) -> Row:
         began, namespace = time.monotonic(), row["namespace"]
         out: Row = _named(row)
-        line = _Line(self._output, self._stop, namespace)
+        line = _Line(self._output, self._stop, namespace, self._found)
         if self._lost:
             return {**out, "result": FAILED, "because": self._lost, "seconds": 0.0}
         try:
-            out |= self._patiently(lambda: self._moved(row, line))
+            out |= self._patiently(row, line)
         except Stopped as stopped:
             out |= {"result": STANDS, "because": _standing(stopped.operation)}
         except ConfigError as error:
             out |= self._given_up(namespace, error)
         return {**out, "seconds": round(time.monotonic() - began, 1)}
 
-    def _patiently(self, act: Callable[[], Row]) -> Row:
-        """Asks again where a broker does not answer, or cannot yet: the same question goes on."""
-        until = time.monotonic() + self._wanted.wait_s
+    def _found(self) -> None:
+        self._lost = ""
+
+    def _patiently(self, row: Row, line: _Line) -> Row:
+        """Asks again where a broker does not answer, or cannot yet, for `wait_s` since one did: that goes on with what
+        was begun.
+        """
         while True:
             try:
-                return act()
+                return self._moved(row, line)
             except ConfigError as error:
-                if not _passes(error) or time.monotonic() > until or self._stop.is_set():
+                if not _passes(error) or time.monotonic() > line.heard + self._wanted.wait_s or self._stop.is_set():
                     raise
+                line.missed()
                 self._stop.wait(self._rest.pause_s)
 
     def _moved(self, row: Row, line: StepProgress) -> Row:

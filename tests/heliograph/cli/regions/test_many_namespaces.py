@@ -10,12 +10,13 @@ import threading
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import typer
 
-from heliograph.cli.regions import many_namespaces
+from heliograph.cli.regions import dr_operations, many_namespaces
 from heliograph.cli.regions.many_namespaces import PLAN, Many, carry_out, full_parts, many, plan_lines
 from heliograph.cli.rest import RestRefused
 from heliograph.cli.show import Output
@@ -88,6 +89,7 @@ class Region:
             self.begun.append(namespace)
             self.operations[namespace] = {
                 "id": 1,
+                "namespace": namespace,
                 "kind": given["kind"],
                 "source": self.active[namespace],
                 "target": given["to"],
@@ -101,10 +103,12 @@ class Region:
 
     def _advance(self, namespace: str, _: Any) -> Any:
         op = self.operations[namespace]
+        if op["state"] != "running":
+            return dict(op)
         op["waiting"] = self.trouble.get(namespace, {}).get(op["step"], "")
         if not op["waiting"]:
             op["steps"] = [*op["steps"], {"step": op["step"], "found": "well"}]
-            if op["step"] == "flip":
+            if op["step"] == "flip" and op["kind"] != "drill":
                 self.active[namespace] = op["target"]
             done = len(op["steps"])
             op["step"], op["state"] = (STEPS[done], "running") if done < len(STEPS) else ("", "done")
@@ -190,6 +194,70 @@ def test_what_a_broker_cannot_do_now_is_asked_again_and_what_it_refuses_is_not()
     code, report = give(region)
     assert code == 1 and results(report) == {NAMES[0]: "done", NAMES[1]: "failed", NAMES[2]: "done"}
     assert "a drill is under way" in report["namespaces"][1]["because"]
+
+
+LONG_S = 50.0
+
+
+@pytest.mark.parametrize("kind", ("switchover", "drill"))
+@pytest.mark.parametrize("after", (False, True), ids=("refused", "answer-lost"))
+@pytest.mark.parametrize("at", range(len(STEPS)))
+def test_an_operation_longer_than_the_patience_goes_on_after_a_broker_was_away_once(
+    monkeypatch: pytest.MonkeyPatch, at: int, after: bool, kind: str
+) -> None:
+    """Each step takes nearly all of it."""
+    region, clock, calls = Region(*NAMES[:3]), [0.0], list[str]()
+
+    def post(path: str, given: Any = None) -> Any:
+        if not path.endswith("advance"):
+            found = Region.post(region, path, given)
+            region.operations[found["namespace"]]["report"]["signed"] = {"passed": True, "because": []}
+            return found
+        calls.append(path)
+        away = calls.count(path) == at + 1 and NAMES[0] in path
+        if away and not after:
+            raise (ConfigError("connection refused") if at % 2 else refused(503, "no majority"))
+        clock[0] += LONG_S
+        found = Region.post(region, path, given)
+        if away:
+            raise ConfigError("connection reset")
+        return found
+
+    monkeypatch.setattr(region, "post", post)
+    for module in (many_namespaces, dr_operations):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    code, report = give(region, kind=kind, wait_s=LONG_S + 1, parallel=1)
+    assert (code, set(results(report).values())) == (0, {"done"}), report
+    assert not region.cancelled and region.begun == NAMES[:3]
+
+
+def test_one_that_waits_for_ever_is_given_up_though_a_broker_is_away_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    region, clock = Region(NAMES[0]), [0.0]
+    region.trouble[NAMES[0]] = {"deliver": "9 messages are on their way"}
+
+    def post(path: str, given: Any = None) -> Any:
+        clock[0] += 1.0
+        if clock[0] % 3 == 0 and not path.endswith("cancel"):
+            raise refused(503, "no majority")
+        return Region.post(region, path, given)
+
+    monkeypatch.setattr(region, "post", post)
+    for module in (many_namespaces, dr_operations):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    code, _ = give(region, wait_s=60.0)
+    assert code == 1 and region.cancelled == NAMES[:1] and clock[0] < 300.0
+
+
+def test_where_one_answers_again_the_rest_is_begun() -> None:
+    region = Region(*NAMES[:3])
+    work = many_namespaces._Work(cast(Any, region), Output(True), Many(kind="switchover", to="eu"), 3)
+    work._lost = "no broker answers"
+    row = region._plan("eu")["namespaces"]
+    assert work._one(row[0])["result"] == "failed"
+    work._patiently(row[1], many_namespaces._Line(Output(True), work._stop, NAMES[1], work._found))
+    assert work._one(row[2])["result"] == "done"
 
 
 def test_where_no_broker_answers_any_more_only_the_first_is_waited_for() -> None:
