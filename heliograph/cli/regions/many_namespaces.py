@@ -136,6 +136,9 @@ def plan_lines(wanted: Many, plan: Mapping[str, Any]) -> Iterator[str]:
     if begun := sum(row["goes_on"] for row in moving):
         yield f"  {begun} of them were begun before, and go on where they stand"
     yield from _risk_lines(wanted.to, [row["at_risk"] for row in moving if "at_risk" in row])
+    if warned := [row for row in moving if row["because"]]:
+        yield f"  of {len(warned)} that {what} something is not known:"
+        yield from (f"    {row['namespace']}: {row['because']}" for row in warned[:_NAMED])
     if there := [row["namespace"] for row in rows if row["verdict"] == THERE]:
         yield f"  {len(there)} are active in {wanted.to} already"
     if cannot := [row for row in rows if row["verdict"] == CANNOT]:

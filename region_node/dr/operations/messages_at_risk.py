@@ -50,20 +50,29 @@ def at_risk(source: str, target: str, published: Side, lacks: Side) -> dict[str,
 
 def _unknown(source: str, target: str, side: Mapping[str, Any], published: bool) -> str:
     """Why the side's number is not all there is; "": it is."""
-    why = [f"no broker has loaded {_some(side['missing'])}"] if side["missing"] else []
+    why = [f"no broker has loaded {_some(side, 'missing')}"] if side["missing"] else []
+    if unlisted := side.get("unlisted"):
+        why.append(f"which topics there are could not be read: {unlisted}")
     if published:
         if side["uncounted"]:
-            why.append(f"{source} has no link to {target} for {_some(side['uncounted'])}")
+            why.append(f"{source} has no link to {target} for {_some(side, 'uncounted')}")
         return "; ".join(why)
     if side["silent_s"]:
         why.append(f"nothing was heard of {source} for {side['silent_s']:.1f} s")
     if side["unheard"]:
         since = f" since they were loaded, {side['unheard_s']:.1f} s ago" if side["unheard_s"] else ""
-        why.append(f"{source} told nothing of {len(side['unheard'])} topics{since}")
+        why.append(f"{source} told nothing of {_count(side, 'unheard')} topics{since}")
     elif not side["told"]:
         why.append(f"{target} has no topic of the namespace in common with {source}, which may have others")
     return "; ".join(why)
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+def _count(side: Mapping[str, Any], key: str) -> int:
+    """How many topics are in the list `key`, of which a few may be named."""
+    count: int = side.get("counts", {}).get(key, 0)
+    return max(count, len(side[key]))
+
+
+def _some(side: Mapping[str, Any], key: str) -> str:
+    names, count = side[key], _count(side, key)
+    return ", ".join(names[:_NAMED]) + (f" and {count - _NAMED} more" if count > len(names[:_NAMED]) >= _NAMED else "")

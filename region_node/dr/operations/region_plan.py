@@ -119,16 +119,21 @@ def with_costs(
     lacks: Mapping[str, Any],
     unheard: str,
     *,
-    takes_over: bool = True,
+    takes_over: bool | None = True,
 ) -> Verdict:
     """Whether what moves by its verdict can be moved now. published, lacks: what both regions say, or `unreachable` and
-    why. unheard: who may not have heard of the leadership; "": nobody. takes_over: a broker of the target has a lease.
+    why. unheard: who may not have heard of the leadership; "": nobody. takes_over: a broker of the target has a lease;
+    None: it is not known. Where it has one a failover waits for no answer of the target: `because` tells of it.
     """
     if found.what != MOVES or found.goes_on:
         return found
     cost = {"source": {"region": found.source, **published}, "target": {"region": wanted.to, **lacks}}
     if wanted.kind == FAILOVER:
-        why = _silent(cost, "target")
+        silent, why = _silent(cost, "target"), ""
+        if silent and takes_over:
+            found = replace(found, because=f"{silent}: what it lacks is not known")
+        else:
+            why = silent
         if not why and unheard and not wanted.force:
             why = (
                 f"whoever has not heard that it is active-passive takes messages, also afterwards ({unheard}): --force "
@@ -138,7 +143,7 @@ def with_costs(
         why = _silent(cost, "source") or _silent(cost, "target")
     else:
         why = trouble(cost) or (f"not every broker has heard that it is active-passive: {unheard}" if unheard else "")
-    if not why and not takes_over:
+    if not why and takes_over is False:
         why = f"no broker of {wanted.to} holds a lease: nobody there could confirm"
     return replace(found, what=CANNOT, because=why) if why else found
 
@@ -148,6 +153,8 @@ def trouble(cost: Mapping[str, Any]) -> str:
     for side in ("source", "target"):
         if why := _silent(cost, side):
             return why
+        if unlisted := cost[side].get("unlisted"):
+            return f"{cost[side]['region']} could not read which topics there are: {unlisted}"
         if cost[side]["missing"]:
             return f"{cost[side]['region']} has not loaded {', '.join(cost[side]['missing'][:3])}"
     return f"links that are down: {', '.join(cost['source']['down'][:3])}" if cost["source"]["down"] else ""

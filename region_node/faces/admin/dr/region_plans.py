@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,10 +49,15 @@ from region_node.faces.admin.calls.existing import leases_of
 from region_node.faces.admin.calls.other_regions import elsewhere
 from region_node.faces.admin.dr.disaster_recovery import conductor_for
 from region_node.faces.admin.dr.drills import is_shadow
+from region_node.placement.ownership.broker_records import BrokerRecord
 
 PATH = "/heliograph/v1/dr"
-_LOAD_SHARE = 0.5
-"""Of the patience with a region: so long it waits for its own bookies."""
+_OWN_SHARE = 0.5
+"""Of the patience with a region: so long it waits for its own brokers, bookies, and metadata."""
+_LISTED_AT_ONCE = 32
+"""So many namespaces' topics are read from the metadata side by side."""
+ASKED_AT_ONCE = 1000
+"""One question is of so many namespaces at most, from either side: it is far below what a body may have."""
 _NAMED = 20
 """Of namespaces that are passed over so many are named, for each reason."""
 
@@ -78,13 +84,34 @@ async def lags(admin: Admin, request: web.Request, given: AskedLags, *, local: b
         return own
     known = [name for name in {**given.not_in, **given.lacking} if admin.view.namespace(name) is not None]
     others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
+    places, until = asyncio.Semaphore(_LISTED_AT_ONCE), asyncio.get_running_loop().time() + _own_s(admin)
+
+    async def part_of(record: BrokerRecord) -> Any:
+        """A broker that does not answer has loaded nothing: its topics are missing."""
+        with suppress(TimeoutError, HeliographError):
+            async with asyncio.timeout_at(until):
+                return await admin.call(record, "POST", f"{PATH}/lags?local=true", asked)
+        return {NOT_IN: {}, LACKING: {}, "topics": {}}
+
+    async def listed(name: str) -> list[str] | str:
+        """Its topics, or why they are not known."""
+        try:
+            async with asyncio.timeout_at(until), places:
+                return await admin.topics.topics(name)
+        except (TimeoutError, HeliographError) as error:
+            return reason_of(error, f"not within {_own_s(admin):g} s")
+
     parts, names, load = await asyncio.gather(
-        asyncio.gather(*(admin.call(record, "POST", f"{PATH}/lags?local=true", asked) for record in others)),
-        asyncio.gather(*(admin.topics.topics(name) for name in known)),
+        asyncio.gather(*map(part_of, others)),
+        asyncio.gather(*map(listed, known)),
         _load(admin, request, wanted=given.load),
     )
-    found = namespace_lags.merged([own, *parts], dict(zip(known, names, strict=True)))
+    found = await namespace_lags.merged([own, *parts], dict(zip(known, names, strict=True)))
     return {"region": admin.region, **found, "load": load}
+
+
+def _own_s(admin: Admin) -> float:
+    return admin.region_patience_s * _OWN_SHARE
 
 
 async def _own_lags(admin: Admin, asked: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
@@ -94,7 +121,7 @@ async def _own_lags(admin: Admin, asked: Mapping[str, Mapping[str, str]]) -> dic
         await pace.row()
         if topic.name.namespace in wanted and not topic.volatile and not topic.closed:
             topics[topic.name.namespace][topic.text] = namespace_facts.lag_facts(topic, admin.links, now_ms)
-    return namespace_lags.of_broker(asked, topics)
+    return await namespace_lags.of_broker(asked, topics)
 
 
 async def _load(admin: Admin, request: web.Request, *, wanted: bool) -> dict[str, Any] | None:
@@ -125,7 +152,7 @@ async def _load(admin: Admin, request: web.Request, *, wanted: bool) -> dict[str
 async def _disk(admin: Admin, request: web.Request, bookie: str) -> float | None:
     """The share that is in use of its fullest ledger directory; None: it is not known."""
     try:
-        async with asyncio.timeout(admin.region_patience_s * _LOAD_SHARE):
+        async with asyncio.timeout(_own_s(admin)):
             found = await bookie_state.state(admin, request, bookie)
     except (TimeoutError, HeliographError):
         return None
@@ -229,9 +256,9 @@ class _Told:
     writers: Mapping[str, Mapping[str, Writer]] = field(default_factory=dict)
     trouble: str = ""
 
-    def has_writer(self, region: str) -> bool:
-        """Whether a broker there has a lease, as far as is known."""
-        return bool(self.trouble or self.writers.get(region))
+    def has_writer(self, region: str) -> bool | None:
+        """Whether a broker there has a lease; None: it is not known."""
+        return None if self.trouble else bool(self.writers.get(region))
 
     def last_operation(self, name: str) -> int | None:
         """Its number; 0: there was none; None: it is not known."""
@@ -284,15 +311,15 @@ async def _taken_away(conductor: Conductor, wanted: WantedMoves, name: str, verd
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What each region says of all namespaces; why it says nothing."""
+    """What each region says of all namespaces; why it says nothing of some, or of all."""
 
     answers: Mapping[str, Mapping[str, Any]]
     silent: Mapping[str, str]
 
     def of(self, region: str, what: str, namespace: str) -> Mapping[str, Any]:
-        if region in self.silent:
-            return {"unreachable": self.silent[region]}
         found: Mapping[str, Any] | None = self.answers.get(region, {}).get(what, {}).get(namespace)
+        if found is None and region in self.silent:
+            return {"unreachable": self.silent[region]}
         return (
             {"unreachable": "it does not know of the namespace yet, or not that it is active-passive: try again"}
             if found is None
@@ -325,13 +352,17 @@ async def _said(
     async def ask(region: str, given: dict[str, Any]) -> None:
         try:
             async with asyncio.timeout(admin.region_patience_s):
-                answers[region] = (
+                found = (
                     await lags(admin, request, msgspec.convert(given, AskedLags))
                     if region == admin.region
                     else await namespace_lags.checked(
                         await elsewhere(admin, request, region, "POST", f"{PATH}/lags", given)
                     )
                 )
+            into = answers.setdefault(region, {NOT_IN: {}, LACKING: {}, "topics": {}})
+            for key in (NOT_IN, LACKING, "topics"):
+                into[key].update(found[key])
+            into["load"] = into.get("load") or found.get("load")
         except ValueError as error:
             silent[region] = f"its address answers with something else than its lags ({error})"
         except (TimeoutError, HeliographError) as error:
@@ -339,8 +370,17 @@ async def _said(
                 error, f"nothing came from it within {admin.region_patience_s:g} s (broker.region_patience_s)"
             )
 
-    await asyncio.gather(*(ask(region, given) for region, given in asked.items()))
+    await asyncio.gather(*(ask(region, part) for region, given in asked.items() for part in _questions(given)))
     return _Said(answers, silent)
+
+
+def _questions(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same in parts of ASKED_AT_ONCE namespaces a side, one at least."""
+    published, lacks = list(given[NOT_IN].items()), list(given[LACKING].items())
+    for start in range(0, max(1, len(published), len(lacks)), ASKED_AT_ONCE):
+        part = slice(start, start + ASKED_AT_ONCE)
+        more = {} if start else {key: value for key, value in given.items() if key not in (NOT_IN, LACKING)}
+        yield {NOT_IN: dict(published[part]), LACKING: dict(lacks[part]), **more}
 
 
 def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _Told) -> dict[str, Any]:

@@ -382,10 +382,11 @@ def test_what_is_not_known_to_be_missing_is_said_with_its_age() -> None:
     plan = region.get(PLAN, to="eu")
     for row in plan["namespaces"]:
         row["at_risk"] = {"messages": None, "bytes": None, "last": {"messages": 7, "bytes": 1, "ago_s": 40.0}}
-    plan["load"] = None
+    plan["load"], plan["namespaces"][1]["because"] = None, "eu does not answer"
     said = "\n".join(plan_lines(Many(kind="failover", to="eu", region="us"), plan))
     assert "of 2 namespaces it is not known" in said and "14 messages" in said and "40.0 s ago" in said
     assert "it is not known what eu has in use" in said
+    assert f"of 1 that move something is not known:\n    {NAMES[1]}: eu does not answer" in said
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ AWAY: dict[str, Any] = {"unreachable": "nothing came"}
         (SWITCHOVER, SAYS, SAYS, "ap: 1 of 1", "not every broker has heard"),
         (FAILOVER, AWAY, SAYS, "", ""),
         (FAILOVER, AWAY, {**SAYS, "missing": ["x"]}, "", ""),
-        (FAILOVER, AWAY, AWAY, "", "eu does not answer"),
+        (SWITCHOVER, SAYS, {**SAYS, "unlisted": "not within 1 s"}, "", "eu could not read which topics"),
+        (FAILOVER, AWAY, {**SAYS, "unlisted": "not within 1 s"}, "", ""),
         (FAILOVER, AWAY, SAYS, "us: 1 of 1", "--force fails over all the same"),
         (DRILL, AWAY, SAYS, "", "us does not answer"),
         (DRILL, {**SAYS, "down": ["x"]}, SAYS, "us: 1 of 1", ""),
@@ -132,3 +133,10 @@ def test_what_cannot_be_moved_now(
 def test_what_makes_no_sense_is_refused(wanted: WantedMoves) -> None:
     with pytest.raises(NotAllowed):
         wanted.check()
+
+
+@pytest.mark.parametrize(("takes_over", "what"), ((True, MOVES), (None, CANNOT), (False, CANNOT)))
+def test_a_failover_needs_a_lease_in_the_target_and_not_its_answer(takes_over: bool | None, what: str) -> None:
+    moves = Verdict(what=MOVES, source="us")
+    found = with_costs(WantedMoves(kind=FAILOVER, to="eu"), moves, AWAY, AWAY, "", takes_over=takes_over)
+    assert found.what == what and "eu does not answer: nothing came" in found.because

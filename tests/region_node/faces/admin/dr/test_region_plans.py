@@ -15,7 +15,7 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_gates import Writing
 from region_node.dr.operations import namespace_facts
@@ -52,6 +52,8 @@ class Survivor:
         self.policies = dict[str, NamespacePolicies]()
         self.store, self.loaded = Silent(), dict[str, Any]()
         self.answer: Any = None
+        self.slow, self.broken = dict[str, float](), set[str]()
+        self.listing, self.listing_most = 0, 0
         self.writing = Writing("eu", ttl_s=6, drift=0.1, now=lambda: 0.0)
         self.admin: Any = SimpleNamespace(
             region="eu",
@@ -78,10 +80,12 @@ class Survivor:
         monkeypatch.setattr(region_plans, "elsewhere", self._elsewhere)
         monkeypatch.setattr(region_plans.namespace_facts, "lag_facts", self._facts)
 
-    async def add(self, name: str, active: str = "", regions: tuple[str, ...] = REGIONS, **policies: Any) -> None:
+    async def add(
+        self, name: str, active: str = "", regions: tuple[str, ...] = REGIONS, topics: int = 5, **policies: Any
+    ) -> None:
         """active "": every region of it is."""
         self.policies[name] = NamespacePolicies(regions=regions, policies=policies)
-        for number in range(5):
+        for number in range(topics):
             topic = TopicName.parse(f"persistent://{name}/x{number}")
             self.loaded[str(topic)] = SimpleNamespace(name=topic, text=str(topic), volatile=False, closed=False)
         if active:
@@ -95,6 +99,14 @@ class Survivor:
             await self.store.txn([Put(writer(region, "b", 1), obeys.encode())])
 
     async def _topics(self, namespace: str) -> list[str]:
+        self.listing += 1
+        self.listing_most = max(self.listing_most, self.listing)
+        try:
+            await asyncio.sleep(self.slow.get(namespace, 0.0))
+        finally:
+            self.listing -= 1
+        if namespace in self.broken:
+            raise MetadataUnavailable("too many wait for it")
         return sorted(text for text, topic in self.loaded.items() if topic.name.namespace == namespace)
 
     def _facts(self, *_: Any) -> dict[str, Any]:
@@ -164,6 +176,62 @@ def test_a_silent_region_and_a_silent_configuration_are_waited_for_at_the_same_t
         found, took_s = await survivor.plan(kind="failover", to="eu", region="us", force=True)
         assert took_s <= 2.5 and "the copy here" in found["configuration"]
         assert set(verdicts(found).values()) == {"moves"}
+
+    run_alone(main())
+
+
+def test_a_namespace_whose_topics_are_not_read_in_time_keeps_no_other_from_moving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survivor = Survivor(monkeypatch)
+
+    async def main() -> None:
+        for number in range(200):
+            await survivor.add(f"t/n{number:03}", "us")
+        await survivor.heard()
+        survivor.slow, survivor.broken = dict.fromkeys(survivor.policies, 0.1), {"t/n001"}
+        survivor.slow["t/n000"] = 3.0
+        found, took_s = await survivor.plan(kind="switchover", to="eu", region="us")
+        assert took_s < PATIENCE_S and survivor.listing_most == 32
+        wanted = dict.fromkeys(survivor.policies, "moves") | {"t/n000": "cannot", "t/n001": "cannot"}
+        assert verdicts(found) == wanted
+        assert "eu could not read which topics there are: not within 1 s" in found["namespaces"][0]["because"]
+        assert "too many wait for it" in found["namespaces"][1]["because"]
+        found, _ = await survivor.plan(kind="failover", to="eu", region="us")
+        assert set(verdicts(found).values()) == {"moves"}
+
+    run_alone(main())
+
+
+def test_a_broker_of_the_region_that_does_not_answer_has_loaded_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    survivor = Survivor(monkeypatch)
+    survivor.admin.ownership.brokers = lambda: [SimpleNamespace(broker="b"), SimpleNamespace(broker="c")]
+    survivor.admin.call = lambda *_: asyncio.Event().wait()
+
+    async def main() -> None:
+        await survivor.add("t/n", "us")
+        await survivor.heard()
+        survivor.loaded.popitem()
+        monkeypatch.setattr(survivor.admin.topics, "topics", survivor_all)
+        found, took_s = await survivor.plan(kind="switchover", to="eu", region="us")
+        assert took_s < PATIENCE_S and "eu has not loaded persistent://t/n/x4" in found["namespaces"][0]["because"]
+
+    async def survivor_all(namespace: str) -> list[str]:
+        return [f"persistent://{namespace}/x{number}" for number in range(5)]
+
+    run_alone(main())
+
+
+def test_very_many_namespaces_are_several_questions_and_none_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    survivor = Survivor(monkeypatch)
+
+    async def main() -> None:
+        for number in range(region_plans.ASKED_AT_ONCE + 1):
+            await survivor.add(f"t/n{number}", "us", topics=0)
+        await survivor.heard()
+        found, _ = await survivor.plan(kind="switchover", to="eu", region="us")
+        assert set(verdicts(found).values()) == {"moves"} and survivor.asked == {"us": 2}
+        assert found["load"] == {"brokers": [], "bookies": []}
 
     run_alone(main())
 
