@@ -15,7 +15,7 @@ from typing import Any
 
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import NotAllowed
-from region_node.dr.operations.operation import DRILL, FAILOVER, REJOIN, SWITCHOVER, Operation
+from region_node.dr.operations.operation import CLOSING, DRILL, FAILOVER, REJOIN, SWITCHOVER, Operation
 from region_node.dr.operations.operation_steps import gives_way
 
 FAILBACK = "failback"
@@ -104,12 +104,22 @@ def _of_region(wanted: WantedMoves, found: Verdict) -> Verdict:
     return Verdict(what=PASSED, because=f"active in {found.source}", source=found.source)
 
 
+def came_by(region: str, active: str, last: Operation | None) -> bool | None:
+    """The same by the last operation alone; None: it does not say, and `came_from` is to be asked."""
+    if last is None:  # nothing was ever done with it
+        return False
+    return _moves([last]) == [(region, active)] or None
+
+
 def came_from(region: str, active: str, away: Mapping[str, Any], past: Sequence[Operation]) -> bool:
     """Whether a namespace that is active elsewhere was taken away from the region. past: its operations, the newest
     last.
     """
-    moves = [op for op in past if op.kind in (SWITCHOVER, FAILOVER) and any(step[0] == "flip" for step in op.steps)]
-    return region in away or bool(moves and (moves[-1].source, moves[-1].target) == (region, active))
+    return region in away or _moves(past)[-1:] == [(region, active)]
+
+
+def _moves(past: Sequence[Operation]) -> list[tuple[str, str]]:
+    return [(op.source, op.target) for op in past if op.kind in CLOSING and any(step[0] == "flip" for step in op.steps)]
 
 
 def with_costs(

@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -37,6 +37,7 @@ from region_node.dr.operations.region_plan import (
     PASSED,
     Verdict,
     WantedMoves,
+    came_by,
     came_from,
     judged,
     with_costs,
@@ -194,10 +195,15 @@ async def plan(
     told, said = await asyncio.gather(_led(admin, conductor, names), _said(admin, request, wanted, names))
     rows, passed = list[dict[str, Any]](), defaultdict[str, list[str]](list)
     pace = RowPace()
+    verdicts = dict[str, Verdict]()
+    for name in filter(told.records.__contains__, names):
+        await pace.row()
+        verdicts[name] = _verdict(admin, wanted, name, told)
+    if wanted.kind == FAILBACK:
+        verdicts |= await _taken_away(admin, conductor, wanted, told, verdicts)
     for name, policies in names.items():
         await pace.row()
-        if name in told.records:
-            verdict = await _verdict(admin, conductor, wanted, name, told)
+        if (verdict := verdicts.get(name)) is not None:
             if verdict.what == PASSED:
                 passed[verdict.because].append(name)
             else:
@@ -216,15 +222,14 @@ async def plan(
     }
 
 
-async def _verdict(admin: Admin, conductor: Conductor, wanted: WantedMoves, name: str, told: _Told) -> Verdict:
+def _verdict(admin: Admin, wanted: WantedMoves, name: str, told: _Told) -> Verdict:
+    """Where it is a failback `_taken_away` has the last word."""
     record, _ = told.records[name]
     found = judged(wanted, name, told.names[name].regions, record, told.operations.get(name))
     if found.what != MOVES:
         return found
     if deleted := _deleted(admin, name):
         return Verdict(what=PASSED, because=deleted, source=found.source)
-    if wanted.kind == FAILBACK and not found.goes_on:
-        return await _taken_away(conductor, wanted, name, found)
     return found
 
 
@@ -298,15 +303,36 @@ def _gates(admin: Admin) -> Iterator[Any]:
     return (gate for gate in leases_of(admin).core.gates() if gate.record is not None)
 
 
-async def _taken_away(conductor: Conductor, wanted: WantedMoves, name: str, verdict: Verdict) -> Verdict:
-    try:
-        came = came_from(wanted.to, verdict.source, await conductor.away(name), await conductor.history(name))
-    except HeliographError as error:
-        return Verdict(what=CANNOT, because=str(error), source=verdict.source)
-    if came:
-        return verdict
-    why = f"it did not come from {wanted.to}: `heliograph dr switchover` moves it"
-    return Verdict(what=PASSED, because=why, source=verdict.source)
+async def _taken_away(
+    admin: Admin, conductor: Conductor, wanted: WantedMoves, told: _Told, verdicts: Mapping[str, Verdict]
+) -> dict[str, Verdict]:
+    """Says what of `verdicts` that a failback would move came from there, by its last operation where that says it. The
+    others' records are read _LISTED_AT_ONCE namespaces at a time; once one cannot be read, no more are.
+    """
+    places, trouble = asyncio.Semaphore(_LISTED_AT_ONCE), told.trouble
+
+    async def judge(name: str, found: Verdict) -> Verdict:
+        nonlocal trouble
+        came = None if told.trouble else came_by(wanted.to, found.source, told.operations.get(name))
+        async with places:
+            try:
+                if came is None and not trouble:
+                    async with asyncio.timeout(admin.region_patience_s):
+                        came = came_from(
+                            wanted.to, found.source, await conductor.away(name), await conductor.history(name)
+                        )
+            except (TimeoutError, HeliographError) as error:
+                trouble = trouble or reason_of(error, f"not within {admin.region_patience_s:g} s")
+        if came is None:
+            return replace(found, what=CANNOT, because=f"it is not known whether it came from {wanted.to}: {trouble}")
+        if came:
+            return found
+        why = f"it did not come from {wanted.to}: `heliograph dr switchover` moves it"
+        return Verdict(what=PASSED, because=why, source=found.source)
+
+    asked = {name: found for name, found in verdicts.items() if found.what == MOVES and not found.goes_on}
+    judged_now = await asyncio.gather(*(judge(name, found) for name, found in asked.items()))
+    return dict(zip(asked, judged_now, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

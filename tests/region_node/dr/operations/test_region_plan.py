@@ -18,6 +18,7 @@ from region_node.dr.operations.region_plan import (
     THERE,
     Verdict,
     WantedMoves,
+    came_by,
     came_from,
     judged,
     with_costs,
@@ -86,6 +87,9 @@ def test_a_failback_takes_back_what_came_from_there() -> None:
     assert not came_from("us", "eu", {}, [moved("us", "eu"), moved("eu", "ap"), moved("ap", "eu")])
     given_up = operation(SWITCHOVER, "us", "eu", state="cancelled")
     assert not came_from("us", "eu", {}, [given_up])
+    assert came_by("us", "eu", moved("us", "eu")) and came_by("us", "eu", None) is False
+    for last in (drill, given_up, moved("ap", "eu")):
+        assert came_by("us", "eu", last) is None
 
 
 SAYS: dict[str, Any] = {"missing": [], "down": []}

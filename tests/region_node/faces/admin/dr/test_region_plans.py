@@ -32,6 +32,9 @@ class Silent(EmbeddedStore):
     """A store that may have no majority: then nothing is answered, and nothing is refused."""
 
     silent = False
+    sleep_s, ranges = 0.0, 0
+    silent_after = 1_000_000
+    """So many ranges are answered."""
 
     async def get(self, key: str) -> Any:
         if self.silent:
@@ -39,8 +42,11 @@ class Silent(EmbeddedStore):
         return await super().get(key)
 
     async def range(self, *of: Any, **more: Any) -> Any:
-        if self.silent:
+        self.ranges += 1
+        if self.silent or self.ranges > self.silent_after:
             await asyncio.Event().wait()
+        if self.sleep_s:
+            await asyncio.sleep(self.sleep_s)
         return await super().range(*of, **more)
 
 
@@ -305,6 +311,56 @@ def test_what_is_moved_what_not_and_what_is_passed_over(monkeypatch: pytest.Monk
                 await survivor.plan(**given)
         with pytest.raises(NotAllowed, match="--to"):
             await survivor.plan()
+
+    run_alone(main())
+
+
+async def moved_and_drilled(survivor: Survivor, count: int, *, drilled: bool) -> None:
+    """So many namespaces that eu took over of us, and as many that were at home in eu ever since."""
+    for number in range(count):
+        name = f"t/n{number:03}"
+        await survivor.add(name, "eu", topics=0)
+        await survivor.add(f"t/home{number:03}", "eu", topics=0)
+        past = Operation.new(1, "switchover", name, "us", "eu", "op", 0)
+        drill = Operation.new(2, "drill", name, "eu", "us", "op", 0).cancelled(1)
+        while past.running:
+            past = past.passed("", 1)
+        await survivor.store.put(f"/dr/history/{name}/00000001", past.encode())
+        await survivor.store.put(operation_key(name), (drill if drilled else past).encode())
+    await survivor.heard()
+
+
+@pytest.mark.parametrize(("drilled", "most"), ((False, 0), (True, 100)))
+def test_a_failback_reads_little_of_the_configuration_and_that_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, drilled: bool, most: int
+) -> None:
+    survivor = Survivor(monkeypatch)
+
+    async def main() -> None:
+        await moved_and_drilled(survivor, 50, drilled=drilled)
+        survivor.store.sleep_s = 0.1
+        await survivor.plan(kind="switchover", to="us", region="eu")
+        others, survivor.store.ranges = survivor.store.ranges, 0
+        found, took_s = await survivor.plan(kind="failback", to="us", region="eu")
+        assert verdicts(found) == {f"t/n{number:03}": "moves" for number in range(50)}
+        assert survivor.store.ranges - others <= most and took_s < 1.0, (survivor.store.ranges, others, took_s)
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("answered", (0, 15))
+def test_a_configuration_that_falls_silent_says_of_no_failback_that_it_moves(
+    monkeypatch: pytest.MonkeyPatch, answered: int
+) -> None:
+    survivor = Survivor(monkeypatch)
+
+    async def main() -> None:
+        await moved_and_drilled(survivor, 50, drilled=True)
+        survivor.store.silent_after, survivor.store.ranges = answered, 0
+        found, took_s = await survivor.plan(kind="failback", to="us", region="eu")
+        assert took_s <= 2 * PATIENCE_S + 0.1 and "cannot" in verdicts(found).values()
+        assert Counter(verdicts(found).values())["moves"] <= answered
+        assert "it is not known whether it came from us" in found["namespaces"][-1]["because"]
 
     run_alone(main())
 
