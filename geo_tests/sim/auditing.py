@@ -101,7 +101,12 @@ class Audits:
 
     async def _spoil_and_repair(self, kind: str, found: Found) -> None:
         topic, region = self._rng.choice(self._world.topics), self._rng.choice(sorted(self._world.regions))
-        there = [d for d in found[topic][region] if kind == "flipped" or d.replicated_from]
+        ended = self._world.histories[topic].former  # what is of a life that has ended is compared with nobody
+        there = [
+            d
+            for d in found[topic][region]
+            if (kind == "flipped" or d.replicated_from) and d.replicated_from not in ended
+        ]
         if not there:
             return
         victim = self._rng.choice(there)
