@@ -413,7 +413,7 @@ def objects_lost(world: World, row: Row) -> None:
     reader = world.instance.client("us").create_reader(topic, pulsar.MessageId.earliest)
     metrics = f"{world.instance.admin('us')}/metrics"
     world.see(row, lambda: world.log("us-broker-0"), lambda: world.shell(f"curl -s {metrics}"))
-    bucket.rmdir()
+    shutil.rmtree(bucket)  # what was written there meanwhile is lost with it
     away.rename(bucket)
     assert reader.read_next(timeout_millis=int(PATIENCE_S * 1000)).data() == b"there"
 
