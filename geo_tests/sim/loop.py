@@ -369,6 +369,10 @@ class SimLoop(asyncio.BaseEventLoop):
             host.encode("idna")  # a real loop raises UnicodeError here, too
         return await self.network.connect(protocol_factory, host, port)
 
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """A library that makes sockets of its own, as for HTTP, finds nobody."""
+        raise ConnectionRefusedError(f"{address} is not in this network")
+
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         return [(2, 1, 6, "", (host, port))]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.reborn import Reborn
-from geo_tests.sim.region import META_PORT
+from geo_tests.sim.region import BOOKIE_PORT, META_PORT
 from heliograph.kv.backup_client import fetch
 from heliograph.kv.backup_file import (
     RESTORED_TERM,
@@ -160,7 +160,8 @@ class WentBack(Reborn):
         known = rules.survey(BackupReader(file).rows())
         file.close()
         held: dict[str, list[int]] = {}
-        for name, (host, port) in rules.addresses(known, {}, ()).items():
+        given = {node.name: (node.name, BOOKIE_PORT) for node in region.bookies}  # one may have been away just then
+        for name, (host, port) in rules.addresses(known, given, ()).items():
             client = BookieClient(name, host, port, rng=machine.rng)
             while name not in held:
                 try:
