@@ -80,8 +80,8 @@ def restored_value(key: str, value: bytes, now_ms: int, why: str = WHY) -> bytes
 
 
 def _epoch(old: int, now_ms: int) -> int:
-    """One that was not used since: all earlier ones began at an earlier time, or low, and rose by one a move. Never above
-    the time, but where the clock is behind what is known: a later one would not be above it, and may be the same.
+    """One that was not used since: all earlier ones began at an earlier time, or low, and rose by one a move. Never
+    above the time, but where the clock is behind what is known: a later one would not be above it, and may be the same.
     """
     return now_ms if now_ms > old else old + EPOCHS_MARGIN
 
