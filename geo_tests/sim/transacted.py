@@ -255,6 +255,10 @@ class Transacted:
         self.publishing = False
         await world._until("clients have ended their transactions", self._worked, ENDS_S)
         await self._at_rest()
+        for writer in self._writers.values():
+            writer.plain(TOPICS[0])
+        await world._until("clients have published once more", self._worked, ENDS_S)
+        await self._at_rest()  # every link is up by that: one that had nothing to carry may have been down until now
         await self._hold_up()
         await self._at_rest()
         found = {topic: {region: await world.read(topic, region) for region in world.regions} for topic in TOPICS}
