@@ -157,7 +157,7 @@ class DiskFaults:
             metadata = LedgerMetadata.decode(blob)
             if metadata.state is LedgerState.CLOSED and any(node.name in e for _, e in metadata.fragments):
                 found = await look(context, metadata)
-                if any(node.name in repair.lost for repair in found.lacking):
+                if found.unknown or any(node.name in repair.lost for repair in found.lacking):
                     lacks.append(metadata.ledger)
         return lacks
 

@@ -153,7 +153,7 @@ class LedgerRepair:
         lacking = [b for b in said.lacking if b in named]
         if not lacking and not any(b in named and pool.registered(b) for b in said.lost):
             return True
-        found = await look(self._context, metadata, max(said.lacking.values(), default=-1))
+        found = await look(self._context, metadata, max(said.lacking.values(), default=-1), said.lost)
         unread: list[tuple[int, int]] = []
         failed: list[HeliographError] = []
         for repair in found.lacking:
@@ -183,6 +183,12 @@ class LedgerRepair:
         silent = [b for b in lacking if b in found.silent or not pool.registered(b)]
         if silent:
             raise BookieUnavailable(f"ledger {ledger}: {', '.join(silent)} may lack entries of it, and cannot be asked")
+        if found.unknown:
+            first, last = found.unknown[0]
+            raise BookieUnavailable(
+                f"ledger {ledger}: who answers has no copy of the entries {first} to {last}, and who may have one "
+                "cannot be asked"
+            )
         if unread:
             raise NotEnoughBookies(
                 f"ledger {ledger}: no copy can be read of the entries {unread[0][0]} to {unread[0][1]}"

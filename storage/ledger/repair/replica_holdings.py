@@ -5,7 +5,7 @@ Is: the questions to the bookies, and the arithmetic of ranges. Isn't: a mark, a
 Invariants: only confirmed entries are asked for: of a closed ledger all, of an open one what lies in fragments that
 can't grow any more, and what a bookie knows to be at or below LAC. Who does not answer, or can't, lacks nothing that is
 known. An entry that nobody holds is not one to be copied. What a bookie that may come soon could have is not called
-unreadable.
+unreadable; who lacks what such a bookie alone could have is not called whole.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
 
@@ -49,22 +49,26 @@ class Holdings:
     """Ranges that lack the copy of one bookie each, and that another one holds."""
     nowhere: list[tuple[int, int]] = field(default_factory=list)
     """Ranges that every bookie which should hold them says it does not."""
+    unknown: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges that one who was asked lacks, that nobody who answered holds, and that another one may hold."""
     silent: dict[str, None] = field(default_factory=dict)
     """Those that are registered, and did not answer."""
     mute: dict[str, None] = field(default_factory=dict)
     """Those of a version that can't say."""
 
 
-async def look(context: LedgerContext, metadata: LedgerMetadata, through: int = -1) -> Holdings:
+async def look(
+    context: LedgerContext, metadata: LedgerMetadata, through: int = -1, gone: Collection[str] = ()
+) -> Holdings:
     """Asks each bookie of each fragment that is registered. through: an entry of an open ledger that is known to be
-    confirmed, with all before it.
+    confirmed, with all before it. gone: bookies of which it is not supposed that they hold more than they say.
     """
     found = Holdings(await _confirmed(context, metadata, through))
     fragments = metadata.fragments
     for index, (first, ensemble) in enumerate(fragments):
         last = found.through if index + 1 == len(fragments) else min(found.through, fragments[index + 1][0] - 1)
         if first <= last:
-            await _look_at(context, metadata, first, last, ensemble, found)
+            await _look_at(context, metadata, first, last, ensemble, gone, found)
     return found
 
 
@@ -86,7 +90,13 @@ async def _confirmed(context: LedgerContext, metadata: LedgerMetadata, through: 
 
 
 async def _look_at(
-    context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, ensemble: Sequence[str], found: Holdings
+    context: LedgerContext,
+    metadata: LedgerMetadata,
+    first: int,
+    last: int,
+    ensemble: Sequence[str],
+    gone: Collection[str],
+    found: Holdings,
 ) -> None:
     pool = context.pool
 
@@ -109,10 +119,13 @@ async def _look_at(
         if ranges is not None
     }
     somewhere = union(entry for ranges in told.values() for entry in ranges)
+    untold = [place for place, b in enumerate(ensemble) if b not in told and b not in gone]
+    perhaps = union(entry for place in untold for entry in expected(metadata, first, last, place))
     for bookie, ranges in told.items():
         missing = without(expected(metadata, first, last, ensemble.index(bookie)), ranges)
         nowhere = without(missing, somewhere)
         found.lacking += [Repair(begin, end, tuple(ensemble), (bookie,)) for begin, end in without(missing, nowhere)]
+        found.unknown += without(nowhere, without(nowhere, perhaps))
     if len(told) == len(ensemble):
         found.nowhere += without([(first, last)], somewhere)
 

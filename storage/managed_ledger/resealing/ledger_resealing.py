@@ -148,7 +148,7 @@ class LedgerResealing:
         if held.lacking:
             lacking = {bookie: copy.last_entry for one in held.lacking for bookie in one.lost}
             await mark_lacking(meta, copy.ledger, lacking)
-        if held.lacking or held.silent or held.mute:
+        if held.lacking or held.unknown or held.silent or held.mute:
             return stage
         former, former_version = await record_of(meta, ledger)
         await meta.txn(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from geo_tests.sim import world as worlds
 from geo_tests.sim.auditing import EVERY
 from geo_tests.sim.world import THREE_VOTERS, World, WorldSettings, run_seed
 from heliograph.model.errors import HeliographError, TopicClosed
@@ -150,6 +151,12 @@ def test_worlds_that_lose_disks_hold(block: int) -> None:
     for seed in range(4 * block, 4 * block + 4):
         verdict = run_seed(seed, LOST_DISKS)
         assert verdict.messages > 0 and any(kind.endswith("bookie") for kind in verdict.kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", (6098,))
+def test_a_bookie_that_lost_its_disk_is_whole_only_once_who_has_the_other_copies_was_heard(seed: int) -> None:
+    assert "wipe bookie" in run_seed(seed, worlds.LOST_DISKS).kinds
 
 
 @pytest.mark.slow

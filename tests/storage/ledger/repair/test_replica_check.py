@@ -360,6 +360,37 @@ def test_a_bookie_in_limbo_or_that_cannot_say_lacks_nothing_that_is_known() -> N
     three(quiet, NEVER)
 
 
+@pytest.mark.parametrize("lost", [(), ("b2", "b0")])
+def test_what_a_bookie_lacks_is_not_made_good_while_who_alone_may_have_it_is_silent(lost: tuple[str, ...]) -> None:
+    """As with a disk that is lost while the bookie beside it has no power: the mark stood for nothing."""
+
+    async def work(world: Worlds) -> None:
+        await (await filled(world, 6)).close()
+        (metadata,) = await world.ledgers()
+        drop(world.region.bookies["b1"], metadata.ledger, 0, 5)
+        for other in ("b2", "b0"):
+            world.region.bookies[other].limbo = True
+        said = Mark(lost, {"b1": 5})
+        found = await look(world.broker().factory.context, metadata, gone=lost)
+        assert not found.lacking and bool(found.unknown) == (not lost)
+        mark = await world.meta.put(keys.underreplicated(metadata.ledger), said.encode())
+        if not lost:
+            with pytest.raises(BookieUnavailable, match="has no copy of the entries 0 to 5"):
+                await world.parts[0].repair.run(metadata.ledger, mark, said)
+            for other in ("b2", "b0"):
+                world.region.bookies[other].limbo = False
+            await world.parts[0].repair.run(metadata.ledger, mark, said)
+            assert not lacking(world, metadata, metadata.last_entry)
+
+    async def quiet(world: Worlds) -> None:
+        await asyncio.sleep(1.0)
+        for part in world.parts:
+            await part.stop()
+        await work(world)
+
+    three(quiet, NEVER)
+
+
 def test_the_writer_knows_further_than_bookies_what_is_confirmed() -> None:
     async def work(world: Worlds) -> None:
         log = await filled(world, 6)
