@@ -20,6 +20,7 @@ from geo_tests.sim.checkers import Violation
 from geo_tests.sim.disk import UNLIMITED_BYTES, Platter
 from heliograph.model.errors import CorruptData
 from heliograph.wire.block import verify_block
+from local_meta import keys
 from storage.bookie.entry_log.entry_log import EntryLog, name_of
 from storage.bookie.entry_log.log_index import IndexPage
 
@@ -254,7 +255,11 @@ def _takes_writes(node: Node) -> str:
 
 
 def _blocks(node: Node) -> Iterator[tuple[Platter, str, int, int]]:
-    """Those of a bookie's entry logs that are wanted, by the indexes that the platter holds."""
+    """Those of a bookie's entry logs that are wanted, by the indexes that the platter holds, and by the metadata: what
+    a topic gave up while the bookie was away lies there until the collection of garbage comes by.
+    """
+    metadata = node.region.metadata
+    machine: Any = metadata.roles[0].node.machine if metadata.is_ready() else None  # type: ignore[attr-defined]
     for one in node.roles[0].bookie.dirs:  # type: ignore[attr-defined]
         platter: Platter = one.place.disk.platter
         log: EntryLog
@@ -262,6 +267,8 @@ def _blocks(node: Node) -> Iterator[tuple[Platter, str, int, int]]:
             name = name_of(log.number)
             for page in _index_of(log, platter.content(name)):
                 for group, ledger in enumerate(page.ledgers):
+                    if machine is not None and machine.get(keys.ledger(ledger)) is None:
+                        continue
                     for offset, size, first, _ in page.runs(group):
                         if one.logs.wants(log.number, ledger, first):
                             yield platter, name, offset, offset + size
