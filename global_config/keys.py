@@ -22,6 +22,9 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
 /dr/keys/{region}/{public key}        empty; a key with which that region signs reports
                                       (`region_node.dr.operations.report_signing`)
 /revocations/{kind}/{name, quoted}    Revocation (`heliograph.model.configuration.revocations`)
+/kafka/scram/{user}/{mechanism}       a SCRAM user of Kafka's clients (`heliograph.model.configuration.kafka_users`)
+/kafka/quotas/, /kafka/address-quotas/  what Kafka's clients may take of a broker
+                                      (`region_node.faces.kafka.quotas.quota_table`)
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
 /restored                             when this was restored from a backup, in wall ms: what is not here any more since

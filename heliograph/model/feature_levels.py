@@ -17,11 +17,12 @@ thing has a level here.
     6  the header of a sealed run is authenticated (blocks of version 2), and what is not sealed so is refused where a
        ledger's metadata says that all of it is (`LedgerMetadata.seal_form`)
     7  the entries of a ledger may lie under another number (/located/), as it was sealed anew
+    8  SCRAM users and quotas of Kafka's clients are in the global configuration (/kafka/ there)
 """
 
 from __future__ import annotations
 
-LEVEL = 7
+LEVEL = 8
 """The highest level that this version understands."""
 SPLIT_BUNDLES = 2
 SEALED_RUNS = 3
@@ -30,3 +31,4 @@ LEDGER_PAGES = 3
 SEALED_TENANTS = 5
 AUTHENTICATED_SEALS = 6
 RESEALED_LEDGERS = 7
+KAFKA_USERS_SHARED = 8

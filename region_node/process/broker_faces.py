@@ -165,11 +165,13 @@ class BrokerFaces:
         if max(own.port, own.tls_port) < 0:
             return {}
         from global_config.admin import ConfigAdmin
+        from heliograph.model.feature_levels import KAFKA_USERS_SHARED
         from heliograph.runtime.clock import Clocks
         from region_node.faces.kafka.administration.topic_cleanup import Cleaning
         from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
         from region_node.faces.kafka.session.kafka_broker import Accounts, KafkaBroker
+        from region_node.faces.kafka.shared_rows import RowStores
         from region_node.topics.serving.topic_ids import TopicIds
 
         config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
@@ -187,7 +189,12 @@ class BrokerFaces:
                 calls=broker.calls,
             ),
             meta=broker.meta,
-            accounts=Accounts(broker.security, broker.audit, broker.usage),
+            accounts=Accounts(
+                broker.security,
+                broker.audit,
+                broker.usage,
+                RowStores(broker.config, broker.meta, lambda: broker.level.present >= KAFKA_USERS_SHARED),
+            ),
             clocks=Clocks(broker.runtime.clock, broker.expiry),
             rng=broker.runtime.rng,
             converting=broker.listener.broker.converting,

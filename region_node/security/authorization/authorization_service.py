@@ -95,6 +95,10 @@ class Authorization:
     def is_super(self, principal: Principal) -> bool:
         return not self.enabled or principal.internal or all(role in self._supers for role in principal.roles)
 
+    def is_super_name(self, role: str) -> bool:
+        """Whether a role of that name may do everything here by this broker's settings."""
+        return role in self._supers
+
     def administers(self, principal: Principal, tenant: str) -> bool:
         return (
             not self.enabled

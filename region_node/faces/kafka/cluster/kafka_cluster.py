@@ -179,7 +179,7 @@ class Cluster:
         await self.topics.creation.check_room(name, partitions - self._view.partitions(str(name)))
 
     async def _seen(self, topic: str, partitions: int) -> None:
-        from region_node.faces.kafka.cluster.metadata_wait import until
+        from region_node.faces.kafka.metadata_wait import until
 
         await until(lambda: self._view.partitions(topic) >= partitions, self._view.on_change)
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.configuration_records import TopicPolicies
-from region_node.faces.kafka.cluster.metadata_wait import until
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.kafka_settings import KafkaSettings
+from region_node.faces.kafka.metadata_wait import until
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin

@@ -16,7 +16,6 @@ import math
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
-from heliograph.kv.metadata_store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.quotas.quota_table import (
@@ -29,6 +28,7 @@ from region_node.faces.kafka.quotas.quota_table import (
     QuotaTable,
     named,
 )
+from region_node.faces.kafka.shared_rows import RowStores
 from region_node.subscriptions.rate_limits import Bucket
 
 ANONYMOUS = "ANONYMOUS"
@@ -86,9 +86,9 @@ class MeteredSession(Protocol):
 class ClientQuotas:
     """As one broker keeps them. Make it on the event loop."""
 
-    def __init__(self, meta: MetadataStore, clock: Clock) -> None:
+    def __init__(self, stores: RowStores, clock: Clock) -> None:
         self._clock = clock
-        self.table = QuotaTable(meta, self._changed)
+        self.table = QuotaTable(stores, self._changed)
         self.active = False
         self._buckets: WeakValueDictionary[tuple[str, Entity], Shared] = WeakValueDictionary()
         self._used: dict[Shared, None] = {}

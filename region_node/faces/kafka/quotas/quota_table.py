@@ -1,7 +1,8 @@
-"""QuotaTable: the quotas that Kafka's tools have set, as every broker of the region follows them.
+"""QuotaTable: the quotas that Kafka's tools have set, as every broker of the instance follows them.
 
-Is: rows in the region's metadata, the names and units of quotas, and which row is nearest to a user and a client id.
-Isn't: what a quota does (`client_quotas`).
+Is: rows in the global configuration, the names and units of quotas, and which row is nearest to a user and a client id.
+Isn't: what a quota does (`client_quotas`), or where rows of an earlier version are
+(`region_node.faces.kafka.shared_rows`).
 Invariants: only names that mean something, with values that Kafka takes, are stored; a row that cannot be read changes
 nothing.
 Source: Kafka KIP-546, KIP-612; docs/protocols/kafka.md, "Quotas".
@@ -16,10 +17,10 @@ import logging
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore
-from heliograph.model.errors import CorruptData, VersionConflict
+from heliograph.model.errors import CorruptData
 from heliograph.model.ledger_metadata import pack, unpack
 from region_node.faces.kafka.error_codes import Code, Refused
+from region_node.faces.kafka.shared_rows import RowStores, SharedRows
 
 log = logging.getLogger("region_node.kafka")
 
@@ -37,7 +38,6 @@ OF_CLIENTS, OF_ADDRESSES = (PRODUCE, FETCH, REQUEST, MUTATION), (CONNECTIONS,)
 NONE, DEFAULT = "-", "*"
 ADDRESS = "address"
 """The first part of an entity that is an address; no user is written so."""
-_TRIES = 16
 Entity = tuple[str, str]
 """(user, client), each as a part of the key; or (ADDRESS, address)."""
 
@@ -57,18 +57,18 @@ class QuotaTable:
     Make it on the event loop.
     """
 
-    def __init__(self, meta: MetadataStore, changed: Callable[[], None]) -> None:
-        self._meta, self._on_change = meta, changed
+    def __init__(self, stores: RowStores, changed: Callable[[], None]) -> None:
+        self._on_change = changed
         self.rows: dict[Entity, dict[str, float]] = {}
         self.active = self.addresses = False
         self.version = 0
-        self._stops = (meta.watch(QUOTAS, self._on_key), meta.watch(ADDRESSES, self._on_key))
+        self.shared = SharedRows(stores, (QUOTAS, ADDRESSES), self._on_key)
 
     def close(self) -> None:
-        for stop in self._stops:
-            stop()
+        self.shared.close()
 
-    def _on_key(self, key: str, value: bytes | None, _version: int) -> None:
+    def _on_key(self, key: str) -> None:
+        value = self.shared.get(key)
         if key.startswith(ADDRESSES):
             entity = (ADDRESS, key.removeprefix(ADDRESSES))
         else:
@@ -107,22 +107,16 @@ class QuotaTable:
 
     async def change(self, entity: Entity, changes: dict[str, float | None]) -> None:
         """Sets quotas; None takes one away. Raises VersionConflict where others change it again and again, and what the
-        metadata raises.
+        metadata and the configuration raise.
         """
         key = ADDRESSES + entity[1] if entity[0] == ADDRESS else QUOTAS + "/".join(entity)
-        for left in reversed(range(_TRIES)):
-            found = await self._meta.get(key)
-            values = {**({} if found is None else _read(found[0])), **changes}
+
+        def changed(before: bytes | None) -> bytes | None:
+            values = {**({} if before is None else _read(before)), **changes}
             rates = {name: rate for name, rate in values.items() if rate is not None}
-            try:
-                if rates:
-                    await self._meta.put(key, pack([rates]), expected=ABSENT if found is None else found[1])
-                elif found is not None:
-                    await self._meta.delete(key, expected=found[1])
-                return
-            except VersionConflict:
-                if not left:
-                    raise
+            return pack([rates]) if rates else None
+
+        await self.shared.change(key, changed)
 
 
 def _read(blob: bytes) -> dict[str, float]:

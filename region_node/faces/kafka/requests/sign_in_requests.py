@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
+from heliograph.model.configuration.kafka_users import ScramUser
 from heliograph.model.errors import HeliographError, MetadataUnavailable, PeerError
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
@@ -17,7 +18,6 @@ from region_node.faces.kafka.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     NUMBERS,
-    ScramUser,
     user_of,
 )
 from region_node.faces.kafka.session.kafka_session import KafkaSession

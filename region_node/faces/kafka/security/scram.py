@@ -1,12 +1,11 @@
 """SCRAM: passwords that are proved and never sent, for Kafka's clients; SCRAM-SHA-256 and SCRAM-SHA-512.
 
-Is: one exchange as a pure core, and the region's users of this kind. Isn't: other ways to authenticate
-(`region_node.security`), or a right.
+Is: one exchange as a pure core, and the instance's users of this kind. Isn't: other ways to authenticate
+(`region_node.security`), a right, or the value that is kept (`heliograph.model.configuration.kafka_users`).
 Invariants: neither a password nor what it can be made from is stored, only what proves it; an unknown user is answered
-as a known one until the end; a proof is compared in constant time; a nonce is never used twice.
+as a known one until the end; a proof is compared in constant time; a nonce is never used twice. Who may do everything
+in this region is a user that this region has made: another one's word for that name proves nothing here.
 Source: RFC 5802, RFC 7677; Kafka KIP-84, KIP-554; docs/protocols/kafka.md, "Security".
-
-    /kafka/scram/{user}/{mechanism}  ->  [1, iterations, salt, stored key, server key]      of this region
 """
 
 from __future__ import annotations
@@ -15,35 +14,21 @@ import base64
 import binascii
 import hashlib
 import hmac
-from typing import NamedTuple
-from urllib.parse import quote, unquote
+import logging
+from collections.abc import Callable
 
-import msgpack
-
-from heliograph.kv.metadata_store import MetadataStore, rows_under
-from heliograph.model.errors import CorruptData, MetadataUnavailable, Unauthenticated
+from heliograph.model.configuration.kafka_users import KAFKA_USERS, ScramUser, key_of, named
+from heliograph.model.errors import CorruptData, Unauthenticated
 from heliograph.runtime.clock import Rng
-from heliograph.runtime.listeners.address_counts import group_of
-from heliograph.runtime.throttle import FairQueue
+from region_node.faces.kafka.shared_rows import RowStores, SharedRows
 
-USERS = "/kafka/scram/"
-FORMAT = 1
+log = logging.getLogger("region_node.kafka")
+
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 NUMBERS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
-FINDS_AT_ONCE = 8
-"""So many users are looked up in the metadata at a time, for who has not signed in."""
-FINDS_WAITING_MAX = 10_000
-"""So many others wait, as many as a broker has connections as a rule."""
 _WRONG = "user or password is wrong"
 _TOKEN_BYTES_MAX = 4096
-
-
-class ScramUser(NamedTuple):
-    iterations: int
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
 
 
 def user_of(mechanism: str, iterations: int, salt: bytes, salted_password: bytes) -> ScramUser:
@@ -117,59 +102,56 @@ def _fields(text: str) -> dict[str, str]:
 
 
 class ScramUsers:
-    """Stores the SCRAM users of this region in its metadata. Who signs in waits for it, addresses in turn."""
+    """The instance's SCRAM users, as this broker follows them. Make it on the event loop."""
 
-    def __init__(self, meta: MetadataStore, rng: Rng, *, waiting_max: int = FINDS_WAITING_MAX) -> None:
-        self._meta, self._rng = meta, rng
-        self._finds = FairQueue(FINDS_AT_ONCE, waiting_max)
+    def __init__(self, stores: RowStores, region: str, rng: Rng, may_everything: Callable[[str], bool]) -> None:
+        """region: this one. may_everything: whether a role of that name may do everything here."""
+        self.rows = SharedRows(stores, (KAFKA_USERS,), self._on_row, self._moved)
+        self._stores, self._region, self._rng, self._may_everything = stores, region, rng, may_everything
+        self._users: dict[str, ScramUser] = {}
         self._secret = rng.getrandbits(256).to_bytes(32, "big")
+
+    def _on_row(self, key: str) -> None:
+        value = self.rows.get(key)
+        self._users.pop(key, None)
+        if value is not None:
+            try:
+                self._users[key] = ScramUser.decode(value)
+            except CorruptData as error:  # who cannot be read cannot sign in
+                log.warning("kafka.user_unreadable", extra={"key": key, "error": str(error)})
+
+    def _moved(self, value: bytes) -> bytes:
+        return ScramUser.decode(value)._replace(by=self._region).encode()
 
     def nonce(self) -> str:
         return f"{self._rng.getrandbits(192):048x}"
 
-    async def find(self, mechanism: str, user: str, host: str = "") -> ScramUser:
-        """Returns a user; for an unknown name one that nothing proves, the same each time from this broker. Raises
-        MetadataUnavailable.
-
-        host: who asks.
+    async def find(self, mechanism: str, user: str) -> ScramUser:
+        """Returns a user; for a name that is unknown, or that another region alone has made and that may do everything
+        in this one, one that nothing proves, the same each time from this broker. Raises MetadataUnavailable.
         """
-        if not await self._finds.take(group_of(host)):
-            raise MetadataUnavailable("too many clients wait to sign in by SCRAM: try again")
-        try:
-            found = await self._meta.get(_key(user, mechanism))
-        finally:
-            self._finds.give()
-        if found is not None:
-            return _decode(found[0])
+        await self.rows.synced()
+        found = self._users.get(key_of(user, mechanism))
+        if found is not None and (found.by in ("", self._region) or not self._may_everything(user)):
+            return found
         seed = hmac.digest(self._secret, f"{mechanism} {user}".encode(), "sha512")
         size = hashlib.new(HASHES[mechanism]).digest_size
         return ScramUser(ITERATIONS_MIN, seed[:16], hmac.digest(self._secret, seed, "sha512")[:size], bytes(size))
 
     async def put(self, user: str, mechanism: str, made: ScramUser) -> None:
-        packed: bytes = msgpack.packb([FORMAT, *made])
-        await self._meta.put(_key(user, mechanism), packed)
+        """Raises VersionConflict, and what the metadata raises."""
+        kept = made._replace(by=self._region if self._stores.shared() else "").encode()
+        await self.rows.change(key_of(user, mechanism), lambda _: kept)
 
     async def delete(self, user: str, mechanism: str) -> bool:
-        """Deletes a user of one mechanism, and returns whether it was there."""
-        return await self._meta.delete(_key(user, mechanism))
+        """Deletes a user of one mechanism, and returns whether it was there. Raises as `put`."""
+        return await self.rows.change(key_of(user, mechanism), lambda _: None)
 
     async def all(self) -> dict[str, dict[str, ScramUser]]:
+        """User -> mechanism -> what is kept. Raises MetadataUnavailable."""
+        await self.rows.synced()
         out: dict[str, dict[str, ScramUser]] = {}
-        for key, blob, _ in await rows_under(self._meta, USERS):
-            user, mechanism = (unquote(part) for part in key.removeprefix(USERS).split("/"))
-            out.setdefault(user, {})[mechanism] = _decode(blob)
+        for key in sorted(self._users):
+            user, mechanism = named(key)
+            out.setdefault(user, {})[mechanism] = self._users[key]
         return out
-
-
-def _key(user: str, mechanism: str) -> str:
-    return f"{USERS}{quote(user, safe='')}/{mechanism}"
-
-
-def _decode(blob: bytes) -> ScramUser:
-    try:
-        number, iterations, salt, stored_key, server_key = msgpack.unpackb(blob)
-        if number != FORMAT:
-            raise CorruptData(f"SCRAM user: format {number}; this version reads {FORMAT}")
-        return ScramUser(iterations, salt, stored_key, server_key)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise CorruptData(f"SCRAM user: {error}") from error

@@ -33,6 +33,7 @@ from region_node.faces.kafka.quotas.client_quotas import ClientQuotas
 from region_node.faces.kafka.security.scram import ScramUsers
 from region_node.faces.kafka.session.fetch_sessions import FetchSessions
 from region_node.faces.kafka.session.heavy_reads import HeavyReads
+from region_node.faces.kafka.shared_rows import RowStores
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.faces.kafka.transactions.producer_ids import ProducerIds
 from region_node.runtime.logged_tasks import logged_tasks
@@ -69,11 +70,12 @@ def _over_budget(session: BudgetedSession, over: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Who clients are, what they may and what is written down of it."""
+    """Who clients are, what they may and what is written down of it. stores: where users and their quotas are."""
 
     security: Security
     audit: AuditLog
     usage: Usage
+    stores: RowStores
 
 
 class KafkaBroker:
@@ -116,9 +118,10 @@ class KafkaBroker:
         self.sessions = FetchSessions(self.settings.fetch_sessions_max, rng)
         self.configs = Configs(self.topics, self.config, self.settings)
         self.positions = GroupPositions(self)
-        self.scram = ScramUsers(meta, rng)
+        self.scram = ScramUsers(accounts.stores, region.name, rng, self.security.rights.is_super_name)
         self.producer_ids = ProducerIds(meta, lambda: region.info().number, self.clock)
-        self.quotas = ClientQuotas(meta, self.clock)
+        self.quotas = ClientQuotas(accounts.stores, self.clock)
+        self._moving = [self.tasks.spawn(rows.move()) for rows in (self.scram.rows, self.quotas.table.shared)]
         self.group_leadership = GroupLeadership(self.name, leadership)
         self.group_rights = GroupRights(self.security.rights, self.settings.namespace, self.name)
         self.coordinator = GroupCoordinator(self)
@@ -191,6 +194,9 @@ class KafkaBroker:
             self._at_once.clear()
 
     def close(self) -> None:
+        for task in self._moving:
+            task.cancel()
+        self.scram.rows.close()
         self.converting.close()
         self._stop()
 

@@ -11,7 +11,7 @@ Source: Kafka KIP-12, KIP-43, KIP-152, KIP-368; docs/protocols/kafka.md, "Securi
     PLAIN        user and password of security's `basic`; the password `token:JWT` is a token of `token`,
                  whatever the user
     OAUTHBEARER  a token of `token`
-    SCRAM        a user of this region's own (`scram`), in two steps
+    SCRAM        a user of the instance's (`scram`), in two steps
     mutual TLS   the certificate, by `tls`
 """
 
@@ -21,11 +21,12 @@ import contextlib
 import re
 from typing import Any
 
+from heliograph.model.configuration.kafka_users import ScramUser
 from heliograph.model.configuration.revocations import ProvenBy
 from heliograph.model.errors import HeliographError, PeerError, Unauthenticated
 from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.security.scram import HASHES, ScramExchange, ScramUser
+from region_node.faces.kafka.security.scram import HASHES, ScramExchange
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.security.authentication.authentication_service import revoked_text
 from region_node.security.authentication.principal import NOBODY, Credentials, Principal
@@ -111,7 +112,7 @@ class Login:
         if self._exchange is None:
             exchange = ScramExchange(self._mechanism, users.nonce())
             exchange.begin(data)
-            known = await users.find(self._mechanism, exchange.user, self._host)
+            known = await users.find(self._mechanism, exchange.user)
             self._exchange = (exchange, known)
             return exchange.challenge(known)
         (exchange, known), self._exchange = self._exchange, None

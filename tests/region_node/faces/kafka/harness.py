@@ -29,6 +29,7 @@ from region_node.faces.kafka.connection.kafka_listener import KafkaListener
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.faces.kafka.log.large_conversions import WAITING_MAX
 from region_node.faces.kafka.session.kafka_broker import Accounts, KafkaBroker
+from region_node.faces.kafka.shared_rows import RowStores
 from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.schemas.schema_registry import SchemaRegistry
@@ -186,7 +187,10 @@ class Face:
             ),
             meta=self.meta,
             accounts=Accounts(
-                Security(Authentication(rights, {}), Authorization(rights, self.view)), self.audit, Usage()
+                Security(Authentication(rights, {}), Authorization(rights, self.view)),
+                self.audit,
+                Usage(),
+                RowStores(self.config, self.meta, lambda: True),
             ),
             clocks=Clocks(self.clock, self.clock),
             rng=rng,

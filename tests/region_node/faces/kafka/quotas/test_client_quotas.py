@@ -30,6 +30,7 @@ from region_node.faces.kafka.quotas.quota_table import (
     named,
 )
 from region_node.faces.kafka.quotas.request_time import Worked
+from region_node.faces.kafka.shared_rows import RowStores
 from region_node.security.authentication.principal import Principal
 from region_node.security.authorization.authorization_service import Authorization
 from region_node.security.settings import SecuritySettings
@@ -75,7 +76,7 @@ def test_the_most_particular_quota_holds() -> None:
 
     async def run() -> None:
         store = EmbeddedStore()
-        quotas = ClientQuotas(store, FakeClock())
+        quotas = ClientQuotas(RowStores(store, EmbeddedStore(), lambda: True), FakeClock())
         ann, tool = named("ann"), named("tool")
         order = [
             (NONE, DEFAULT),
@@ -143,7 +144,7 @@ def test_quotas_are_seen_as_they_were_set() -> None:
         assert (await alter(client, entity(*ann), (FETCH, None)))[0] == 0
         assert (
             await described(client, (USER, 0, "a/n*n")) == []
-            and len(await face.meta.range(QUOTAS, QUOTAS + "\x7f")) == 2
+            and len(await face.config.range(QUOTAS, QUOTAS + "\x7f")) == 2
         )
 
     with_face(run)
@@ -305,7 +306,7 @@ def test_only_a_super_user_sees_and_sets_quotas() -> None:
 def test_bad_bytes_in_the_store_change_nothing() -> None:
     async def run() -> None:
         store = EmbeddedStore()
-        quotas = ClientQuotas(store, FakeClock())
+        quotas = ClientQuotas(RowStores(store, EmbeddedStore(), lambda: True), FakeClock())
         await quotas.table.change((named("a"), NONE), {PRODUCE: 5.0})
         await settle(20)
         for bad in (b"", b"\x09", b"\x01\x91\x01", b"\x01\x91\x81\xa1a\xff"):

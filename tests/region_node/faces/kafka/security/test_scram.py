@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import random
 
 import pytest
 
-from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.state_machine import KvMachine, MachineSettings
-from heliograph.model.errors import MetadataUnavailable, Unauthenticated
-from region_node.faces.kafka.security.scram import FINDS_AT_ONCE, ScramExchange, ScramUser, ScramUsers, user_of
+from heliograph.kv.metadata_store import pages_under
+from heliograph.model.configuration.kafka_users import KAFKA_USERS
+from heliograph.model.errors import Unauthenticated
+from region_node.faces.kafka.security.scram import ScramExchange, user_of
+from tests.region_node.faces.kafka.security.user_regions import KNOWN, OTHER, SALT, SHA, Regions
 
-SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-KNOWN = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096))
 NONCE = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 LAST = f"c=biws,r={NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
 
@@ -56,44 +54,35 @@ def test_a_user_with_commas_and_a_proof_of_another_password() -> None:
         begun().finish(LAST, other)
 
 
-def test_every_user_is_listed_also_behind_a_page_of_the_metadata() -> None:
+def test_a_user_is_made_and_deleted_once_for_all_regions() -> None:
     async def run() -> None:
-        users = ScramUsers(EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3))), random.Random(1))
+        regions = Regions()
+        us, eu = regions.users["us"], regions.users["eu"]
         for number in range(8):
-            await users.put(f"u{number}", "SCRAM-SHA-256", KNOWN)
-        assert list(await users.all()) == [f"u{number}" for number in range(8)]
+            await us.put(f"u/{number}", SHA, KNOWN)
+        await asyncio.sleep(0)
+        assert list(await eu.all()) == [f"u/{number}" for number in range(8)]
+        assert (await eu.find(SHA, "u/3"))[:4] == KNOWN[:4]
+        assert await eu.delete("u/3", SHA) and not await eu.delete("u/3", SHA)
+        await asyncio.sleep(0)
+        assert (await us.find(SHA, "u/3"))[:4] != KNOWN[:4] and "u/3" not in await us.all()
+        assert not [row async for page in pages_under(regions.own["us"], KAFKA_USERS) for row in page]
 
     asyncio.run(run())
 
 
-def test_those_who_are_looked_up_wait_and_their_addresses_take_turns() -> None:
-    class Slow(EmbeddedStore):
-        def __init__(self) -> None:
-            super().__init__(KvMachine())
-            self.asked: list[str] = []
-            self.ends = asyncio.Event()
+def test_who_may_do_everything_in_a_region_is_made_there() -> None:
+    """Whoever has another region would else have this one, too."""
 
-        async def get(self, key: str) -> tuple[bytes, int] | None:
-            self.asked.append(key.split("/")[3])
-            await self.ends.wait()
-            return None
-
-    async def test() -> None:
-        store = Slow()
-        users = ScramUsers(store, random.Random(1), waiting_max=20)
-
-        async def find(user: str, host: str) -> ScramUser:
-            return await users.find("SCRAM-SHA-256", user, host)
-
-        greedy = [asyncio.ensure_future(find("a", "10.0.0.1")) for _ in range(FINDS_AT_ONCE + 30)]
+    async def run() -> None:
+        regions = Regions()
+        us, eu = regions.users["us"], regions.users["eu"]
+        await us.put("root", SHA, KNOWN)
         await asyncio.sleep(0)
-        assert len(store.asked) == FINDS_AT_ONCE
-        other = asyncio.ensure_future(find("b", "10.0.0.2"))
-        await asyncio.sleep(0)
-        store.ends.set()
-        assert (await other).iterations == 4096 and store.asked.index("b") <= FINDS_AT_ONCE + 1
-        answers = await asyncio.gather(*greedy, return_exceptions=True)
-        assert [type(each) for each in answers].count(MetadataUnavailable) == 11
-        assert len(store.asked) == FINDS_AT_ONCE + 20
+        assert (await us.find(SHA, "root"))[:4] == KNOWN[:4]
+        unknown = await eu.find(SHA, "root")
+        assert unknown.salt != KNOWN.salt and await eu.find(SHA, "root") == unknown
+        await eu.put("root", SHA, OTHER)
+        assert (await eu.find(SHA, "root")).salt == b"other"
 
-    asyncio.run(test())
+    asyncio.run(run())

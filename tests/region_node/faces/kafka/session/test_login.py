@@ -12,7 +12,7 @@ import pytest
 from heliograph.model.configuration.revocations import ProvenBy
 from heliograph.model.errors import MetadataUnavailable
 from region_node.faces.kafka.error_codes import Code
-from region_node.faces.kafka.security.scram import ScramUsers, user_of
+from region_node.faces.kafka.security.scram import user_of
 from region_node.security.authentication.client_certificates import CertificateProvider
 from region_node.security.authentication.principal import Credentials, Principal
 from tests.region_node.faces.kafka.harness import Client, Face, request, with_face
@@ -115,8 +115,7 @@ def test_what_was_revoked_signs_nobody_in_and_ends_what_stands(
 
 def test_a_user_of_scram(caplog: pytest.LogCaptureFixture) -> None:
     async def test(face: Face) -> None:
-        here, users = guarded(face), ScramUsers(face.meta, face.broker.rng)
-        face.broker.scram = users
+        here, users = guarded(face), face.broker.scram
         for user in ("ann", "bob"):
             await users.put(user, "SCRAM-SHA-256", user_of("SCRAM-SHA-256", ROUNDS, SALT, SALTED))
         standing, answer = await by_scram(face, "ann")
@@ -165,7 +164,7 @@ def test_whoever_signs_in_is_known_by_its_address_too() -> None:
     """An ACL may name it."""
 
     async def test(face: Face) -> None:
-        here, face.broker.scram = guarded(face), ScramUsers(face.meta, face.broker.rng)
+        here = guarded(face)
         await face.broker.scram.put("ann", "SCRAM-SHA-256", user_of("SCRAM-SHA-256", ROUNDS, SALT, SALTED))
         by_certificate = Client(face.listener)
         by_certificate.protocol.sign_in({"subject": ((("commonName", "app"),),), "serialNumber": "0A"})
