@@ -4,15 +4,13 @@ Is: which namespaces are drilled how often (in the global configuration), who ru
 whose broker has gone, removing the shadows of those that were given up. Isn't: a step of a drill
 (`region_node.dr.operations.drill`), or the operation (`region_node.dr.operations.operation_steps`).
 Invariants: a drill that is due is begun by one broker of all regions, by compare-and-set of when the next one is; one
-that was begun and not finished is gone on with by whichever broker looks next, and by one: whoever asks for steps of
-one that waits writes its record again and again, and leaves it to whoever else does; one that waits keeps no other from
-beginning; a drill never begins while something else is under way.
+that was begun and not finished is gone on with by whichever broker looks next, and by one; one that waits keeps no
+other from beginning; a drill never begins while something else is under way.
 Keys: /dr/schedules/{tenant}/{namespace} (Schedule).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +21,8 @@ from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, Ve
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
-from region_node.dr.operations.operation import DRILL, Operation, operation_key
+from region_node.dr.operations.operation import DRILL
+from region_node.dr.operations.operation_driver import OperationDriver
 from region_node.dr.operations.operation_steps import Conductor
 
 log = logging.getLogger("region_node.dr")
@@ -79,6 +78,7 @@ class DrillSchedule:
         self._looked_at: dict[str, None] = {}
         """Namespaces that are looked at, or drilled, here now."""
         self._store, self._conductor, self._clock, self._region, self._look_s = store, conductor, clock, region, look_s
+        self._driver = OperationDriver(store, conductor, clock, look_s)
         self._stop_watch: Callable[[], None] = lambda: None
         self._tasks = TaskSet("scheduled drills has ended")
 
@@ -112,7 +112,7 @@ class DrillSchedule:
         try:
             if (known := self.known.get(namespace)) is None:
                 return
-            if await self._due(namespace, *known) or await self._left_behind(namespace):
+            if await self._due(namespace, *known) or await self._driver.left_behind(namespace, DRILL, BY):
                 await self._drill(namespace, known[0])
         except HeliographError as error:  # the next look tries again
             log.info("drill.waits", extra={"namespace": namespace, "error": str(error)})
@@ -144,18 +144,6 @@ class DrillSchedule:
             return False
         return True
 
-    async def _left_behind(self, namespace: str) -> bool:
-        """One that a schedule began is under way, and nobody has done a step since the last look."""
-        operation, version = await self._conductor().operation(namespace)
-        if operation is None or not operation.running or operation.kind != DRILL or operation.by != BY:
-            return False
-        await asyncio.sleep(self._look_s)
-        try:  # one broker takes it
-            await self._store.put(operation_key(namespace), operation.encode(), expected=version)
-        except VersionConflict:
-            return False
-        return True
-
     async def _drill(self, namespace: str, found: Schedule) -> None:
         conductor = self._conductor()
         try:
@@ -165,41 +153,18 @@ class DrillSchedule:
             await self._say(namespace, str(error))
             return
         log.warning("drill.begun", extra={"namespace": namespace, "id": operation.id, "to": operation.target})
-        told, told_at = 0, 0.0
-        while operation.running:
-            before = operation
-            operation = await conductor.advance(namespace)
-            if operation.running and (operation.kind != DRILL or operation.id != before.id):
-                return  # something else was begun in its place
-            if operation != before:
-                told = 0
-            if operation.waiting and self._clock.monotonic() >= told_at + self._look_s / 2:
-                told, told_at = await self._told(operation, told), self._clock.monotonic()
-                if not told:
-                    return  # another broker asks for its steps, or it is another one by now
-            if operation == before or operation.waiting:
-                await asyncio.sleep(0.5)
+        ended = await self._driver.drive(operation)
+        if ended is None:
+            return
         log.warning(
             "drill.ended",
             extra={
                 "namespace": namespace,
-                "id": operation.id,
-                "state": operation.state,
-                "passed": operation.report.get("passed"),
+                "id": ended.id,
+                "state": ended.state,
+                "passed": ended.report.get("passed"),
             },
         )
-
-    async def _told(self, operation: Operation, told: int) -> int:
-        """Tells other brokers that this one waits for it. told: the version when it did so last, 0 if the record has
-        changed since. Returns that of now; 0: somebody else writes it.
-        """
-        found, version = await self._conductor().operation(operation.namespace)
-        if found != operation or told not in (0, version):
-            return 0
-        try:
-            return await self._store.put(operation_key(operation.namespace), operation.encode(), expected=version)
-        except VersionConflict:
-            return 0
 
     async def _say(self, namespace: str, why: str) -> None:
         known = self.known.get(namespace)

@@ -13,38 +13,11 @@ from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import ABSENT
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.configuration.leadership import Writer, writer
 from heliograph.model.errors import NotAllowed
 from region_node.dr.operations.drill_schedule import DrillSchedule, Schedule, schedule
 from region_node.dr.operations.operation import STEPS, Operation
 from region_node.dr.operations.operation_steps import Conductor
-from tests.region_node.dr.operations.world import NS, View, World, failed_over, lack, link
-
-
-class Clock:
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-
-class Obeying:
-    """Both regions' brokers do what they are told, again and again."""
-
-    def __init__(self, world: World) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(world))
-
-    async def _run(self, world: World) -> None:
-        while True:
-            await asyncio.sleep(0.2)
-            for region in ("us", "eu"):
-                await world.store.put(
-                    writer(region, "b", 1), Writer(since=world.store.machine.index, beside=("b",)).encode()
-                )
-
-    def stop(self) -> None:
-        self._task.cancel()
+from tests.region_node.dr.operations.world import NS, Clock, Obeying, View, World, failed_over, lack, link
 
 
 async def brokers(world: World, count: int) -> list[DrillSchedule]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -181,6 +182,32 @@ def _put(key: str, value: bytes) -> Op:
     from heliograph.kv.metadata_store import Put
 
     return Put(key, value)
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+class Obeying:
+    """Both regions' brokers do what they are told, again and again."""
+
+    def __init__(self, world: World) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(world))
+
+    async def _run(self, world: World) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            for region in ("us", "eu"):
+                await world.store.put(
+                    writer(region, "b", 1), Writer(since=world.store.machine.index, beside=("b",)).encode()
+                )
+
+    def stop(self) -> None:
+        self._task.cancel()
 
 
 async def steps(world: World, kind: str, target: str = "eu") -> Operation:
