@@ -11,7 +11,7 @@ world a drill passes, and says that nothing is at risk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.kv.metadata_client import MetaClient
+from heliograph.kv.metadata_store import Op
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import Leadership
 from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable
@@ -48,9 +49,15 @@ class _Watched(Switching):
         return await super().change(_not_live(namespace), change)
 
     async def flip(
-        self, namespace: str, to: str, since_ms: int | None = None, *, regions: Sequence[str]
+        self,
+        namespace: str,
+        to: str,
+        since_ms: int | None = None,
+        *,
+        regions: Sequence[str],
+        beside: Callable[[], Awaitable[Sequence[Op]]] | None = None,
     ) -> tuple[Leadership | None, list[str]]:
-        return await super().flip(_not_live(namespace), to, since_ms, regions=regions)
+        return await super().flip(_not_live(namespace), to, since_ms, regions=regions, beside=beside)
 
     async def end(self, namespace: str) -> None:
         await super().end(_not_live(namespace))

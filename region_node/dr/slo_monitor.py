@@ -189,9 +189,13 @@ class Promises:
             "silent_s": self.silent_s.get(namespace, 0.0),
             "time_ms": self._clock.wall_ms(),
         }
-        self.events.append(found)
-        self._told(found)
+        self.tell(found)
         log.warning(event, extra=found)
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Something has happened that operators are to find among the events of this broker, and in its audit log."""
+        self.events.append(event)
+        self._told(event)
 
     def status(self) -> list[dict[str, Any]]:
         """Returns a row for each namespace whose policy promises something, as this broker knows it of the topics that

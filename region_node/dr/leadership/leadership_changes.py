@@ -14,7 +14,7 @@ Source: docs/protocols/leadership.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from global_config.write_retries import Tries
@@ -262,12 +262,19 @@ class Switching:
         return waits_for(namespace, version, await self.writers(record.active))
 
     async def flip(
-        self, namespace: str, to: str, since_ms: int | None = None, *, regions: Sequence[str]
+        self,
+        namespace: str,
+        to: str,
+        since_ms: int | None = None,
+        *,
+        regions: Sequence[str],
+        beside: Callable[[], Awaitable[Sequence[Op]]] | None = None,
     ) -> tuple[Leadership | None, list[str]]:
         """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must
         end; or who of `regions` may not have heard of the leadership).
 
-        regions: those of the namespace; none where somebody has said that whoever has not heard may go on.
+        regions: those of the namespace; none where somebody has said that whoever has not heard may go on. beside: says
+        what the same write does, too; asked only where it would flip.
         Raises NotAllowed, also where it is closed for another region by now; since_ms: or was opened and closed again,
         for the same.
         """
@@ -283,7 +290,8 @@ class Switching:
                 waits.append(unheard_text(left))
             if waits:
                 return None, waits
-            if await self._put(namespace, new, version):
+            more = () if beside is None else await beside()
+            if await self._txn([Put(leadership(namespace), new.encode(), version), *more]):
                 return new, []
         raise _busy()
 

@@ -85,6 +85,16 @@ class WriteLeases:
     def subscription_gate(self, name: str) -> SubscriptionGate | None:
         return self.core.subscription_gate(name)
 
+    @property
+    def lease(self) -> int:
+        """That of now, under which this broker may put what is to go with it; 0: it has none."""
+        return self._lease
+
+    @property
+    def registered_as(self) -> str:
+        """The last part of this broker's key among the writers of its region; "": it has none now."""
+        return f"{self._broker}.{self._lease}" if self._lease and self.core.registered else ""
+
     def on_change(self, callback: Callable[[str], None]) -> None:
         """Calls back with each name, of a namespace or a subscription, whose leadership has changed since."""
         self._listeners.append(callback)

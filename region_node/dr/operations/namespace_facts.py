@@ -210,6 +210,12 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     return out
 
 
+def waited_s(facts: Mapping[str, Any], source: str) -> float:
+    """How old the oldest message of `source` that is not here was when `source` was heard last."""
+    told = [found for _, topic in _linked(facts) if (found := topic["lacks"].get(source)) is not None]
+    return max([0.0, *((found.get("age_s") or 0.0) - (found.get("silent_s") or 0.0) for found in told)])
+
+
 def _silence(told: Mapping[str, Any]) -> float:
     """How old that is which is told of a region; 0.0: as good as now. A region of an earlier version does not say."""
     silent_s: float = told.get("silent_s") or 0.0

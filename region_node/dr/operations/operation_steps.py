@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, pages_under, prefix_end, rows_under
+from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Put, pages_under, prefix_end, rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.automatic_policy import forget_automatic, hold_behind_move
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import (
@@ -148,10 +149,13 @@ class Conductor:
         *,
         force: bool = False,
         planned: Planned | None = None,
+        report: Mapping[str, Any] | None = None,
+        checks: Sequence[Check] = (),
     ) -> Operation:
         """Begins it, or goes on with one of the same kind and target that is not finished. force: a failover, although
         brokers may not have heard that the namespace is active-passive, and go on until they hear. planned: none is
-        begun where that is otherwise by now. Raises NotAllowed, NotFound.
+        begun where that is otherwise by now. report: what its report begins with. checks: what must be so when it
+        begins. Raises NotAllowed, NotFound.
         """
         silent = ""
         if kind == FAILOVER:
@@ -183,11 +187,10 @@ class Conductor:
             if running is not None:
                 await self._superseded(running, record)
             new = self._new(1 if old is None else old.id + 1, kind, namespace, target, record, by)
-            if silent:
-                new = with_report(new, unheard=silent)
+            new = with_report(new, **(report or {}), **({"unheard": silent} if silent else {}))
             if kind == REJOIN:
                 await self._last_boundary(namespace, new.source)
-            if await self._stored(new, version):
+            if await self._stored(new, version, checks):
                 return new
         raise MetadataUnavailable("others begin operations on this namespace too: look at `heliograph dr status`")
 
@@ -207,6 +210,10 @@ class Conductor:
         if kind == REJOIN:  # the one that came back is named; the active one takes its tail
             return Operation.new(number, kind, namespace, target, record.active, by, self._wall_ms())
         return Operation.new(number, kind, namespace, record.active, target, by, self._wall_ms())
+
+    async def facts(self, region: str, namespace: str) -> dict[str, Any]:
+        """What the region knows of the namespace's topics, as it is asked. Raises HeliographError."""
+        return await self._facts(region, namespace)
 
     async def cancel(self, namespace: str) -> Operation:
         """The active region goes on as before. Raises NotFound, NotAllowed."""
@@ -269,9 +276,9 @@ class Conductor:
         again, _ = await self.operation(namespace)
         return again or after
 
-    async def _stored(self, operation: Operation, version: int) -> bool:
+    async def _stored(self, operation: Operation, version: int, checks: Sequence[Check] = ()) -> bool:
         try:
-            await self._store.put(operation_key(operation.namespace), operation.encode(), expected=version)
+            await self._store.txn([Put(operation_key(operation.namespace), operation.encode(), version), *checks])
         except VersionConflict:
             return False
         return True
@@ -404,7 +411,7 @@ class Conductor:
             self._check_target(op)
             regions = () if op.report.get("unheard") else self.regions(op.namespace)
             new, waits = await self.switching.flip(
-                op.namespace, op.target, op.report.get("closing_ms"), regions=regions
+                op.namespace, op.target, op.report.get("closing_ms"), regions=regions, beside=lambda: self._hold(op)
             )
             if new is None:
                 return op.waits(f"brokers of {op.source}: {_some(waits)}")
@@ -418,6 +425,10 @@ class Conductor:
         return op.passed(
             f"{op.target} is the active region under epoch {record.epoch}", self._wall_ms(), epoch=record.epoch
         )
+
+    async def _hold(self, op: Operation) -> list[Put]:
+        """What has nothing fail over by itself right behind this move."""
+        return await hold_behind_move(self._store, op.namespace, f"{op.kind} to {op.target}", self._wall_ms())
 
     async def _open(self, op: Operation) -> Operation:
         record, version = await self.switching.get(op.namespace)
@@ -593,8 +604,9 @@ class Conductor:
 
 async def forget_operations(store: MetadataStore, namespace: str) -> None:
     """The namespace is gone, and what comes under its name is another one: what was done with it, and what a region
-    lost then held, speaks of nothing any more. Signed reports of drills stay.
+    lost then held, speaks of nothing any more, nor is it failed over by itself. Signed reports of drills stay.
     """
+    await forget_automatic(store, namespace)
     await store.delete(operation_key(namespace))
     for prefix in (history_prefix(namespace), boundaries_prefix(namespace)):
         await _delete_under(store, prefix)

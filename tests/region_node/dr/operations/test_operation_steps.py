@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
+from heliograph.kv.metadata_store import ABSENT, Check
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, writer
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.operation import STEPS, Planned
@@ -569,6 +570,27 @@ def test_nothing_is_begun_by_a_plan_of_another_leadership_and_what_goes_on_goes_
             with pytest.raises(NotAllowed, match="it is active in eu under epoch 2"):
                 await world.conductor.begin(kind, NS, target, "other", planned=old)
         assert (await world.leadership()).active == "eu"
+
+    run_alone(main())
+
+
+def test_nothing_is_begun_beside_another_one_where_that_was_asked_or_where_what_was_seen_is_gone() -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        seen = Planned(active="us", epoch=1, operation=0, alone=True)
+        gone = Check("/dr/silences/eu/b.1", 7)
+        with pytest.raises(MetadataUnavailable):
+            await world.conductor.begin("failover", NS, "eu", "automatic", planned=seen, checks=[gone])
+        assert await world.conductor.operation(NS) == (None, ABSENT)
+        await world.conductor.begin("switchover", NS, "eu", "op")
+        with pytest.raises(NotAllowed, match="a switchover to eu is under way at step check"):
+            await world.conductor.begin("failover", NS, "eu", "automatic", planned=seen)
+        await world.conductor.cancel(NS)
+        await world.conductor.begin("drill", NS, "eu", "op")
+        report = {"automatic": {"lost_s": 30}}
+        begun = await world.conductor.begin("failover", NS, "eu", "automatic", planned=seen, report=report)
+        assert begun.kind == "failover" and begun.report == report, "a drill is in nobody's way"
 
     run_alone(main())
 

@@ -1,77 +1,104 @@
-"""What a region says it may lack of another one that has fallen silent, and has closed no connection."""
+"""What a broker says of a region of which nothing comes: for how long, by its own clock, and under its lease."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
 
-import pytest
-
-from geo_tests.sim.region_stories import TOPIC, Story, given
-from region_node.dr.operations import namespace_facts
-
-CUT_S = 15.0
-"""From the cut to the question: three times what a link takes for a lost connection."""
-SLACK_S = 3.0
-"""Heartbeats go once a second, and one may be on its way."""
+from geo_tests.sim.loop import run_alone
+from region_node.dr.operations.silent_regions import SILENCES, Vote
+from tests.region_node.dr.operations.automatic_instance import Broker, Instance
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What eu says of us, and how many messages it really lacks."""
-
-    lacks: dict[str, Any]
-    link: dict[str, Any]
-    back: dict[str, Any]
-    """The link that goes back to us."""
-    missing: int
+async def listening() -> tuple[Instance, Broker]:
+    """A broker of eu that looks when the test does."""
+    instance = await Instance("us", "eu").start()
+    (broker,) = instance.of("eu")
+    await broker.automatic.stop()
+    await broker.silent.start()
+    return instance, broker
 
 
-@pytest.fixture(scope="module")
-def told() -> Told:
-    """us confirms 40 messages while nothing that it sends reaches eu any more; no connection is closed."""
-    heard: list[Told] = []
+def test_a_vote_changes_as_often_as_somebody_waits_for_it_and_goes_with_the_lease() -> None:
+    async def main() -> None:
+        instance, broker = await listening()
+        await instance.lose("us")
+        await asyncio.sleep(8)
+        seen = list[bytes]()
+        instance.store.watch(SILENCES, lambda _key, value, _version: seen.append(value or b""))
+        for _ in range(60):
+            await broker.silent.look({"us": {10.0, 30.0}})
+            await asyncio.sleep(1)
+        assert [Vote.decode(value).silent_s["us"] for value in seen if value] == [0.0, 10.0, 30.0]
+        said = await broker.silent.said("us", ["eu"], 30.0)
+        assert (said.silent, said.there, len(said.checks)) == (["eu"], ["eu"], 1)
+        assert (await broker.silent.said("us", ["eu"], 31.0)).silent == []
+        await broker.leases.stop()
+        await asyncio.sleep(1)
+        assert seen[-1] == b"" and not instance.store.machine.under(SILENCES)
+        await instance.stop()
 
-    async def tell(story: Story) -> None:
-        await story.publish("us", TOPIC, (b"before %d" % i for i in range(20)))
+    run_alone(main())
+
+
+def test_a_lease_of_the_region_and_a_gap_in_the_looks_begin_the_time_anew() -> None:
+    async def main() -> None:
+        instance, broker = await listening()
+        await broker.silent.look({"us": {10.0}})
+        assert broker.silent.lost_s("us") == 0.0
+        await instance.lose("us")
+        await asyncio.sleep(8)
+
+        async def looks(seconds: int) -> None:
+            for _ in range(seconds):
+                await broker.silent.look({"us": {10.0}})
+                await asyncio.sleep(1)
+
+        await looks(20)
+        assert 18 <= broker.silent.lost_s("us") <= 20 and broker.silent.silent_s("us") >= 20
+        await asyncio.sleep(10)
+        assert broker.silent.lost_s("us") == 0.0, "what was seen is too old"
+        await looks(3)
+        assert broker.silent.lost_s("us") <= 3 and broker.silent.silent_s("us") <= 3, "this broker stood still"
+        await instance.back("us")
         await asyncio.sleep(5)
-        held = len(await story.bodies("eu", TOPIC))
-        assert held == 20, "all is well at first"
-        story.sim.network.cut("us", "eu")
-        at = story.sim.now()
-        await story.publish("us", TOPIC, (b"after %d" % i for i in range(40)))
-        await asyncio.sleep(at + CUT_S - story.sim.now())
-        (node,) = (node for region, name, node, _ in story.probes.owners() if (region, name) == ("eu", TOPIC))
-        role: Any = node.roles[0]
-        topic = namespace_facts.topic_facts(role.topics.loaded[TOPIC], role.links, node.machine.clock.wall_ms())
-        lacks = namespace_facts.lacking({"topics": {TOPIC: topic}, "missing": []}, "us")
-        missing = len(await story.bodies("us", TOPIC)) - len(await story.bodies("eu", TOPIC))
-        heard.append(Told(lacks, topic["lacks"]["us"], topic["links"]["us"], missing))
+        await looks(2)
+        assert broker.silent.lost_s("us") == 0.0
+        await instance.stop()
 
-    Story.play(tell, "us", "eu")
-    with given():
-        assert heard[0].missing == 40
-    return heard[0]
+    run_alone(main())
 
 
-@pytest.mark.slow
-def test_a_region_of_which_nothing_is_heard_is_named_silent(told: Told) -> None:
-    """Numbers of another region are as old as the last word from it, so whoever reads them is told how long ago that
-    was: else a failover would be offered for no loss at all, while 40 confirmed messages are in the lost region alone.
-    """
-    assert told.lacks["messages"] >= told.missing or told.lacks["silent_s"] >= CUT_S - SLACK_S, told
+def test_a_configuration_that_does_not_answer_makes_nobody_lost() -> None:
+    async def main() -> None:
+        instance, broker = await listening()
+        await instance.lose("us")
+        await asyncio.sleep(8)
+        for second in range(40):
+            broker.store.unavailable = None if second < 5 else "no majority"
+            await broker.silent.look({"us": {10.0}})
+            await asyncio.sleep(1)
+        assert broker.silent.lost_s("us") == 0.0
+        broker.store.unavailable = None
+        await instance.stop()
+
+    run_alone(main())
 
 
-@pytest.mark.slow
-def test_a_link_on_which_nothing_comes_is_not_called_connected(told: Told) -> None:
-    """A link is connected while something is heard on it, at both of its ends, whether its connection was closed or
-    not.
-    """
-    assert not told.link["connected"] and not told.back["connected"], told
+def test_who_never_had_a_link_says_for_how_long_it_has_listened_and_one_that_ended_counts() -> None:
+    async def main() -> None:
+        instance, broker = await listening()
+        (heard,) = broker.incoming.region("us").on
+        for _ in range(20):
+            await broker.silent.look({})
+            await asyncio.sleep(1)
+        assert broker.silent.silent_s("us") < 1
+        broker.incoming.regions.clear()
+        assert 19 <= broker.silent.silent_s("us") <= 31
+        found = broker.incoming.region("us")
+        found.on.append(heard)
+        found.end(heard)
+        await asyncio.sleep(3)
+        assert 3 <= broker.silent.silent_s("us") <= 4
+        await instance.stop()
 
-
-@pytest.mark.slow
-def test_what_may_be_missing_grows_older_with_the_silence(told: Told) -> None:
-    """`age_s_max` is how old the oldest message may be that is not here, as objectives of loss are measured by."""
-    assert told.link["age_s_max"] >= CUT_S - SLACK_S, told
+    run_alone(main())

@@ -1,0 +1,351 @@
+"""AutomaticFailover: fails namespaces over whose active region is lost, where somebody has wanted that.
+
+Is: the decision, at each broker of a region that may take over; beginning the operation that an operator would begin,
+and asking for its steps. Isn't: a step, or fencing (`region_node.dr.operations.operation_steps`,
+`region_node.dr.leadership`), or what is known of a silent region (`region_node.dr.operations.silent_regions`).
+Invariants: none is begun unless no broker of the active region had a lease for `after_s`, and a majority of the other
+regions has heard nothing of it for as long; none while anything holds the namespace, or another operation than a drill
+is under way; by one broker, of the region that takes over; one that was left is gone on with by another broker there,
+or given up where that region is lost, too.
+Source: docs/operating/disaster-recovery.md, "Automatic failover"; docs/decisions/0243.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from heliograph.model.configuration.leadership import OPEN, Leadership
+from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.runtime.clock import Clock
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
+from region_node.dr.leadership.write_leases import WriteLeases
+from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.automatic_policy import (
+    AUTOMATIC,
+    BY,
+    HOLDS,
+    Automatic,
+    Hold,
+    held,
+    hold_keys,
+    hold_text,
+    too_much_at_risk,
+)
+from region_node.dr.operations.operation import DONE, DRILL, FAILOVER, Operation, Planned
+from region_node.dr.operations.operation_driver import OperationDriver
+from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.operations.silent_regions import Said, SilentRegions
+from region_node.runtime.prometheus_text import Sample
+
+log = logging.getLogger("region_node.dr")
+
+LOOK_S = 1.0
+_LEFT_S = 3.0
+"""What nobody has asked for that long is gone on with by another broker."""
+_GIVEN_UP_S = 6.0
+"""Before the flip, where the region that was to take over has had no lease for so long, the other one goes on."""
+_AT_ONCE = 32
+"""Namespaces that are decided on, or moved, here at the same time."""
+_ANSWER_S = 2.0
+"""So long a region is waited for that is asked what it lacks."""
+
+
+class AutomaticFailover:
+    """One broker's part in it, from `start` until `stop`."""
+
+    def __init__(
+        self,
+        leases: WriteLeases,
+        silent: SilentRegions,
+        conductor: Callable[[], Conductor],
+        *,
+        region: str,
+        regions_of: Callable[[str], Sequence[str]],
+        clock: Clock,
+        told: Callable[[dict[str, Any]], object] = lambda _: None,
+    ) -> None:
+        """conductor: made for each use, with the credentials of this broker. region: its own. regions_of: a namespace
+        -> its regions. told: hears of every event.
+        """
+        self.known: dict[str, Automatic] = {}
+        self.said: dict[str, str] = {}
+        """Namespace whose active region is lost -> why it is not failed over, or not by this region."""
+        self.moved = 0
+        self._leases, self._silent, self._conductor = leases, silent, conductor
+        self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told
+        self._driver = OperationDriver(leases.store, conductor, clock, _LEFT_S)
+        self._holds: dict[str, Hold] = {}
+        self._settled: dict[str, int] = {}
+        """Namespace -> the version of its leadership under which nothing that began by itself was under way."""
+        self._looked_at: dict[str, None] = {}
+        """Namespaces that are decided on, or moved, here now."""
+        self._last = ""
+        """The namespace that had its turn last."""
+        self._stops: list[Callable[[], None]] = []
+        self._tasks = TaskSet("automatic failover has ended")
+
+    async def start(self) -> None:
+        store = self._leases.store
+        for prefix, heard in ((AUTOMATIC, self._heard), (HOLDS, self._heard_hold)):
+            self._stops.append(store.watch(prefix, heard))
+            await store.synced(prefix)
+        await self._silent.start()
+        self._tasks.spawn(every(LOOK_S, self._look))
+
+    async def stop(self) -> None:
+        for stop in self._stops:
+            stop()
+        self._silent.stop()
+        await self._tasks.close()
+
+    def _heard(self, key: str, value: bytes | None, _version: int) -> None:
+        namespace = key.removeprefix(AUTOMATIC)
+        self.known.pop(namespace, None)
+        try:
+            if value is not None:
+                self.known[namespace] = Automatic.decode(value)
+        except CorruptData as error:
+            log.error("failover.automatic_unreadable", extra={"namespace": namespace, "error": str(error)})
+        if namespace not in self.known:
+            self.said.pop(namespace, None)
+            self._settled.pop(namespace, None)
+
+    def _heard_hold(self, key: str, value: bytes | None, _version: int) -> None:
+        self._holds.pop(key, None)
+        try:
+            if value is not None:
+                self._holds[key] = Hold.decode(value)
+        except CorruptData as error:
+            log.error("failover.hold_unreadable", extra={"key": key, "error": str(error)})
+
+    # -- the look ------------------------------------------------------------------------------------------------------
+
+    def _record(self, namespace: str) -> Leadership | None:
+        """As it is known here; None: nothing can fail over, or this region has nothing to do with it."""
+        gate = self._leases.core.gate(namespace)
+        record = None if gate is None else gate.record
+        if record is None or not record.active or record.asks or self._region not in self._regions_of(namespace):
+            return None
+        return record
+
+    async def _look(self) -> None:
+        wanted: dict[str, set[float]] = {}
+        for namespace, found in self.known.items():
+            if (record := self._record(namespace)) is not None:
+                wanted.setdefault(record.active, set()).add(found.after_s)
+                if record.to:
+                    wanted.setdefault(record.to, set())
+        await self._silent.look(wanted)
+        if not self._leases.core.holds:  # whoever is cut off decides nothing
+            return
+        names = sorted(self.known)
+        after = next((index for index, name in enumerate(names) if name > self._last), 0)
+        for namespace in (*names[after:], *names[:after]):
+            if len(self._looked_at) >= _AT_ONCE:
+                break
+            if namespace not in self._looked_at and self._due(namespace):
+                self._last = namespace
+                self._looked_at[namespace] = None
+                self._tasks.spawn(self._look_at(namespace))
+
+    def _due(self, namespace: str) -> bool:
+        """Whether there may be something to do."""
+        record, gate = self._record(namespace), self._leases.core.gate(namespace)
+        if record is None or gate is None:
+            return False
+        if record.state == OPEN and self._silent.lost_s(record.active) >= self.known[namespace].after_s:
+            return True
+        self.said.pop(namespace, None)
+        return self._settled.get(namespace) != gate.version
+
+    async def _look_at(self, namespace: str) -> None:
+        try:
+            record, wanted, gate = self._record(namespace), self.known[namespace], self._leases.core.gate(namespace)
+            if record is None or gate is None:
+                return
+            version = gate.version
+            found, _ = await self._conductor().operation(namespace)
+            lost = record.state == OPEN and self._silent.lost_s(record.active) >= wanted.after_s
+            own = found is not None and found.running and found.kind == FAILOVER and found.by == BY
+            if found is None or not own:
+                self._settled[namespace] = version
+            elif not lost or (found.step != "measure" and (found.step, found.target) != ("open", record.active)):
+                await self._left(found)
+                return
+            if lost:
+                self._say(namespace, await self._decided(namespace, wanted, record, found))
+        except HeliographError as error:  # the next look tries again
+            self._say(namespace, str(error))
+        finally:
+            del self._looked_at[namespace]
+
+    def _say(self, namespace: str, why: str) -> None:
+        if self.said.get(namespace, "") == why:
+            return
+        self.said[namespace] = why
+        if why:
+            log.warning("failover.not_begun", extra={"namespace": namespace, "because": why})
+
+    async def _left(self, op: Operation) -> None:
+        """One that began by itself has passed its first step: another broker there goes on with it; where its
+        target is lost, too, somebody gives it up.
+        """
+        if op.step == "measure":  # nothing was closed, and the region is there again
+            await self._give_up(op, f"{op.source} is there again")
+        elif op.target == self._region:
+            if await self._driver.left_behind(op.namespace, FAILOVER, BY):
+                await self._drive(op)
+        elif op.step != "open" and self._silent.lost_s(op.target) >= _GIVEN_UP_S:
+            await self._give_up(op, f"{op.target} is lost, too")
+
+    async def _give_up(self, op: Operation, why: str) -> None:
+        await asyncio.sleep(_LEFT_S)
+        found, _ = await self._conductor().operation(op.namespace)
+        if found is not None and found.id == op.id and found.step == op.step and found.running:
+            await self._conductor().cancel(op.namespace)
+            self._note("failover.given_up", op, because=why)
+
+    # -- the decision --------------------------------------------------------------------------------------------------
+
+    async def _decided(self, namespace: str, wanted: Automatic, record: Leadership, last: Operation | None) -> str:
+        """Fails it over, or says why not, or why not from here; "": it is done, or another broker does it."""
+        own = last is not None and last.running and last.kind == FAILOVER and last.by == BY
+        if last is not None and last.running and last.kind != DRILL and not own:
+            return f"a {last.kind} to {last.target} is under way at step {last.step}"
+        store, source = self._leases.store, record.active
+        if why := await held(store, namespace):
+            return why
+        others = [region for region in self._regions_of(namespace) if region != source]
+        said = await self._silent.said(source, others, wanted.after_s)
+        if not majority(said.silent, others):
+            return (
+                f"of {', '.join(others)} only {', '.join(said.silent) or 'nobody'} says that nothing came from "
+                f"{source} for {wanted.after_s:g} s: no majority"
+            )
+        target, facts = await self._target(namespace, wanted, source, said.there)
+        if target != self._region or facts is None:
+            return f"{target or 'no other region'} is there to take over"
+        if why := too_much_at_risk(wanted, facts, source):
+            return f"{target} does not take over: {why}"
+        if not said.checks:
+            return "this broker has no lease"
+        await self._begin(namespace, record, last, said)
+        return ""
+
+    async def _target(
+        self, namespace: str, wanted: Automatic, source: str, there: Sequence[str]
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Which region takes over, and what it knows of the namespace, if it is this one. "": none is there."""
+        named = [region for region in wanted.to if region in there and region != source]
+        if wanted.to:
+            target = named[0] if named else ""
+            return target, await self._facts(target, namespace) if target == self._region else None
+        asked = await asyncio.gather(*(self._facts(region, namespace) for region in there))
+        found = {region: facts for region, facts in zip(there, asked, strict=True) if facts is not None}
+        if not found:
+            return "", None
+        target = min(found, key=lambda region: _lag(found[region], source))
+        return target, found[target]
+
+    async def _facts(self, region: str, namespace: str) -> dict[str, Any] | None:
+        """None: it does not answer in time."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return await self._conductor().facts(region, namespace)
+        except (TimeoutError, HeliographError) as error:
+            log.info("failover.region_not_asked", extra={"region": region, "error": str(error)})
+            return None
+
+    async def _begin(self, namespace: str, record: Leadership, last: Operation | None, said: Said) -> None:
+        """By one broker: whoever finds that another one has begun it leaves it to that one, while it lives."""
+        lost_s, mark = self._silent.lost_s(record.active), self._leases.registered_as
+        op = await self._conductor().begin(
+            FAILOVER,
+            namespace,
+            self._region,
+            BY,
+            planned=Planned(
+                active=record.active, epoch=record.epoch, operation=0 if last is None else last.id, alone=True
+            ),
+            report={"automatic": {"broker": mark, "lost_s": round(lost_s, 1), "said_by": said.silent}},
+            checks=said.checks,
+        )
+        if op.by == BY and op.report.get("automatic", {}).get("broker") == mark:
+            self._note(
+                "failover.begun",
+                op,
+                because=f"{op.source} has had no lease for {lost_s:.0f} s, and {', '.join(said.silent)} heard nothing "
+                "of it for as long",
+            )
+        elif not await self._driver.left_behind(namespace, FAILOVER, BY):
+            return
+        await self._drive(op)
+
+    async def _drive(self, op: Operation) -> None:
+        ended = await self._driver.drive(op)
+        if ended is not None and ended.state == DONE and await self._driver.tells(ended):
+            self.moved += 1
+            known = next((text for name, _, text in ended.steps if name == "boundary"), "")
+            self._note("failover.done", ended, because=known, at_risk=ended.report.get("after"))
+
+    def _note(self, event: str, op: Operation, **more: Any) -> None:
+        found = {
+            "event": event,
+            "namespace": op.namespace,
+            "from": op.source,
+            "to": op.target,
+            "by": BY,
+            "id": op.id,
+            **more,
+            "time_ms": self._clock.wall_ms(),
+        }
+        log.warning(event, extra=found)
+        self._told(found)
+
+    # -- what people ask -----------------------------------------------------------------------------------------------
+
+    def held(self, namespace: str) -> str:
+        """What holds it, as it is known here; "": nothing."""
+        return next((hold_text(self._holds[key]) for key in hold_keys(namespace) if key in self._holds), "")
+
+    def status(self, namespace: str) -> dict[str, Any] | None:
+        """As this broker knows it; None: the namespace does not fail over by itself."""
+        if (found := self.known.get(namespace)) is None:
+            return None
+        record = self._record(namespace)
+        return {
+            "after_s": found.after_s,
+            "to": list(found.to),
+            "hold_s": found.hold_s,
+            "risk_messages": found.risk_messages,
+            "risk_s": found.risk_s,
+            "by": found.by,
+            "held": self.held(namespace),
+            "lost_s": 0.0 if record is None else self._silent.lost_s(record.active),
+            "said": self.said.get(namespace, ""),
+        }
+
+    def samples(self) -> Iterator[Sample]:
+        for namespace in self.known:
+            labels = {"cluster": self._region, "namespace": namespace}
+            record = self._record(namespace)
+            yield "heliograph_dr_automatic_after_seconds", "gauge", labels, self.known[namespace].after_s
+            yield "heliograph_dr_automatic_held", "gauge", labels, float(bool(self.held(namespace)))
+            lost_s = 0.0 if record is None else self._silent.lost_s(record.active)
+            yield "heliograph_dr_active_lost_seconds", "gauge", labels, lost_s
+        yield "heliograph_dr_automatic_failovers_total", "counter", {"cluster": self._region}, self.moved
+
+
+def majority(silent: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether more than half of the regions beside the active one say so."""
+    return 2 * len(silent) > len(others)
+
+
+def _lag(facts: dict[str, Any], source: str) -> tuple[int, int]:
+    """Topics of which it is not known what they lack, and the messages of the others."""
+    lag = namespace_facts.lacking(facts, source)
+    return len(lag["missing"]) + len(lag["unheard"]), lag["messages"]
