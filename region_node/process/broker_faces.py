@@ -233,11 +233,15 @@ class BrokerFaces:
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.server.admin_server import AdminServer
         from region_node.process.broker_limits import of_admin
+        from region_node.process.broker_safety import automatic_of
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
 
         keys, to_bookies = ReadKeys(broker.meta, broker.runtime.clock), broker.certificates.dialer("broker", "bookie")
         broker.stops.insert(-1, closing(keys.close))
+        own_name = OwnCredentials(own.drill_token_file)
+        automatic = automatic_of(broker, lambda: conductor_for(admin, own_name))
+        broker.stops.insert(-1, automatic.stop)
         admin = Admin(
             region=broker.settings.region,
             ownership=broker.ownership,
@@ -283,13 +287,13 @@ class BrokerFaces:
             subscription_leadership=broker.subscription_leadership,
             deferred=broker.deferred,
             promises=broker.promises,
+            automatic=automatic,
             end=broker.told_to_end.tell,
             tombstones=broker.tombstones,
             signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
             canary=broker.canary,
             transactions=broker.transactions,
         )
-        own_name = OwnCredentials(own.drill_token_file)
         broker.drills = DrillSchedule(
             broker.config,
             lambda: conductor_for(admin, own_name),
@@ -297,6 +301,7 @@ class BrokerFaces:
             region=broker.settings.region,
         )
         broker.stops.insert(-1, broker.drills.stop)
+        await automatic.start()
         server = AdminServer(admin, of_admin(own))
         broker.stops.insert(-1, server.stop)
         ports["admin"] = await server.start(bind, own.admin_port)

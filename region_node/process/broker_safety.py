@@ -7,6 +7,7 @@ Is: a part of the composition: their making from a broker's objects. Isn't: a de
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
@@ -16,8 +17,10 @@ from heliograph.model.errors import NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.dr.canary import Canary
 from region_node.dr.leadership.leadership_changes import Switching
+from region_node.dr.operations.automatic_failover import AutomaticFailover
 from region_node.dr.operations.drill_schedule import schedule
-from region_node.dr.operations.operation_steps import forget_operations
+from region_node.dr.operations.operation_steps import Conductor, forget_operations
+from region_node.dr.operations.silent_regions import SilentRegions
 from region_node.dr.slo_monitor import Promises
 from region_node.security.authorization import deleted_topic_grants
 from region_node.topics.serving.deferred_deletion import Tombstones
@@ -65,6 +68,20 @@ def promises_of(broker: BrokerParts) -> Promises:
         clock=broker.runtime.clock,
         call_later=broker.links.timers.after,
         told=broker.audit.note,
+    )
+
+
+def automatic_of(broker: BrokerParts, conductor: Callable[[], Conductor]) -> AutomaticFailover:
+    """conductor: with the credentials of this broker."""
+    region, clock = broker.settings.region, broker.runtime.clock
+    return AutomaticFailover(
+        broker.leases,
+        SilentRegions(broker.leases, broker.links.incoming, region=region, clock=clock),
+        conductor,
+        region=region,
+        regions_of=lambda namespace: found.regions if (found := broker.view.namespace(namespace)) is not None else (),
+        clock=clock,
+        told=broker.promises.tell,
     )
 
 

@@ -42,7 +42,7 @@ function overview(told) {
       h("a", { href: `#/disaster/${row.namespace.split("/").map(encodeURIComponent).join("/")}`, "data-key": row.namespace }, row.namespace),
       row.active ?? "", row.state ?? "", seconds(row.at_risk_s ?? 0), silence(row), h("span", { class: row.slo_broken ? "bad" : "good" }, row.slo_broken ? "broken" : "kept")]),
     "every namespace takes messages in all of its regions"),
-    table("Events", [["When"], ["Namespace"], ["What"], ["How much"]], told.events.slice().reverse().map((row) => [when(row.time_ms), row.namespace, row.event === "slo.broken" ? "promise broken" : row.event === "slo.kept" ? "promise kept again" : row.event, `${seconds(row.value)} at risk, ${seconds(row.promised)} promised`])),
+    table("Events", [["When"], ["Namespace"], ["What"], ["How much"]], told.events.slice().reverse().map((row) => [when(row.time_ms), row.namespace, row.event === "slo.broken" ? "promise broken" : row.event === "slo.kept" ? "promise kept again" : row.event, row.because ?? `${seconds(row.value)} at risk, ${seconds(row.promised)} promised`])),
   ];
 }
 

@@ -250,6 +250,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
         yield from transaction_metrics.samples(admin.region, admin.transactions)
     if admin.promises is not None:
         yield from admin.promises.samples()
+    if admin.automatic is not None:
+        yield from admin.automatic.samples()
     if admin.subscription_leadership is not None:
         yield from admin.subscription_leadership.samples()
     yield from config_conflicts.samples(admin)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from region_node.dr.canary import Canary
     from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
     from region_node.dr.leadership.write_leases import WriteLeases
+    from region_node.dr.operations.automatic_failover import AutomaticFailover
     from region_node.dr.operations.operation import StepAges
     from region_node.dr.operations.report_signing import Signer
     from region_node.dr.slo_monitor import Promises
@@ -178,6 +179,8 @@ class Admin:
     isolation: IsolationRules | None = None
     canary: Canary | None = None
     promises: Promises | None = None
+    automatic: AutomaticFailover | None = None
+    """Fails namespaces over by itself that somebody wants it for."""
     signer: Signer | None = None
     tombstones: Tombstones | None = None
     leases: WriteLeases | None = None

@@ -22,6 +22,7 @@ from heliograph.model.configuration.leadership import Leadership, Writer
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, reason_of
 from region_node.dr.leadership.leadership_changes import unheard, unheard_text
 from region_node.dr.operations import messages_at_risk, namespace_facts
+from region_node.dr.operations.automatic_policy import forget_automatic
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.operation import SWITCHOVER, Operation, Planned
 from region_node.dr.operations.operation_steps import Conductor
@@ -34,7 +35,13 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import check_in_region, leases_of, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, topics_here
-from region_node.faces.admin.dr import drill_schedules, drills, subscription_switchover, two_step_deletion
+from region_node.faces.admin.dr import (
+    automatic_failovers,
+    drill_schedules,
+    drills,
+    subscription_switchover,
+    two_step_deletion,
+)
 from region_node.faces.admin.dr.drills import RegionShadows
 from region_node.topics.topic import Topic
 
@@ -49,7 +56,10 @@ _HEARD_S, _HEARD_LOOKS = 5.0, 20
 
 async def listed(admin: Admin) -> dict[str, Any]:
     """Every active-passive namespace, as this broker knows it."""
-    rows = [gate.status() for gate in leases_of(admin).core.gates()]
+    rows = [
+        {**gate.status(), "automatic": automatic_failovers.status(admin, gate.namespace)}
+        for gate in leases_of(admin).core.gates()
+    ]
     found: dict[str, Any] = {"region": admin.region, "lease": _lease(admin), "namespaces": rows, "events": []}
     found["canary"] = None if admin.canary is None else admin.canary.verdict.status()
     if admin.promises is not None:
@@ -98,6 +108,7 @@ async def status(admin: Admin, request: web.Request, namespace: Namespace) -> di
         "asks": record.asks,
         "since_ms": record.since_ms,
         "slo": record.slo,
+        "automatic": automatic_failovers.status(admin, namespace),
         "configuration": led.trouble,
         "unheard": led.unheard,
         "to_rejoin": led.away,
@@ -327,6 +338,7 @@ async def make_passive(
 async def make_active(admin: Admin, request: web.Request, namespace: Namespace) -> None:
     """Every region of the namespace takes messages again."""
     await conductor_for(admin, request).switching.end(namespace)
+    await forget_automatic(leases_of(admin).store, namespace)
     admin.changed(request, "active-passive", "active-active")
 
 
@@ -464,6 +476,7 @@ ROUTES: tuple[Route, ...] = (
     *two_step_deletion.ROUTES,
     *subscription_switchover.ROUTES,
     *drill_schedules.ROUTES,
+    *automatic_failovers.ROUTES,
     Route("POST", f"{DR}/operations", CallAccess.SUPER, begin, console="begin"),
     Route("POST", f"{DR}/operations/advance", CallAccess.SUPER, advance, console="advance"),
     Route("POST", f"{DR}/operations/cancel", CallAccess.SUPER, cancel, console="cancel"),

@@ -52,6 +52,7 @@ class Survivor:
         self.admin: Any = SimpleNamespace(
             region="eu",
             region_patience_s=PATIENCE_S,
+            automatic=None,
             view=view,
             clock=SimpleNamespace(wall_ms=lambda: 7),
             step_ages=None,
