@@ -54,6 +54,7 @@ def test_every_command_of_the_page_does_what_it_says(trio: Instance, tmp_path: P
             "rejoin",
             "switchover",
         ]
+        page.section("Automatic failover")
         load.wait_for(10)
         page.section("A whole region at once")
         is_active("us")

@@ -16,6 +16,7 @@ import typer
 
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
+from heliograph.cli.regions.automatic_failover import Auto, automatic_text, hold, seconds_of, set_automatic
 from heliograph.cli.regions.dr_operations import echo, operate, planned, rejoin_wanted, say_configuration, say_cost
 from heliograph.cli.regions.many_namespaces import Many, carry_out, many
 from heliograph.cli.rest import Rest
@@ -51,7 +52,7 @@ def register(app: typer.Typer) -> None:
     dr = group(app, "dr", "Disaster recovery: switch a namespace to another region, fail over, come back.")
     add(dr, status=status, set=set_active, unset=unset, switchover=switchover, failover=failover, rejoin=rejoin)
     add(dr, failback=failback, cancel=cancel, history=history, drill=drill, reports=reports, verify=verify)
-    add(dr, delete=delete, undelete=undelete, deletions=deletions)
+    add(dr, hold=hold, delete=delete, undelete=undelete, deletions=deletions)
     add(dr, subscriptions=subscriptions, subscription_set=subscription_set, subscription_unset=subscription_unset)
     add(dr, subscription_move=subscription_move, subscription_cancel=subscription_cancel)
 
@@ -117,6 +118,7 @@ def status(
             **({"not effective yet": unheard} if (unheard := found.get("unheard")) else {}),
             **({"takes nothing": f"{asks}: `heliograph dr set {namespace}`"} if (asks := found["asks"]) else {}),
             "under way": running,
+            **_automatic(namespace, found.get("automatic")),
         }
     )
     say_configuration(found)
@@ -132,6 +134,18 @@ def status(
             )
         )
     table(("can take over", "planned, now", "because", *_LAG), lines)
+
+
+def _automatic(namespace: str, found: dict[str, Any] | None) -> dict[str, str]:
+    """What is known of its failing over by itself."""
+    if not found:
+        return {"automatic failover": "off"}
+    rows = {"automatic failover": automatic_text(namespace, found)}
+    if found["held"]:
+        rows["held"] = found["held"]
+    if found["lost_s"]:
+        rows["lost for"] = f"{found['lost_s']:.0f} s"
+    return {**rows, "not failed over": found["said"]} if found["said"] else rows
 
 
 _LAG = ("messages", "bytes", "age s", "silent s", "topics unheard")
@@ -173,7 +187,9 @@ def set_active(
     rest: Rest,
     output: Output,
     namespace: Namespace,
-    active: Annotated[str, typer.Option("--active", help="The region that takes messages.")],
+    active: Annotated[
+        str, typer.Option("--active", help="The region that takes messages; need not be named with --auto alone.")
+    ] = "",
     rpo_s: Annotated[
         float, typer.Option("--rpo", help="Promise: no message is at risk for longer than so many seconds.")
     ] = 0.0,
@@ -183,15 +199,27 @@ def set_active(
             "--rto", help="Promise: so many seconds from the loss of a region to the next one's first message."
         ),
     ] = 0.0,
+    auto: Auto = None,
 ) -> None:
     """Make a namespace active-passive: one region takes messages, the others have copies; or change what it
-    promises.
+    promises, or whether it fails over by itself.
     """
     slo = {key: value for key, value in (("rpo_s", rpo_s), ("rto_s", rto_s)) if value}
-    found = rest.put(dr_path(namespace), {"active": active, "slo": slo})
-    output.told(found, f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
-    if not output.json and (unheard := found.get("unheard")):
-        done(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
+    if auto and not slo:  # it goes on promising what it does
+        now = rest.get(dr_path(namespace))
+        slo = now["slo"] if now["mode"] == "active-passive" else {}
+    if not active and not auto:
+        raise ConfigError("name the region that takes messages with --active")
+    found, says = dict[str, Any](), list[str]()
+    if active:
+        found = rest.put(dr_path(namespace), {"active": active, "slo": slo})
+        says.append(f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
+        if unheard := found.get("unheard"):
+            says.append(f"it is not effective yet, whoever has not heard of it takes messages: {unheard}")
+    if auto:
+        found["automatic"], text = set_automatic(rest, namespace, auto)
+        says.append(text)
+    output.told(found, "\n".join(says))
 
 
 @Call("DELETE", DR, said="{namespace} is active in all of its regions")
@@ -393,9 +421,6 @@ def drill(
         raise typer.Exit(1)
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
 def _repeat(rest: Rest, output: Output, namespace: str, to: str, every: str, dry_run: bool) -> None:
     path = f"{dr_path(namespace)}/schedule"
     if every == "off":
@@ -403,10 +428,7 @@ def _repeat(rest: Rest, output: Output, namespace: str, to: str, every: str, dry
             rest.delete(path)
         done(f"drills of {namespace} {'would' if dry_run else 'do'} not begin by themselves any more")
         return
-    number, unit = every[:-1], _UNITS.get(every[-1:])
-    if unit is None or not number.isdecimal() or not int(number):
-        raise ConfigError(f"--every {every}: expected a number and one of {', '.join(_UNITS)}, as 7d; or off")
-    given = {"every_s": int(number) * unit, "to": to}
+    given = {"every_s": seconds_of("--every", every), "to": to}
     found = given if dry_run else rest.put(path, given)
     output.told(
         found,
