@@ -93,6 +93,36 @@ async def ready(admin: Admin) -> Any:
     return web.Response(text="ok")
 
 
+async def active(admin: Admin, *, namespace: str = "") -> dict[str, str]:
+    """Active: messages are taken here now, of a namespace (`tenant/name`), or, where none is named, as far as it
+    depends on the region alone: this broker is registered, and has the lease that an active-passive namespace wants. It
+    tries nothing and asks nobody, so that anybody may ask often; why not, and whether there is such a namespace, it
+    tells nobody. Returns where Pulsar's clients go, as Java's `ControlledClusterFailover` takes it. Raises
+    MetadataUnavailable.
+    """
+    await ready(admin)
+    if not (_takes(admin, namespace) if namespace else _has_its_lease(admin)):
+        raise MetadataUnavailable(
+            "this region does not take messages there at this moment: `heliograph dr status` says which one does"
+        )
+    region = admin.view.region(admin.region)
+    return {"serviceUrl": "" if region is None else region.service_url}
+
+
+def _takes(admin: Admin, namespace: str) -> bool:
+    deleted = None if admin.tombstones is None else admin.tombstones.known.get(namespace)
+    return (
+        admin.ownership.bundles(namespace) is not None
+        and (deleted is None or bool(deleted[0].asks))
+        and admin.topics.gates.elsewhere(namespace) is None
+    )
+
+
+def _has_its_lease(admin: Admin) -> bool:
+    leases = None if admin.leases is None else admin.leases.core
+    return leases is None or leases.holds or not leases.wanted
+
+
 async def version(admin: Admin) -> Any:
     return web.Response(text=admin.version)
 
@@ -285,6 +315,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/v2/brokers", CallAccess.SUPER, list_active),
     Route("GET", "/admin/v2/brokers/health", CallAccess.PUBLIC, health),
     Route("GET", "/admin/v2/brokers/ready", CallAccess.PUBLIC, ready),
+    Route("GET", "/heliograph/v1/health/active", CallAccess.PUBLIC, active),
     Route("GET", "/admin/v2/brokers/version", CallAccess.ANY, version, console="version"),
     Route("GET", "/admin/v2/brokers/leaderBroker", CallAccess.SUPER, leader),
     Route("GET", "/admin/v2/brokers/internal-configuration", CallAccess.SUPER, internal_configuration),

@@ -76,14 +76,18 @@ class RouteRights:
         self._access: dict[web.AbstractRoute, CallAccess] = {}
 
     def add(self, router: web.UrlDispatcher, rows: Iterable[Route], served: Callable[[Handler], Served]) -> None:
-        """Adds the rows, in their order. Raises TypeError, ValueError for one by which no caller could be checked."""
+        """Adds the rows, in their order; what anybody may GET answers HEAD, too, as load balancers ask. Raises
+        TypeError, ValueError for one by which no caller could be checked.
+        """
         seen: set[tuple[str, str]] = set()
         for row in rows:
             check_row(row)
             if row[:2] in seen:
                 raise ValueError(f"{row.method} {row.path} has two rows: leave one")
             seen.add(row[:2])
-            self._access[router.add_route(row.method, row.path, served(row.handler))] = row.access
+            public = row.method == "GET" and row.access is CallAccess.PUBLIC
+            for method in (row.method, "HEAD") if public else (row.method,):
+                self._access[router.add_route(method, row.path, served(row.handler))] = row.access
 
     def of(self, route: web.AbstractRoute) -> CallAccess:
         """What no row says is closed: such a route wants a super user, also behind `check`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -178,7 +179,10 @@ def test_brokers_health_and_metrics(region: Region, rest: Rest) -> None:
     )
     assert rest("GET", "/admin/v2/brokers/us")[0] == 200 and rest("GET", "/admin/v2/brokers/mars")[0] == 404
     assert rest("GET", "/admin/v2/brokers/health") == (200, "ok")
-    assert rest("GET", "/status.html") == (200, "ok")
+    assert rest("GET", "/status.html") == (200, "ok") and rest("HEAD", "/status.html") == (200, None)
+    active = "/heliograph/v1/health/active"
+    assert rest("GET", active) == rest("GET", f"{active}?namespace=public/default") == (200, {"serviceUrl": ANY})
+    assert [rest("HEAD", f"{active}?namespace={name}")[0] for name in ("public/default", "public/none")] == [200, 503]
     assert rest("GET", "/admin/v2/brokers/leaderBroker")[1]["serviceUrl"].startswith("http://")
     assert "pulsar_broker_topics_count" in rest("GET", "/metrics")[1]
     bookie = region.processes["us-bookie-0"].ports["http"]

@@ -63,6 +63,8 @@ def test_the_right_is_that_of_the_row_that_answers() -> None:
         Route("GET", "/a/ours", CallAccess.ANY, handler),
         Route("GET", "/a/{name}", CallAccess.SUPER, handler),
         Route("*", "/a/{name:.+}", CallAccess.PUBLIC, handler),
+        Route("GET", "/open", CallAccess.PUBLIC, handler),
+        Route("GET", "/closed", CallAccess.ANY, handler),
     )
     rights.add(router, rows, served)
     rights.check(router)
@@ -73,6 +75,8 @@ def test_the_right_is_that_of_the_row_that_answers() -> None:
         ("GET", "/a/ours%2Ftheirs", CallAccess.SUPER),
         ("GET", "/a/ours/theirs", CallAccess.PUBLIC),
         ("HEAD", "/a/ours/theirs", CallAccess.PUBLIC),
+        ("HEAD", "/open", CallAccess.PUBLIC),
+        ("HEAD", "/closed", CallAccess.SUPER),
     ):
         assert rights.of(resolved(router, method, path)) is access, path
 
@@ -145,6 +149,7 @@ def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
         "/admin/v2/brokers/version",
         "/openapi.json",
         "/heliograph/v1/health",
+        "/heliograph/v1/health/active",
         "/console",
         "/console/",
         "/console/sign-in",
