@@ -211,14 +211,14 @@ class NotOwner(TopicError):
 
 class RegionPassive(TopicError):
     """This region does not serve a client now. `url`, `url_tls`: service URLs of where it goes on, without and with
-    TLS; both "": none is known.
+    TLS; both "": none is known. `migrated`: it goes on there for good.
     """
 
     retryable = True
 
-    def __init__(self, text: str, url: str = "", url_tls: str = "") -> None:
+    def __init__(self, text: str, url: str = "", url_tls: str = "", *, migrated: bool = False) -> None:
         super().__init__(text)
-        self.url, self.url_tls = url, url_tls
+        self.url, self.url_tls, self.migrated = url, url_tls, migrated
 
 
 class ProducerBusy(TopicError):

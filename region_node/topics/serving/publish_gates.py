@@ -106,7 +106,7 @@ class Migration:
 
 def elsewhere(what: str, target: ClusterMigration) -> RegionPassive:
     urls = target.broker_service_url, target.broker_service_url_tls
-    return RegionPassive(f"{what} is migrated: go on at {urls[0] or urls[1]}", *urls)
+    return RegionPassive(f"{what} is migrated: go on at {urls[0] or urls[1]}", *urls, migrated=True)
 
 
 class Gates:

@@ -2,8 +2,9 @@
 
 Is: who is told by TOPIC_MIGRATED, and whose next look-up of the topic is answered with the other region. Isn't: whether
 a client goes on elsewhere (`region_node.topics.serving.publish_gates`), or a refusal (the handlers').
-Invariants: TOPIC_MIGRATED goes to clients alone that are known to bear it; a look-up does not say whether it is for a
-producer or for a consumer, and consumers stay: so one that was told leads one look-up away, soon, on its connection,
+Invariants: TOPIC_MIGRATED is sent of a migration alone, as whoever hears it looks the topic up there for good, also
+when that region is lost, and goes to clients alone that are known to bear it; a look-up does not say whether it is for
+a producer or for a consumer, and consumers stay: so one that was told leads one look-up away, soon, on its connection,
 unless a consumer of the topic that was closed from here has one to come there; on any that the same client may have
 (address, role, version) only where it is told once more, and so looks up on another one.
 Source: docs/protocols/leadership.md, "Clients".
@@ -48,10 +49,10 @@ class SentOn:
         self._tls_ended = False
         """Whether its last look-up was answered with an address with TLS alone."""
 
-    @property
-    def _bears_it(self) -> bool:
-        port = self._port
-        return port.protocol_version >= TOPIC_MIGRATED_SINCE and port.client_version.startswith(BEARS_TOPIC_MIGRATED)
+    def _by_migration(self, why: RegionPassive) -> bool:
+        """Whether the client is told by TOPIC_MIGRATED, and not by a look-up."""
+        bears_it = self._port.client_version.startswith(BEARS_TOPIC_MIGRATED)
+        return why.migrated and bears_it and self._port.protocol_version >= TOPIC_MIGRATED_SINCE
 
     def gives_up(self, producer: pb.CommandProducer) -> bool:
         """Whether the client gives this producer up where it is refused, and bears that it is made and closed at once:
@@ -88,7 +89,7 @@ class SentOn:
         plain, tls = _urls(why)
         if kind == pb.CommandTopicMigrated.Consumer:
             self.consumer_came(topic)  # it does not stay
-        if not self._bears_it:
+        if not self._by_migration(why):
             if plain or tls:  # its look-up will say which of them it can use
                 self._note(topic)
             return
@@ -107,10 +108,8 @@ class SentOn:
         came.
         """
         self._tls_ended = not found.url
-        if self._port.link or self._bears_it:
-            return found
-        why = self._broker.topics.gates.elsewhere(topic.namespace)
-        if why is None or not self.leads(why):  # it could not go there
+        why = None if self._port.link else self._broker.topics.gates.elsewhere(topic.namespace)
+        if why is None or self._by_migration(why) or not self.leads(why):  # it could not go there
             return found
         plain, tls = _urls(why)
         if self._take(text := str(topic)) and not self._stays(text):
@@ -121,7 +120,8 @@ class SentOn:
         """A consumer is told to come again, and stays here: no look-up of its topic is taken for a producer's until it
         has. The producer is refused once more.
         """
-        if self._port.link or self._bears_it or self._broker.topics.gates.elsewhere(topic.namespace) is None:
+        why = None if self._port.link else self._broker.topics.gates.elsewhere(topic.namespace)
+        if why is None or self._by_migration(why):
             return
         self._take(text)
         if self._again is None:
