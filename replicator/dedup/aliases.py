@@ -13,12 +13,13 @@ Source: docs/protocols/links.md, "Producer sequences".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
-from heliograph.wire.run import Run
+from heliograph.wire.run import ProducerSegment, Run
 from replicator.dedup.producer_dedup import Coming, Producers, ends, is_coming
 from replicator.dedup.published_checksums import entries
 
@@ -29,6 +30,48 @@ def under_way(runs: Iterable[Run]) -> Coming:
         for name, low, high, checksum in entries(run):
             found.setdefault(name, []).append((low, high, checksum))
     return found
+
+
+class ComingSequences:
+    """Up to which sequence of each producer something is on its way, or was, since this began: what lies above repeats
+    nothing of it, and so each entry of it need not be looked at. A region that comes back has thousands of runs on
+    their way, each above those before it. Bound: `NAMES_MAX` producers; with more of them everything is looked at.
+    """
+
+    NAMES_MAX = 10_000
+    __slots__ = ("_highest",)
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._highest: dict[str, int] | None = {}
+        for run in runs:
+            self.note(run)
+
+    def note(self, run: Run) -> None:
+        """It is on its way from now on."""
+        if (highest := self._highest) is None:
+            return
+        for segment in run.producers:
+            name, high = segment[0], ends(segment)[1]
+            if high > highest.get(name, -1):
+                highest[name] = high
+        if len(highest) > self.NAMES_MAX:
+            self._highest = None
+
+    def may_hold(self, run: Run) -> bool:
+        """Whether something of `run` may be on its way already."""
+        if (highest := self._highest) is None:
+            return True
+        return any(_lowest(segment) <= highest.get(segment[0], -1) for segment in run.producers)
+
+
+def _lowest(segment: ProducerSegment) -> int:
+    """The lowest sequence of a segment; those below 0 are nobody's."""
+    _, count, first, pairs = segment
+    low = first if pairs is None else min(pairs)[0]
+    if low >= 0:
+        return low
+    lows = range(first, first + count) if pairs is None else [low for low, _ in pairs]
+    return min([low for low in lows if low >= 0], default=sys.maxsize)
 
 
 def repeats(run: Run, known: Producers | None, coming: Coming) -> list[bool] | None:

@@ -27,7 +27,7 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.task_set import report_unexpected
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
-from replicator.dedup.aliases import pieces, repeats, under_way
+from replicator.dedup.aliases import ComingSequences, pieces, repeats, under_way
 from replicator.dedup.producer_dedup import Coming, DedupSettings
 from replicator.dedup.version_vector import RunVerdict
 from replicator.health.incoming_stats import IncomingLink
@@ -106,6 +106,7 @@ class ReplicatedLog:
     __slots__ = (
         "_arriving",
         "_close_watchers",
+        "_coming",
         "_last_failure",
         "_order",
         "_rollback_watchers",
@@ -150,6 +151,8 @@ class ReplicatedLog:
         """Region -> the link that comes from there, also after it has ended."""
         self._arriving = 0
         """Runs of other regions that were published under a leadership, and are on their way."""
+        self._coming: ComingSequences | None = None
+        """Of what is on its way under a leadership; None: nothing of other regions is."""
         self.gate: LeadershipGate | None = None
         self.replicate_all = False
         """By policy: every subscription is replicated."""
@@ -381,10 +384,12 @@ class ReplicatedLog:
         if self.state.deduplication and run.producers:
             if self.gate is not None and run.leadership:
                 self.state.producers.lead(run.leadership, self.gate.epoch)
-            coming = self._arriving and run.leadership
+            coming = run.leadership and self._coming is not None and self._coming.may_hold(run)
             fresh = self.state.producers.submit(
                 run, under_way(self._under_way(run.leadership, elsewhere=True)) if coming else None, self._on_its_way
             )
+            if self._coming is not None:
+                self._coming.note(run)
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
                 return
@@ -436,15 +441,24 @@ class ReplicatedLog:
             if run.leadership and run.producers and self.state.deduplication and run.transaction is None:
                 known = self.state.producers
                 same = known if run.leadership == known.leadership else None
-                repeated = repeats(run, same, under_way(self._under_way(run.leadership)))
+                above = self._coming is not None and not self._coming.may_hold(run)
+                repeated = repeats(run, same, {} if above else self._on_its_way(run.leadership))
                 if repeated is not None:
                     self._append_pieces(pieces(run, repeated, before), done, failed)
                     return verdict
-            self._arriving += run.leadership > 0
+            self._arrives(run)
             waiting = WaitingRun(self, run, done, failed)
             self._queue().append(waiting)
             self._append(waiting)
         return verdict
+
+    def _arrives(self, run: Run) -> None:
+        """A run of another region is about to be appended."""
+        if run.leadership:
+            if self._coming is None:
+                self._coming = ComingSequences(waiting.run for waiting in self._order)
+            self._coming.note(run)
+            self._arriving += 1
 
     def _under_way(self, leadership: int, *, elsewhere: bool = False) -> Iterator[Run]:
         """Runs of producers, published under `leadership`, that are appended, and not durable. elsewhere: only what was
@@ -472,7 +486,9 @@ class ReplicatedLog:
             else WaitingRun(self, piece, parts.on_done, parts.on_failed)
             for piece in found
         ]
-        self._arriving += sum(piece.run.leadership > 0 for piece in waiting if piece.skip is None)
+        for piece in waiting:
+            if piece.skip is None:
+                self._arrives(piece.run)
         self._queue().extend(waiting)
         for piece in waiting:
             if piece.state == piece.WAITS:
@@ -510,7 +526,7 @@ class ReplicatedLog:
         if run.origin is not None and run.coordinate(run.count - 1) > self.vector.prefix(run.origin):
             failed(NotAllowed("the entry is not lost: its link brings it; look at that link's state"))
             return
-        self._arriving += run.leadership > 0
+        self._arrives(run)
         waiting = WaitingRun(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
@@ -563,6 +579,8 @@ class ReplicatedLog:
             order.popleft()
             if self._arriving and head.run.origin is not None and head.skip is None:
                 self._arriving -= head.run.leadership > 0
+                if not self._arriving:
+                    self._coming = None
             if head.state == head.FAILED:
                 assert head.error is not None
                 head.failed(head.error)

@@ -15,6 +15,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.links.link_commands import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup import aliases, producer_dedup
+from replicator.dedup.aliases import ComingSequences
 from replicator.dedup.producer_dedup import Coming, DedupSettings, Producers
 from replicator.dedup.published_checksums import PublishedChecksums, checksum_of, checksums_of, entries
 from replicator.dedup.version_vector import RunVerdict
@@ -61,8 +62,19 @@ def _what_arrives_is_overlooked(patch: BrokenRules) -> None:
     patch.setattr(replicated_log, "under_way", lambda runs: {})
 
 
+def _whatever_comes_lies_above(patch: BrokenRules) -> None:
+    patch.setattr(ComingSequences, "may_hold", lambda self, run: False)
+
+
 @pytest.mark.parametrize(
-    "mutant", (_no_aliases, _a_maximum, _what_is_under_way_is_overlooked, _what_arrives_is_overlooked)
+    "mutant",
+    (
+        _no_aliases,
+        _a_maximum,
+        _what_is_under_way_is_overlooked,
+        _what_arrives_is_overlooked,
+        _whatever_comes_lies_above,
+    ),
 )
 def test_each_rule_is_needed(mutant: Callable[[BrokenRules], None], broken: BrokenRules) -> None:
     mutant(broken)

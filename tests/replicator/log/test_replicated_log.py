@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from heliograph.kv.metadata_store import VALUE_BYTES_MAX
 from heliograph.model.errors import HeliographError, NotEnoughBookies
 from heliograph.wire.links.link_commands import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
+from replicator.dedup import aliases
 from replicator.dedup.producer_dedup import DedupSettings
-from replicator.dedup.published_checksums import checksum_of
+from replicator.dedup.published_checksums import checksum_of, entries
 from replicator.dedup.version_vector import RunVerdict
 from replicator.log.replicated_log import ReplicatedLog
 from replicator.log.topic_state import TopicState
@@ -373,3 +377,26 @@ def test_the_audit_appends_nothing_above_what_the_links_have_brought() -> None:
     ledger_of(log).confirm(9)
     assert log.vector.prefix(OTHER) == (5, 1)
     assert answers.seen[1:] == [("beyond", "NotAllowed"), ("late", [(1, 1, 2)])]
+
+
+@pytest.mark.parametrize("first", [0, -1], ids=["messages", "pieces of chunked ones"])
+def test_each_entry_that_is_on_its_way_is_looked_at_a_bounded_number_of_times(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """A region that comes back has thousands on their way: each of them was looked at for each that came behind it."""
+    looked = [0]
+
+    def counted(run: Run) -> Iterator[tuple[str, int, int, int]]:
+        looked[0] += run.count
+        return entries(run)
+
+    monkeypatch.setattr(aliases, "entries", counted)
+    log, answers, count = make(Store()), Answers(), 200
+    log.publish(local("own", 0, 1), *answers.to("own"))
+    for at in range(count):
+        produced = (("p", 1, at if first >= 0 else -1, None),)
+        came = remote(at, 1, producers=produced, leadership=3)
+        assert log.append_replicated((5, at - 1) if at else (-1, -1), came, *answers.to("")) is RunVerdict.ACCEPT
+    assert looked[0] <= 2 * count
+    ledger_of(log).confirm(count + 1)
+    assert len(answers.seen) == count + 1
