@@ -12,7 +12,7 @@ from aiohttp import web
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.brokers import config_conflicts, load_balancing, metadata_members, revocation_calls
-from region_node.faces.admin.calls.admin_context import Admin
+from region_node.faces.admin.calls.admin_context import EXPECTED, Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.large_answers import SCRAPES
@@ -93,20 +93,23 @@ async def ready(admin: Admin) -> Any:
     return web.Response(text="ok")
 
 
-async def active(admin: Admin, *, namespace: str = "") -> dict[str, str]:
+async def active(admin: Admin, *, namespace: str = "") -> Any:
     """Active: messages are taken here now, of a namespace (`tenant/name`), or, where none is named, as far as it
     depends on the region alone: this broker is registered, and has the lease that an active-passive namespace wants. It
     tries nothing and asks nobody, so that anybody may ask often; why not, and whether there is such a namespace, it
-    tells nobody. Returns where Pulsar's clients go, as Java's `ControlledClusterFailover` takes it. Raises
-    MetadataUnavailable.
+    tells nobody. Answers where Pulsar's clients go, as Java's `ControlledClusterFailover` takes it; 503 where it is
+    not, which no log has: load balancers ask every second. Raises MetadataUnavailable.
     """
     await ready(admin)
     if not (_takes(admin, namespace) if namespace else _has_its_lease(admin)):
-        raise MetadataUnavailable(
-            "this region does not take messages there at this moment: `heliograph dr status` says which one does"
-        )
+        found = web.json_response({"reason": _ELSEWHERE}, status=503)
+        found[EXPECTED] = True
+        return found
     region = admin.view.region(admin.region)
     return {"serviceUrl": "" if region is None else region.service_url}
+
+
+_ELSEWHERE = "this region does not take messages there at this moment: `heliograph dr status` says which one does"
 
 
 def _takes(admin: Admin, namespace: str) -> bool:

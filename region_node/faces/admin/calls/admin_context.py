@@ -83,6 +83,9 @@ _VISIBLE_TIMEOUT_S = 5.0
 
 BODY_TIMEOUT_S = 30.0
 
+EXPECTED = "expected"
+"""In an answer that refuses, and is what was asked for: no line of the log says so."""
+
 
 class Members(Protocol):
     """Shows or changes one metadata group, as `MetaClient.members` does: returns the report, and whether it changed

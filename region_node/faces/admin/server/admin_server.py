@@ -35,7 +35,7 @@ from region_node.faces.admin.brokers import (
     metadata_members,
     revocation_calls,
 )
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere
+from region_node.faces.admin.calls.admin_context import EXPECTED, Admin, MalformedRequest, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
 from region_node.faces.admin.calls.call_parameters import called, taken_by
 from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Handler, Route, RouteRights, Served
@@ -243,7 +243,7 @@ class AdminServer:
             except web.HTTPException as error:
                 answer = _refusal(error.status, error.reason)
             reason = answer.text if isinstance(answer, web.Response) and answer.status >= 400 else None
-            if answer.status >= 400:
+            if answer.status >= 400 and EXPECTED not in answer:
                 log.info(
                     "admin.refused",
                     extra={

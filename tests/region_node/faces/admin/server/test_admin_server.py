@@ -16,6 +16,7 @@ from aiohttp import compression_utils, web
 
 from heliograph.model.errors import Unauthenticated
 from heliograph.runtime.throttle import ROWS
+from region_node.faces.admin.brokers import brokers
 from region_node.faces.admin.server import admin_server, openapi
 from region_node.faces.admin.server.admin_server import AdminServer
 from region_node.faces.admin.server.http_connections import HttpConnections, HttpLimits
@@ -105,6 +106,21 @@ def test_bytes_that_are_no_request_are_no_failure_of_ours(sent: bytes, caplog: p
     assert written.split()[1] == b"400"
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert "admin.bad_request" in caplog.messages
+
+
+def test_a_load_balancer_that_asks_a_passive_region_time_and_again_fills_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ready(admin: Any) -> None: ...
+
+    monkeypatch.setattr(brokers, "ready", ready)
+    monkeypatch.setattr(brokers, "_takes", lambda admin, namespace: False)
+    caplog.set_level(logging.INFO)
+    asked = (put("/heliograph/v1/health/active?namespace=a/b").replace(b"PUT", way, 1) for way in (b"GET", b"HEAD"))
+    _, (got, head) = answered(*asked)
+    assert got.split()[1] == head.split()[1] == b"503"
+    assert got.endswith(b'does"}') and head.endswith(b"\r\n\r\n")
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
