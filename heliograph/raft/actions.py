@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from heliograph.raft.generations import Standing
 from heliograph.raft.messages import Entry, Lives, Message, SnapshotMeta
 from heliograph.raft.starts import StartsRecord
 
@@ -68,9 +69,9 @@ class Actions:
        and nothing waits for them: each is answered by `on_piece_stored` or `on_piece_failed`; one at offset 0 begins
        anew. `wants_snapshot`: a member needs a snapshot, and none is of use: make one, unless one is being made, and
        tell the core: `on_snapshot_stored`.
-    1. Store durably: that another `life` begins in this folder, which nothing proves yet, and `starts` (then tell the
-       core: `on_starts_stored`); that this life is `proven` (by the lives that founded the group; empty: by a leader),
-       `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then
+    1. Store durably: which generation this folder is of (`standing`), that another `life` begins in this folder, which
+       nothing proves yet, and `starts` (then tell the core: `on_starts_stored`); that this life is `proven` (by the
+       lives that founded the group; empty: by a leader), `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then
        `entries`, which replace everything from `first_index` on; with the last of it that everything through `commit`
        is committed. Then tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these, and
        `commit` is to be stored alone, behind what was stored before; nothing waits for it.
@@ -81,6 +82,9 @@ class Actions:
     """
 
     term: int = 0
+    generation: int = 0
+    """Of every message that is sent."""
+    standing: Standing | None = None
     life: int = 0
     starts: StartsRecord | None = None
     proven: Lives | None = None
@@ -103,7 +107,7 @@ class Actions:
     @property
     def stores(self) -> bool:
         told = self.hard_state is not None or self.proven is not None or self.starts is not None
-        return told or self.snapshot is not None or bool(self.entries)
+        return told or self.standing is not None or self.snapshot is not None or bool(self.entries)
 
     def __bool__(self) -> bool:
         if self.sends or self.committed or self.reads or self.lost_reads or self.note_commit:

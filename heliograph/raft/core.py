@@ -9,7 +9,8 @@ that was removed, or that hears no leader where others do, changes no term; vote
 voters of the configuration in the log. A member that has lost its log votes as if it had it still, and does not stand,
 until it holds as much again. One whose folder was empty neither votes nor stands nor counts, until a founding or a
 leader proves it (`founding`, `leader`). So it is with one whose folder is an older copy, once another voter says so; it
-neither votes for, nor is elected by, a voter that has not said that it knows of no later start (`starts`).
+neither votes for, nor is elected by, a voter that has not said that it knows of no later start (`starts`). Nothing is
+heard of another generation than its own (`generations`).
 Source: Ongaro, "Consensus: bridging theory and practice", 3-6, 9.6, 6.4.
 """
 
@@ -17,10 +18,14 @@ from __future__ import annotations
 
 import crc32c
 
+from heliograph.model.errors import NotAllowed
 from heliograph.raft.actions import FOREVER, Actions, CoreSettings, RaftRole
 from heliograph.raft.core_state import IncomingSnapshot
+from heliograph.raft.generations import FORCED_TERMS, Standing, following
 from heliograph.raft.leader import Leading
+from heliograph.raft.membership import forced
 from heliograph.raft.messages import (
+    CONFIG,
     NOOP,
     Append,
     AppendReply,
@@ -28,6 +33,7 @@ from heliograph.raft.messages import (
     FoundingStage,
     Heartbeat,
     HeartbeatReply,
+    LaterGeneration,
     Message,
     Proof,
     SnapshotChunk,
@@ -37,6 +43,7 @@ from heliograph.raft.messages import (
     TimeoutNow,
     VoteReply,
     VoteRequest,
+    encode_config,
 )
 from heliograph.raft.progress import Progress
 from heliograph.raft.starts import StartsRecord
@@ -51,6 +58,9 @@ class RaftCore(Leading):
 
     def _begin(self, now: float) -> None:
         self._draw_election(now)
+        if self.standing.superseded:
+            self._told_config = self.config
+            return
         if self.starts.own:
             self._renumber_at = now + self.settings.renumber_s
             self._tell_start(now)
@@ -108,8 +118,14 @@ class RaftCore(Leading):
             else:  # it names nobody to its clients whom it does not hear
                 self._follow(self.term, "", now)
 
+    def hear(self, sender: str, message: Message, generation: int, now: float) -> None:
+        """A message came, of that generation."""
+        self._now = now
+        if self._is_of(sender, message, generation, now):
+            self.receive(sender, message, now)
+
     def receive(self, sender: str, message: Message, now: float) -> None:
-        """A message came. Any loss, repetition, delay, or order is tolerated."""
+        """A message of this generation came. Any loss, repetition, delay, or order is tolerated."""
         self._now = now
         if isinstance(message, Founding):
             self._on_founding(sender, message, now)
@@ -163,6 +179,71 @@ class RaftCore(Leading):
                 if self.role is RaftRole.LEADER and progress is not None:
                     progress.heard = now
                     self._on_reply(sender, progress, message)
+
+    # -- generations --------------------------------------------------------------------------------------------------
+
+    def _is_of(self, sender: str, message: Message, generation: int, now: float) -> bool:
+        """Whether a message is of this member's generation, and is heard."""
+        if generation > max(self.generation, self.standing.superseded):
+            if self.log.last_index or self.snapshot is not None:
+                self._supersede(Standing(self.standing.adopted, generation), now)
+            else:
+                self._stand_as(Standing(generation))
+        if self.standing.superseded:
+            return False
+        if generation < self.generation and not isinstance(message, LaterGeneration):
+            self._send(sender, LaterGeneration(0))
+        return generation == self.generation and not isinstance(message, LaterGeneration)
+
+    def _stand_as(self, standing: Standing) -> None:
+        self.standing = self._out.standing = standing
+
+    def _supersede(self, standing: Standing, now: float) -> None:
+        """The group was forced without it: it takes part in nothing any more."""
+        self._follow(self.term, "", now)
+        self._stand_as(standing)
+        self._ask_at = self._tell_at = self._renumber_at = FOREVER
+
+    def set_aside(self, generation: int, now: float) -> None:
+        """What this member holds is to be set aside at its next start, for that generation has left it behind. Raises
+        NotAllowed where it has not.
+        """
+        if generation <= self.generation or generation < self.standing.superseded:
+            raise NotAllowed(f"{self.node_id!r} is of a later generation, or of this one: nothing of it is set aside")
+        self._supersede(Standing(self.standing.adopted, generation, True), now)
+
+    @property
+    def others_may_decide(self) -> bool:
+        """Whether the others may be a majority without this member, and so have decided, or decide yet, what it knows
+        nothing of. A learner may be a voter by now; a change that is not known to be committed may not have been made.
+        """
+        configs = (self.config, self.configs.before) if self.configs.latest_index > self.commit else (self.config,)
+        return any(len(config.members) > 2 for config in configs)
+
+    def examine_force(self, now: float) -> None:
+        """Raises NotAllowed with the reason why this member may not go on without the others."""
+        if self.standing.superseded:
+            raise NotAllowed(f"this group was forced already, without {self.node_id!r}")
+        if self.owed is not None or self.unproven:
+            raise NotAllowed(
+                f"{self.node_id!r} has lost what it held, or began with an empty folder, or an older copy: it counts "
+                "for nothing. Restore a backup"
+            )
+        if self.node_id not in self.config.voters:
+            raise NotAllowed(f"{self.node_id!r} is no voter: what it has may lack what was decided. Restore a backup")
+        if self._hears_leader(now):
+            raise NotAllowed(f"a majority is there: {self.leader!r} leads, and {self.node_id!r} hears it")
+
+    def force(self, chance: int, now: float) -> None:
+        """Goes on without all other members, as the leader of another generation. chance: 32 bits of it at least.
+        Raises NotAllowed as `examine_force` does.
+        """
+        self.examine_force(now)
+        generation = following(self.generation, chance, lossy=self.others_may_decide)
+        self._set_hard_state(self.term + FORCED_TERMS, "")
+        config = forced(self.config, self.node_id, generation)
+        self._append_own([(self.term, CONFIG, encode_config(config))])
+        self._stand(now)
 
     # -- founding -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +373,7 @@ class RaftCore(Leading):
         """A voter that has lost nothing; or one whose removal is not known to be committed, for it may hold what the
         others lack (Ongaro, 4.2.2).
         """
-        if self.owed is not None or self.unproven:
+        if self.owed is not None or self.unproven or self.standing.superseded:
             return False
         return self.node_id in self.config.voters or (
             self.configs.latest_index > self.commit and self.node_id in self.configs.before.voters

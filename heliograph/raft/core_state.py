@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from heliograph.raft.actions import FOREVER, Actions, CoreSettings, RaftRole
 from heliograph.raft.founding import Founders
+from heliograph.raft.generations import Standing
 from heliograph.raft.membership import Configurations
 from heliograph.raft.messages import Config, Entry, Message, SnapshotMeta
 from heliograph.raft.progress import Mode, Progress
@@ -57,6 +58,7 @@ class CoreState:
         founders: Founders | None = None,
         proven: bool = True,
         starts: Starts | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
 
@@ -65,7 +67,8 @@ class CoreState:
         since.
         founders: which life this is, and who the first voters were. proven: as it lies on the disk; a life that is not
         began with an empty folder, or an older copy of it, and no founding or leader has shown yet that it may count.
-        starts: None: this member numbers none, and is asked for none.
+        starts: None: this member numbers none, and is asked for none. standing: which generation the folder is of;
+        None: of the one that the log names.
         """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
@@ -76,6 +79,7 @@ class CoreState:
         self._proving = False  # a leader has said what to hold, as `owed`
         self._ask_at = FOREVER
         self.starts = starts or Starts()
+        self.standing = standing or Standing()
         self._begun, self._tell_at, self._renumber_at = now, FOREVER, FOREVER
         self._told_config: Config | None = None  # whose members are being told of this start
         self.commit = max(log.base_index, min(commit, log.last_index))
@@ -118,6 +122,11 @@ class CoreState:
         return self.configs.latest
 
     @property
+    def generation(self) -> int:
+        """What this member is of, and says in each message; 0: nobody has forced this group."""
+        return max(self.config.forced, self.standing.adopted)
+
+    @property
     def ready(self) -> bool:
         """Leader, and everything of earlier terms is committed."""
         return self.role is RaftRole.LEADER and self.commit >= self.term_start
@@ -131,7 +140,7 @@ class CoreState:
         as many that are empty as others.
         """
         out, last = self._out, self.log.last_index
-        out.term = self.term
+        out.term, out.generation = self.term, self.generation
         if self._unsaved <= last:
             out.first_index = self._unsaved
             out.entries = self.log.slice(self._unsaved, last + 1)

@@ -80,7 +80,13 @@ def changed(config: Config, change: Change) -> Config:
             voters.discard(member)
             learners.discard(member)
             addresses.pop(member, None)
-    return Config(tuple(sorted(voters)), tuple(sorted(learners)), tuple(sorted(addresses.items())))
+    return Config(tuple(sorted(voters)), tuple(sorted(learners)), tuple(sorted(addresses.items())), config.forced)
+
+
+def forced(config: Config, node_id: str, generation: int) -> Config:
+    """The configuration of one voter that goes on without all others, as an operator has said."""
+    own = tuple(row for row in config.addresses if row[0] == node_id)
+    return Config((node_id,), (), own, generation)
 
 
 def _check_name(member: str, address: str) -> None:

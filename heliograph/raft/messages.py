@@ -13,6 +13,9 @@ A message, big endian:
     0  u8  version (1)      2  u16 reserved (0)
     1  u8  kind             4  u64 term
 
+Between members of a group that was forced (`generations`) the version is 2, and u64 generation follows the term: an
+earlier version refuses it, and so is no part of what it does not know of.
+
     1 VoteRequest     u64 last index, u64 last term, u8 flags (1 pre-vote, 2 ordered by the leader, 4 numbered)
     2 VoteReply       u8 flags (1 pre-vote, 2 granted, 4 numbered)
     3 Append          u64 previous index, u64 previous term, u64 commit, entries
@@ -28,11 +31,13 @@ A message, big endian:
     13 Founding       u8 stage (1 fresh, 2 late, 3 founded), u16 count, count x (u64 life, u8 size, name)
     14 StartNumber        u64 start
     15 StartKnown     u64 start
+    16 LaterGeneration    -
 
     entries:       u32 count, count x (u64 term, u8 kind, u32 size, data)     kind: 0 no-op, 1 command, 2 configuration
     snapshot:      u64 index, u64 term, u64 size of the blob, u32 crc32c of the blob, configuration
     configuration: u8 version (1), u16 members, members x (u8 role, u8 size, name)     role: 1 voter, 2 learner
                    version 2 (some member has an address): members x (u8 role, u8 size, name, u16 size, address)
+                   version 3 (forced): as 2, u64 generation
 """
 
 from __future__ import annotations
@@ -50,10 +55,13 @@ Entry = tuple[int, int, bytes]
 
 NOOP, COMMAND, CONFIG = 0, 1, 2
 VERSION = 1
+VERSION_FORCED = 2
 CONFIG_WITH_ADDRESSES = 2
+CONFIG_FORCED = 3
 ROLE_VOTER, ROLE_LEARNER = 1, 2
 
 _HEAD = struct.Struct(">BBHQ")
+_GENERATION = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QBI")
 _COUNT = struct.Struct(">I")
 _VOTE_REQUEST = struct.Struct(">QQB")
@@ -83,12 +91,13 @@ class Config:
     """Who belongs to the group. Voters decide; learners receive everything and count for nothing. All sorted.
 
     addresses: (member, where others reach it), of members that joined later; those of the first ones are settings of
-    each node.
+    each node. forced: the generation (`generations`) to which this and all later ones belong; 0: none was forced.
     """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
     addresses: tuple[tuple[str, str], ...] = ()
+    forced: int = 0
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -244,6 +253,13 @@ class StartKnown:
     start: int
 
 
+@dataclass(slots=True)
+class LaterGeneration:
+    """To a member of an earlier generation: the sender's is a later one. `term` is 0."""
+
+    term: int
+
+
 Message = (
     VoteRequest
     | VoteReply
@@ -258,6 +274,7 @@ Message = (
     | Founding
     | StartNumber
     | StartKnown
+    | LaterGeneration
 )
 
 
@@ -298,14 +315,18 @@ def decode_entries(body: Buffer, at: int) -> list[Entry]:
 def encode_config(config: Config) -> bytes:
     """Version 1 where it says all, so that members of an older version go on as long as they can."""
     addresses = dict(config.addresses)
-    parts = [_CONFIG_HEAD.pack(CONFIG_WITH_ADDRESSES if addresses else VERSION, len(config.members))]
+    long = bool(addresses or config.forced)
+    version = CONFIG_FORCED if config.forced else CONFIG_WITH_ADDRESSES if addresses else VERSION
+    parts = [_CONFIG_HEAD.pack(version, len(config.members))]
     for role, names in ((ROLE_VOTER, config.voters), (ROLE_LEARNER, config.learners)):
         for name in names:
             raw = name.encode()
             parts.append(_MEMBER.pack(role, len(raw)) + raw)
-            if addresses:
+            if long:
                 address = addresses.get(name, "").encode()
                 parts.append(_ADDRESS.pack(len(address)) + address)
+    if config.forced:
+        parts.append(_GENERATION.pack(config.forced))
     return b"".join(parts)
 
 
@@ -314,9 +335,10 @@ def decode_config(body: Buffer, at: int = 0) -> tuple[Config, int]:
     view = memoryview(body)
     names: dict[int, list[str]] = {ROLE_VOTER: [], ROLE_LEARNER: []}
     addresses: list[tuple[str, str]] = []
+    forced = 0
     try:
         version, count = _CONFIG_HEAD.unpack_from(view, at)
-        if version not in (VERSION, CONFIG_WITH_ADDRESSES):
+        if version not in (VERSION, CONFIG_WITH_ADDRESSES, CONFIG_FORCED):
             raise PeerError(f"configuration: version {version} is not known")
         at += _CONFIG_HEAD.size
         for _ in range(count):
@@ -327,7 +349,7 @@ def decode_config(body: Buffer, at: int = 0) -> tuple[Config, int]:
             if len(raw) != size or role not in names:
                 raise PeerError("configuration: a member is cut off or has an unknown role")
             names[role].append(raw.decode())
-            if version == CONFIG_WITH_ADDRESSES:
+            if version != VERSION:
                 (size,) = _ADDRESS.unpack_from(view, at)
                 at += _ADDRESS.size
                 address = bytes(view[at : at + size])
@@ -336,9 +358,12 @@ def decode_config(body: Buffer, at: int = 0) -> tuple[Config, int]:
                     raise PeerError("configuration: an address is cut off")
                 if address:
                     addresses.append((names[role][-1], address.decode()))
+        if version == CONFIG_FORCED:
+            (forced,) = _GENERATION.unpack_from(view, at)
+            at += _GENERATION.size
     except (struct.error, UnicodeDecodeError) as error:
         raise PeerError("configuration: cut off") from error
-    return Config(tuple(names[ROLE_VOTER]), tuple(names[ROLE_LEARNER]), tuple(sorted(addresses))), at
+    return Config(tuple(names[ROLE_VOTER]), tuple(names[ROLE_LEARNER]), tuple(sorted(addresses)), forced), at
 
 
 def encode_meta(meta: SnapshotMeta) -> bytes:
@@ -355,8 +380,16 @@ def decode_meta(body: Buffer, at: int = 0) -> tuple[SnapshotMeta, int]:
     return SnapshotMeta(index, term, config, size_bytes, crc), at
 
 
-def encode(message: Message) -> bytes:
-    """Returns the message's bytes, as `decode` reads them."""
+def encode(message: Message, generation: int = 0) -> bytes:
+    """Returns the message's bytes, as `decode` and `generation_of` read them."""
+    raw = _encoded(message)
+    if not generation:
+        return raw
+    head = bytes([VERSION_FORCED]) + raw[1 : _HEAD.size]
+    return b"".join((head, _GENERATION.pack(generation), memoryview(raw)[_HEAD.size :]))
+
+
+def _encoded(message: Message) -> bytes:
     match message:
         case Append(term, previous_index, previous_term, commit, entries):
             return (
@@ -395,6 +428,8 @@ def encode(message: Message) -> bytes:
             return _HEAD.pack(VERSION, 8, 0, term) + _SNAPSHOT_REPLY.pack(index, received)
         case TimeoutNow(term):
             return _HEAD.pack(VERSION, 9, 0, term)
+        case LaterGeneration(term):
+            return _HEAD.pack(VERSION, 16, 0, term)
 
 
 def encode_lives(stage: int, lives: Lives) -> bytes:
@@ -429,8 +464,23 @@ def _exact(shape: struct.Struct, body: Buffer) -> tuple[int, ...]:
     return shape.unpack_from(body, _HEAD.size)
 
 
+def generation_of(body: Buffer) -> int:
+    """The generation that a message comes from; 0 where it names none. Raises PeerError."""
+    if not body or body[0] != VERSION_FORCED:
+        return 0
+    if len(body) < _HEAD.size + _GENERATION.size:
+        raise PeerError("message: shorter than its head")
+    (generation,) = _GENERATION.unpack_from(body, _HEAD.size)
+    if not generation:
+        raise PeerError("message: of a generation that is none")
+    return int(generation)
+
+
 def decode(body: Buffer) -> Message:
-    """One whole message from bytes. Raises PeerError, and nothing else."""
+    """One whole message from bytes, of whichever generation. Raises PeerError, and nothing else."""
+    if generation_of(body):
+        view = memoryview(body)
+        body = b"".join((bytes([VERSION]), view[1 : _HEAD.size], view[_HEAD.size + _GENERATION.size :]))
     try:
         version, kind, _, term = _HEAD.unpack_from(body)
     except struct.error as error:
@@ -486,4 +536,8 @@ def decode(body: Buffer) -> Message:
             return StartNumber(term, *_exact(_START, body))
         case 15:
             return StartKnown(term, *_exact(_START, body))
+        case 16:
+            if len(body) != _HEAD.size:
+                raise PeerError("message: bytes behind its head")
+            return LaterGeneration(term)
     raise PeerError(f"message: kind {kind} is not known")

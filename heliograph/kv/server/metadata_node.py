@@ -18,7 +18,7 @@ from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
 from heliograph.kv.server.metadata_service import Forwarder, MetaService, ServiceSettings
 from heliograph.kv.state_machine import KvMachine
-from heliograph.model.errors import CorruptData, DiskFailed
+from heliograph.model.errors import CorruptData, DiskFailed, MetadataUnavailable
 from heliograph.raft.actions import CoreSettings
 from heliograph.raft.member.raft_node import MemberState, RaftNode, RaftSettings, RaftTransport
 from heliograph.raft.membership import AddLearner, Promote, Remove
@@ -110,8 +110,8 @@ class GroupNode:
         def on_failed(error: BaseException) -> None:
             if failure.done():
                 return
-            if isinstance(error, CorruptData):
-                failure.set_exception(CorruptData(f"the metadata node {self.node_id!r} ends: {error}"))
+            if isinstance(error, CorruptData | MetadataUnavailable):
+                failure.set_exception(type(error)(f"the metadata node {self.node_id!r} ends: {error}"))
             else:
                 failure.set_exception(
                     DiskFailed(f"the log of the metadata node {self.node_id!r} cannot be written: {error}")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from heliograph.raft.disk import life_file, lost_log, other_voters, starts_file
+from heliograph.raft.disk import generation_file, life_file, lost_log, other_voters, starts_file
 from heliograph.raft.disk.log_records import (
     FIRST,
     HEAD,
@@ -44,6 +44,7 @@ from heliograph.raft.disk.snapshot_file import (
     snapshot_name,
     why_full,
 )
+from heliograph.raft.generations import Standing
 from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, Lives, SnapshotMeta, encode_entries
 from heliograph.raft.starts import StartsRecord
 from heliograph.runtime.disk import Disk, is_transient
@@ -142,6 +143,18 @@ class LogStorage:
         written from now on.
         """
         self._disk.submit(partial(life_file.prove, self._disk, self._life, lives), self._noted)
+
+    def note_standing(self, standing: Standing, done: Callable[[bool], None] | None = None) -> None:
+        """Which generation this folder is of, durably before whatever is written from now on. done(whether it is
+        written, or the disk was full), unless the disk fails.
+        """
+
+        def stored(written: bool | None, error: BaseException | None) -> None:
+            self._noted(written, error)
+            if written is not None and done is not None:
+                done(written)
+
+        self._disk.submit(partial(generation_file.write, self._disk, standing), stored)
 
     def note_starts(self, starts: StartsRecord, life: int, done: Callable[[bool], None]) -> bool:
         """Durably before whatever is written from now on. life: another one, unproven, begins before it; 0: none.

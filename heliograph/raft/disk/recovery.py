@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import CorruptData, PeerError
-from heliograph.raft.disk import life_file, lost_log, other_voters, starts_file
+from heliograph.raft.disk import generation_file, life_file, lost_log, other_voters, starts_file
 from heliograph.raft.disk.log_records import (
     FIRST,
     HARD_STATE,
@@ -31,6 +31,7 @@ from heliograph.raft.disk.log_records import (
 )
 from heliograph.raft.disk.segments import Segment, segment_name
 from heliograph.raft.disk.snapshot_file import read_description
+from heliograph.raft.generations import Standing
 from heliograph.raft.messages import Entry, Lives, SnapshotMeta, decode_entries
 from heliograph.raft.starts import StartsRecord
 from heliograph.runtime.disk import Disk
@@ -59,6 +60,7 @@ class Recovered:
     lives: Lives = ()
     """Which life this is, whether it is proven, and the lives of the founding where that was by it."""
     starts: StartsRecord = field(default_factory=StartsRecord)
+    standing: Standing = field(default_factory=Standing)
 
 
 class LogReplay:
@@ -185,7 +187,8 @@ def recover(
     """(what holds, the log, whether the log is to say that it is empty behind `base`). As `LogStorage.recover`; older
     snapshots are left to the caller.
     """
-    state = Recovered(others=other_voters.noted(disk))
+    standing = generation_file.begin(disk)
+    state = Recovered(others=other_voters.noted(disk), standing=standing)
     names = disk.names()
     _find_life(disk, state, life if not any(name.startswith("log-") for name in names) else 0)
     if life:

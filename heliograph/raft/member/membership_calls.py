@@ -14,10 +14,11 @@ from abc import ABC, abstractmethod
 from heliograph.model.errors import MetadataUnavailable, NotLeader, OutcomeUnknown
 from heliograph.raft.core import RaftCore, RaftRole
 from heliograph.raft.disk.log_storage import LogStorage
+from heliograph.raft.generations import Standing
 from heliograph.raft.member.waiters import Waiters
 from heliograph.raft.membership import Change
 from heliograph.raft.ports import MemberState
-from heliograph.runtime.clock import Clock
+from heliograph.runtime.clock import Clock, Rng
 
 CHANGE_BYTES_MAX = 256 << 10
 """Bounds an encoded configuration: it holds MEMBERS_MAX names and addresses."""
@@ -27,10 +28,15 @@ class GroupCalls(ABC):
     """What `RaftNode` does of it."""
 
     node_id: str
+    _begun: float
     _clock: Clock
+    _core: RaftCore | None
+    _heard: dict[str, float]
+    """When each other member was heard last."""
     _loop: asyncio.AbstractEventLoop | None
     _moved: asyncio.Future[bool] | None
     """Whoever hands the leadership over waits for it."""
+    _rng: Rng
     _storage: LogStorage
     _waiting: Waiters
 
@@ -64,9 +70,13 @@ class GroupCalls(ABC):
             raise NotLeader(self.leader)
         if not index:
             return False
+        await self._committed(index, core.term, timeout_s)
+        return True
+
+    async def _committed(self, index: int, term: int, timeout_s: float) -> None:
         assert self._loop is not None
         future: asyncio.Future[bytes] = self._loop.create_future()
-        self._waiting.expect(index, core.term, future)
+        self._waiting.expect(index, term, future)
         self._pump()
         try:
             async with asyncio.timeout(timeout_s):
@@ -75,7 +85,50 @@ class GroupCalls(ABC):
             raise OutcomeUnknown(
                 f"no majority answered within {timeout_s:g} s; the change of the group may still happen"
             ) from None
-        return True
+
+    @property
+    def standing(self) -> Standing:
+        """Whether the group was forced without this member."""
+        return self._core.standing if self._core is not None else Standing()
+
+    @property
+    def generation(self) -> int:
+        return self._core.generation if self._core is not None else 0
+
+    @property
+    def others_may_decide(self) -> bool:
+        """See RaftCore."""
+        return self._check().others_may_decide
+
+    @property
+    def last_index(self) -> int:
+        """Of the log here, committed or not."""
+        return self._check().log.last_index
+
+    def silent_s(self, member: str) -> float:
+        """For how long nothing was heard of another member, since this one was started at most."""
+        return self._clock.monotonic() - self._heard.get(member, self._begun)
+
+    def examine_force(self) -> None:
+        """Raises NotAllowed with the reason why this member may not go on without the others, MetadataUnavailable."""
+        self._check().examine_force(self._clock.monotonic())
+
+    async def force(self, *, timeout_s: float) -> None:
+        """Goes on without all other members, in another generation; returns once it leads, and that is durable. Raises
+        NotAllowed (the reason), MetadataUnavailable: it was not made. OutcomeUnknown: it may be.
+        """
+        core = self._check()
+        if self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
+            raise MetadataUnavailable(self._storage.full)
+        core.force(self._rng.getrandbits(32), self._clock.monotonic())
+        await self._committed(core.log.last_index, core.term, timeout_s)
+
+    def set_aside(self, generation: int) -> None:
+        """This member ends soon, and begins anew with an empty folder at its next start; what is in it stays beside.
+        generation: which has left it behind. Raises NotAllowed where it has not, MetadataUnavailable.
+        """
+        self._check().set_aside(generation, self._clock.monotonic())
+        self._pump()
 
     async def transfer_leadership(self, to: str) -> bool:
         """Hands the leadership over, within one election time-out or not at all; commands wait meanwhile. False: it

@@ -29,6 +29,7 @@ from heliograph.raft.actions import FOREVER
 from heliograph.raft.core import Actions, RaftCore, RaftRole
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.other_voters import others_in
+from heliograph.raft.generations import Standing
 from heliograph.raft.member.membership_calls import GroupCalls
 from heliograph.raft.member.snapshotter import Snapshotter
 from heliograph.raft.member.startup import recovered
@@ -42,6 +43,7 @@ from heliograph.raft.messages import (
     SnapshotMeta,
     decode,
     encode,
+    generation_of,
 )
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
 from heliograph.raft.starts import StartsRecord
@@ -51,6 +53,8 @@ from heliograph.runtime.disk import Disk
 __all__ = ["MemberState", "NotLeader", "RaftNode", "RaftSettings", "RaftTransport", "StateMachine"]
 
 WRITES_TIMED = 512
+SET_ASIDE_S = 0.5
+"""Between the word that what a member holds is to be set aside, and its end: the answer is on its way."""
 events = logging.getLogger("heliograph.raft.member")
 
 
@@ -82,7 +86,9 @@ class RaftNode(GroupCalls):
         """
         self.on_failed: Callable[[BaseException], None] = lambda error: None
         self.on_config: Callable[[Config], None] = lambda config: None
-        """on_config(configuration) at the start, and whenever another one stands in the log, committed or not."""
+        """on_config(configuration) at the start, whenever another one stands in the log, committed or not, and when
+        this member is superseded.
+        """
         self.failed: BaseException | None = None
         self.applied_index = 0
         self.is_leader = False
@@ -93,7 +99,9 @@ class RaftNode(GroupCalls):
         self._first = Config(()) if joining else Config(tuple(sorted({node_id, *peers})))
         self._others = joining or len(self._first.voters) > 1  # as it is written down, or as the settings say
         self._owes = False
-        self._told: Config | None = None
+        self._told: tuple[Config, Standing] | None = None
+        self._heard: dict[str, float] = {}
+        self._begun = 0.0
         self._moved: asyncio.Future[bool] | None = None
         self._machine, self._transport, self._clock, self._rng = machine, transport, clock, rng
         self._storage = LogStorage(disk, segment_bytes=settings.segment_bytes)
@@ -141,7 +149,7 @@ class RaftNode(GroupCalls):
 
     async def start(self) -> None:
         """Recovers log and snapshot, then takes part. Raises OSError, CorruptData."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._begun = asyncio.get_running_loop(), self._clock.monotonic()
         found = await recovered(
             self.node_id,
             self._first,
@@ -278,7 +286,7 @@ class RaftNode(GroupCalls):
         if core is None or self._stopped:
             return
         try:
-            message = decode(raw)
+            message, generation = decode(raw), generation_of(raw)
         except PeerError:
             self.refused_messages += 1
             return
@@ -286,7 +294,10 @@ class RaftNode(GroupCalls):
             self._snapshotter.crowded or (self._storage.full and self._storage.room_bytes() < len(raw))
         ):
             return
-        core.receive(sender, message, self._clock.monotonic())
+        now = self._clock.monotonic()
+        if sender in core.config.members:
+            self._heard[sender] = now
+        core.hear(sender, message, generation, now)
         self._pump()
 
     def _on_timer(self) -> None:
@@ -327,6 +338,8 @@ class RaftNode(GroupCalls):
                     self._batches.append((actions, actions.stores))
                     if actions.stores or actions.note_commit:
                         self._note_others(core)
+                        if actions.standing is not None:
+                            self._note_standing(actions.standing)
                         if actions.starts is not None:
                             self._note_starts(actions.starts, actions.life)
                         if actions.proven is not None:
@@ -345,8 +358,8 @@ class RaftNode(GroupCalls):
         finally:
             self._pumping = False
         if not self._stopped:
-            if core.configs.latest is not self._told:
-                self._told = core.config
+            if self._told is None or core.config is not self._told[0] or core.standing is not self._told[1]:
+                self._told = core.config, core.standing
                 self.on_config(core.config)
             self._note_others(core)
             self._show_role(core)
@@ -355,6 +368,17 @@ class RaftNode(GroupCalls):
                 self._end_transfer(core.role is not RaftRole.LEADER)
             if self._storage.full and self._retry is None and self._loop is not None:
                 self._retry = self._loop.call_later(self.settings.full_retry_s, self._retry_storage)
+
+    def _note_standing(self, standing: Standing) -> None:
+
+        def stored(written: bool) -> None:
+            if written and standing.set_aside:
+                ended = MetadataUnavailable("what it held is set aside: it begins anew with an empty folder")
+                self._later(SET_ASIDE_S, lambda: self._fail(ended))
+
+        if standing.superseded:
+            events.warning("group.superseded", extra={"node": self.node_id, "set_aside": standing.set_aside})
+        self._storage.note_standing(standing, stored)
 
     def _note_starts(self, starts: StartsRecord, life: int) -> None:
 
@@ -404,9 +428,9 @@ class RaftNode(GroupCalls):
             return False
         actions, _ = self._batches.popleft()
         for to, message in actions.sends:
-            self._transport.send(to, encode(message))
+            self._transport.send(to, encode(message, actions.generation))
         for to, meta, offset in actions.chunks:
-            self._send_chunk(actions.term, to, meta, offset)
+            self._send_chunk(actions, to, meta, offset)
         self._unapplied.append(actions)
         if not self._snapshotter.restoring:
             self._apply_next()
@@ -430,7 +454,7 @@ class RaftNode(GroupCalls):
                 self._waiting.lose(token, self.leader)
             self._waiting.serve(self.applied_index)
 
-    def _send_chunk(self, term: int, to: str, meta: SnapshotMeta, offset: int) -> None:
+    def _send_chunk(self, actions: Actions, to: str, meta: SnapshotMeta, offset: int) -> None:
         def read(data: bytes | None, error: BaseException | None) -> None:
             core = self._core
             if core is None or self._stopped:
@@ -439,7 +463,8 @@ class RaftNode(GroupCalls):
                 core.on_chunk_missing(to, meta)
                 self._pump()
             else:
-                self._transport.send(to, encode(SnapshotChunk(term, meta, offset, data)))
+                chunk = SnapshotChunk(actions.term, meta, offset, data)
+                self._transport.send(to, encode(chunk, actions.generation))
 
         self._storage.read_chunk(meta, offset, self.settings.core.chunk_bytes, read)
 

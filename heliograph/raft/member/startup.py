@@ -101,6 +101,7 @@ async def recovered(
         founders=Founders(node_id, state.life, first.voters, state.lives),
         proven=state.proven,
         starts=Starts(state.starts),
+        standing=state.standing,
     )
     return Started(core, base, others if state.others is None else state.others)
 
