@@ -18,12 +18,22 @@ from typing import Any
 
 from global_config import keys
 from heliograph.kv.engine.table_rows import Row
-from heliograph.model.configuration.leadership import ENDED, FENCED, FLOOR, LEADERSHIP, SUBSCRIPTIONS, Leadership
+from heliograph.model.configuration.leadership import (
+    ENDED,
+    FENCED,
+    FLOOR,
+    LEADERSHIP,
+    LEADERSHIPS,
+    SUBSCRIPTIONS,
+    Leadership,
+)
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.model.errors import CorruptData
 
 NUMBERS_MARGIN = 1000
 EPOCHS_MARGIN = 1_000_000
+DOUBTED = (TOMBSTONES, LEADERSHIPS, SUBSCRIPTIONS, keys.OPERATIONS)
+"""Begin the keys of which an older state is not obeyed as it stands."""
 WHY = "the configuration was restored from a backup"
 
 

@@ -27,6 +27,8 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
                                       (`region_node.faces.kafka.quotas.quota_table`)
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
+/forced                               JSON: format 1, generation, by (which region went on alone), at_ms, addresses of
+                                      the members that were lost, where the configuration said them
 /restored                             when this was restored from a backup, in wall ms: what is not here any more since
                                       then may have been made after the backup, and was not deleted
 counters, apart from keys: region-numbers, topic-incarnations
@@ -50,6 +52,7 @@ ACLS = "/acls/"
 DATA_KEYS = "/data-keys/"
 REPORT_KEYS = "/dr/keys/"
 GUARD = "/guard"
+FORCED = "/forced"
 RESTORED = "/restored"
 SEEN_BY = "/seen-by/"
 OPERATIONS = "/dr/operations/"

@@ -16,10 +16,13 @@ from functools import partial
 
 from global_config.region_write_rights import WriteRights
 from global_config.transport.config_transport import AloneTransport, ConfigTransport
+from global_config.voters.forced_quorum import ForcedQuorum
+from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.server.metadata_service import ServiceSettings
-from heliograph.raft.member.raft_node import RaftSettings
+from heliograph.kv.state_machine import KvMachine
+from heliograph.raft.member.raft_node import RaftNode, RaftSettings
 from heliograph.raft.messages import Config
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -62,8 +65,9 @@ class ConfigNode(GroupNode):
         settings = settings or ConfigNodeSettings()
         self.peers = sorted({node_id, *peers})
         self.transport: ConfigTransport = transport or AloneTransport()
+        self.clock = clock
         super().__init__(
-            group="config",
+            desk=self._desk,
             node_id=node_id,
             peers=self.peers,
             joining=joining,
@@ -80,6 +84,8 @@ class ConfigNode(GroupNode):
                 here=(node_id,),
                 request_timeout_s=settings.request_timeout_s,
                 unavailable_text=_unavailable_text(node_id),
+                begin=self._beginning,
+                begins_for_reads=True,
             ),
             server=settings.server,
             forwarder=None if transport is None else transport,
@@ -88,11 +94,22 @@ class ConfigNode(GroupNode):
         self.raft.on_config = self._on_config
         self.raft_port = 0
 
+    def _desk(self, raft: RaftNode, machine: KvMachine) -> MembersApi:
+        self.forced = ForcedQuorum(raft, machine, self.transport, self.clock)
+        return MembersApi(raft, "config", self.forced)
+
+    def _beginning(self, machine: KvMachine) -> list[bytes]:
+        return self.forced.beginning(machine)
+
     def _on_config(self, config: Config) -> None:
         self.transport.on_config(config)
         outside = bool(config.voters) and self.node_id not in config.members
         self.service.unavailable_text = (
-            _outside_text(self.node_id) if outside else _unavailable_text(self.node_id, len(config.voters))
+            _superseded_text(self.node_id)
+            if self.raft.standing.superseded
+            else _outside_text(self.node_id)
+            if outside
+            else _unavailable_text(self.node_id, len(config.voters))
         )
 
     async def start(self) -> int:
@@ -101,6 +118,13 @@ class ConfigNode(GroupNode):
         """
         self.raft_port = await self.transport.start()
         return await super().start()
+
+
+def _superseded_text(node: str) -> str:
+    return (
+        f"the global configuration was forced, without {node!r}: what it has is a copy of before, and counts for "
+        f"nothing; give `heliograph config rejoin {node}` to a region that goes on"
+    )
 
 
 def _outside_text(node: str) -> str:

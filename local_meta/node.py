@@ -15,6 +15,7 @@ from functools import partial
 
 from heliograph.kv.durable_state_machine import DurableMachine
 from heliograph.kv.engine.table_store import TableStore
+from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
 from heliograph.kv.server.metadata_service import ServiceSettings
@@ -66,7 +67,7 @@ class LocalMetaNode(GroupNode):
         addresses = {node_id: f"{host}:{port}", **(peers or {})}
         self.transport = FrameTransport(node_id, addresses, rng=rng, ssl=peer_ssl)
         super().__init__(
-            group="meta",
+            desk=lambda raft, _: MembersApi(raft, "meta"),
             node_id=node_id,
             peers=sorted(addresses),
             joining=joining,

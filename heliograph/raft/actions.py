@@ -71,10 +71,11 @@ class Actions:
        tell the core: `on_snapshot_stored`.
     1. Store durably: which generation this folder is of (`standing`), that another `life` begins in this folder, which
        nothing proves yet, and `starts` (then tell the core: `on_starts_stored`); that this life is `proven` (by the
-       lives that founded the group; empty: by a leader), `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then
-       `entries`, which replace everything from `first_index` on; with the last of it that everything through `commit`
-       is committed. Then tell the core: `on_durable(durable_mark)`. `note_commit`: there is nothing of these, and
-       `commit` is to be stored alone, behind what was stored before; nothing waits for it.
+       lives that founded the group; empty: by a leader), `hard_state` (term, vote), then `snapshot` (its pieces are
+       its contents, the log is empty behind it), then `entries`, which replace everything from `first_index` on; with
+       the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
+       `note_commit`: there is nothing of these, and `commit` is to be stored alone, behind what was stored before;
+       nothing waits for it.
     2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
     3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next
        batches need not wait for it.)
@@ -82,8 +83,6 @@ class Actions:
     """
 
     term: int = 0
-    generation: int = 0
-    """Of every message that is sent."""
     standing: Standing | None = None
     life: int = 0
     starts: StartsRecord | None = None

@@ -481,6 +481,10 @@ def decode(body: Buffer) -> Message:
     if generation_of(body):
         view = memoryview(body)
         body = b"".join((bytes([VERSION]), view[1 : _HEAD.size], view[_HEAD.size + _GENERATION.size :]))
+    return _decoded(body)
+
+
+def _decoded(body: Buffer) -> Message:
     try:
         version, kind, _, term = _HEAD.unpack_from(body)
     except struct.error as error:
@@ -516,10 +520,10 @@ def decode(body: Buffer) -> Message:
             )
         case 8:
             return SnapshotReply(term, *_exact(_SNAPSHOT_REPLY, body))
-        case 9:
+        case 9 | 16:
             if len(body) != _HEAD.size:
                 raise PeerError("message: bytes behind its head")
-            return TimeoutNow(term)
+            return TimeoutNow(term) if kind == 9 else LaterGeneration(term)
         case 10:
             index, hint_index, hint_term, success, life = _exact(_APPEND_REPLY_UNPROVEN, body)
             return AppendReply(term, index, bool(success), hint_index, hint_term, life)
@@ -536,8 +540,4 @@ def decode(body: Buffer) -> Message:
             return StartNumber(term, *_exact(_START, body))
         case 15:
             return StartKnown(term, *_exact(_START, body))
-        case 16:
-            if len(body) != _HEAD.size:
-                raise PeerError("message: bytes behind its head")
-            return LaterGeneration(term)
     raise PeerError(f"message: kind {kind} is not known")

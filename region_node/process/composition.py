@@ -175,7 +175,7 @@ class ConfigRole:
         self._stops.append(closing(certificates.watch()))
         ports = {"config": await self.node.start()}
         if own.witness:
-            from global_config.witness import WitnessLeadership
+            from global_config.voters.witness import WitnessLeadership
 
             leadership = WitnessLeadership(self.node, self._runtime.clock)
             self._stops.append(leadership.stop)

@@ -17,11 +17,11 @@ REGIONS = ("ap", "eu", "us")
 class Instance:
     """A configuration node in each region, with a client beside it."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self.sim, self.mesh = sim, Mesh(sim.rng("mesh"))
+    def __init__(self, sim: Simulation, regions: tuple[str, ...] = REGIONS) -> None:
+        self.sim, self.mesh, self.regions = sim, Mesh(sim.rng("mesh")), regions
         self.nodes: dict[str, ConfigNode] = {}
         self.clients: dict[str, MetaClient] = {}
-        for name in REGIONS:
+        for name in regions:
             self.start(name)
             self.clients[name] = self.client(name)
 
@@ -31,7 +31,7 @@ class Instance:
     async def _serve(self, machine: Machine) -> None:
         node = ConfigNode(
             node_id=machine.host,
-            peers=REGIONS,
+            peers=self.regions,
             disk=machine.disk("config"),
             transport=MeshTransport(self.mesh, machine.host),
             clock=machine.clock,
@@ -55,17 +55,21 @@ class Instance:
         return made
 
     def leader(self) -> str:
-        return next(name for name in REGIONS if self.sim.machine(name).running and self.nodes[name].raft.is_leader)
+        return next(name for name in self.regions if self.sim.machine(name).running and self.nodes[name].raft.is_leader)
 
 
 async def _idle(_: Machine) -> None:
     pass
 
 
-def simulate(main: Callable[[Simulation, Instance], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def simulate(
+    main: Callable[[Simulation, Instance], Coroutine[Any, Any, None]],
+    seed: int = 1,
+    regions: tuple[str, ...] = REGIONS,
+) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
-            await main(sim, Instance(sim))
+            await main(sim, Instance(sim, regions))
 
         sim.run(run(), limit_s=900)

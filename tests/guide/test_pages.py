@@ -29,7 +29,7 @@ NOT_RUN = {
     "alerts.md": "it is a runbook, a section for each alert, with a command here and there: they are fired and cleared by "  # noqa: E501
     "tests/system/test_alerts.py",
     "witness.md": "it is two tables: what they say is done by geo_tests/wan/test_witness.py, on virtual time by "
-    "tests/global_config/test_witness.py",
+    "tests/global_config/voters/test_witness.py",
 }
 SPAN = re.compile(r"`([^`\n]+)`")
 METHOD = re.compile(r"(GET|PUT|POST|DELETE) (/(?:admin|heliograph|console)/[^\s`?]*)")

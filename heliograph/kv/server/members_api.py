@@ -8,7 +8,9 @@ member may say ("here") it says without asking anybody, and so also where nobody
     request [verb, member, address]
             verb: here | show | add | promote | remove | transfer     answer: report, whether something was changed
                   dry-add | dry-promote | dry-remove | dry-transfer   nothing is done; whether something would change
-    report  {group, node, leader or nil, term, commit, applied, writes {count, p50_ms, p99_ms},
+            verb: force | dry-force | rejoin, at the node that is to do it, and set-aside, which another node asks for:
+                  `OwnVerbs`, where the group has them
+    report  {group, node, leader or nil, term, generation, superseded, commit, applied, writes {count, p50_ms, p99_ms},
              members [{member, role, leads, address, behind, silent_s}]}
 
 `behind` (entries that it lacks) and `silent_s` are nil where the answering node does not lead.
@@ -16,20 +18,37 @@ member may say ("here") it says without asking anybody, and so also where nobody
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from heliograph.kv.machine_commands import ok
 from heliograph.model.errors import NotAllowed, NotLeader
+from heliograph.raft.generations import number_of
 from heliograph.raft.member.raft_node import RaftNode
 from heliograph.raft.membership import AddLearner, Change, Promote, Remove
 from heliograph.wire.metadata_frames import fields
+
+_OWN = ("force", "dry-force", "rejoin")
+_PASSED_ON = "set-aside"
+
+
+class OwnVerbs(Protocol):
+    """What one node does, or says, whoever leads."""
+
+    async def answer(self, api: MembersApi, verb: str, member: str, said: str, *, timeout_s: float) -> bytes | None: ...
 
 
 class MembersApi:
     """Answers for one node of a group. group: "meta" or "config"."""
 
-    def __init__(self, raft: RaftNode, group: str) -> None:
-        self.raft, self.group = raft, group
+    def __init__(self, raft: RaftNode, group: str, own: OwnVerbs | None = None) -> None:
+        self.raft, self.group, self._own = raft, group, own
+
+    async def own(self, payload: bytes, *, timeout_s: float) -> bytes | None:
+        """The answer to what its own clients ask of this node; None where it is nothing of that. Raises as `answer`."""
+        verb, member, said = fields(payload, str, str, str)
+        if self._own is None or verb not in _OWN:
+            return None
+        return await self._own.answer(self, verb, member, said, timeout_s=timeout_s)
 
     def here(self, payload: bytes) -> bytes | None:
         """The answer that any member gives; None where the leader is asked. Raises PeerError."""
@@ -41,6 +60,10 @@ class MembersApi:
         OutcomeUnknown, PeerError.
         """
         verb, member, address = fields(payload, str, str, str)
+        if verb == _PASSED_ON and self._own is not None:
+            answer = await self._own.answer(self, verb, member, address, timeout_s=timeout_s)
+            assert answer is not None
+            return answer
         if not self.raft.is_leader:
             raise NotLeader(self.raft.leader)
         dry, verb = verb.startswith("dry-"), verb.removeprefix("dry-")
@@ -70,6 +93,8 @@ class MembersApi:
             "node": raft.node_id,
             "leader": raft.leader,
             "term": raft.term,
+            "generation": number_of(raft.generation),
+            "superseded": bool(raft.standing.superseded),
             "commit": raft.commit_index,
             "applied": raft.applied_index,
             "writes": {

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from heliograph.kv.metadata_store import TXN_BYTES_MAX
-from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_server import MetaServer, ServerSettings
-from heliograph.kv.server.metadata_service import Forwarder, MetaService, ServiceSettings
+from heliograph.kv.server.metadata_service import Forwarder, MembersPort, MetaService, ServiceSettings
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.errors import CorruptData, DiskFailed, MetadataUnavailable
 from heliograph.raft.actions import CoreSettings
@@ -42,14 +41,14 @@ class GroupTransport(RaftTransport, Protocol):
 
 
 class GroupNode:
-    """group: what it is called where its members are shown. peers: the first voters; joining: this node was none of
+    """desk: makes what answers what is asked of its members. peers: the first voters; joining: this node was none of
     them (see RaftNode).
     """
 
     def __init__(
         self,
         *,
-        group: str,
+        desk: Callable[[RaftNode, KvMachine], MembersPort],
         node_id: str,
         peers: Sequence[str],
         joining: bool,
@@ -88,7 +87,7 @@ class GroupNode:
         self.service = MetaService(
             self.raft, self.machine, clock=clock, settings=service, forwarder=forwarder, hint=hint
         )
-        self.service.desk = MembersApi(self.raft, group)
+        self.service.desk = desk(self.raft, self.machine)
         self.service.on_damage = self.raft.table_damaged
         self.raft.on_role_change = self.service.on_role_change
         self.raft.on_config = transport.on_config

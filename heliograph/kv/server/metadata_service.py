@@ -59,6 +59,8 @@ class MembersPort(Protocol):
 
     def here(self, payload: bytes) -> bytes | None: ...
 
+    async def own(self, payload: bytes, *, timeout_s: float) -> bytes | None: ...
+
     async def answer(self, payload: bytes, *, timeout_s: float) -> bytes: ...
 
 
@@ -101,6 +103,10 @@ class ServiceSettings:
     unavailable_text: str = "the metadata has no leader: a majority of its voters must run and reach each other"
     begin: Callable[[KvMachine], Sequence[bytes]] | None = None
     """What each leader applies, by the table as it finds it, before the first command of a client."""
+    begins_for_reads: bool = False
+    """Whether `begin` comes before the first read and renewal, too; where it says something, a full disk keeps them
+    out.
+    """
     rights: Callable[[KvMachine], RightsPort] | None = None
     """Who may write what, over the node's table; None: everybody may everything."""
     here: tuple[str, ...] = ()
@@ -192,6 +198,10 @@ class MetaService:
 
     async def _anywhere(self, kind: int, payload: bytes, pace: Pace | None) -> bytes:
         deadline = self._clock.monotonic() + self._settings.request_timeout_s
+        if kind == Frame.MEMBERS and self.desk is not None:
+            own = await self.desk.own(payload, timeout_s=self._settings.request_timeout_s)
+            if own is not None:
+                return own
         while True:
             left = deadline - self._clock.monotonic()
             if left <= 0:
@@ -261,6 +271,8 @@ class MetaService:
                 raise self._not_leader_or(error) from error
         if kind not in (Frame.GET, Frame.RANGE, Frame.COUNT, Frame.RENEW):
             raise PeerError(f"metadata frame of kind {kind} is not known here")
+        while self._settings.begins_for_reads and self._settings.begin is not None and self._begun != self._leadership:
+            await self._begin(self._settings.begin, left_s)
         try:
             await self.replica.read_barrier(timeout_s=left_s)
         except (MetadataUnavailable, OutcomeUnknown) as error:

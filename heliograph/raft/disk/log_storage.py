@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from heliograph.raft.disk import generation_file, life_file, lost_log, other_voters, starts_file
+from heliograph.raft.disk import life_file, lost_log, starts_file
 from heliograph.raft.disk.log_records import (
     FIRST,
     HEAD,
@@ -44,7 +44,6 @@ from heliograph.raft.disk.snapshot_file import (
     snapshot_name,
     why_full,
 )
-from heliograph.raft.generations import Standing
 from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, Lives, SnapshotMeta, encode_entries
 from heliograph.raft.starts import StartsRecord
 from heliograph.runtime.disk import Disk, is_transient
@@ -134,27 +133,23 @@ class LogStorage:
         """What was owed is durable here again."""
         self._disk.submit(partial(lost_log.pay, self._disk), lambda _, error: None)
 
-    def note_others(self, others: bool) -> None:
-        """Whether other voters have what this member has, durably before whatever is written from now on."""
-        self._disk.submit(partial(other_voters.note, self._disk, others), self._noted)
+    def note(self, job: Callable[[Disk], bool | None], done: Callable[[bool | None], None] | None = None) -> None:
+        """Has a small file beside the log written (`other_voters`, `generation_file`), durably before whatever is
+        written from now on. done(what the job returned), unless the disk fails.
+        """
+
+        def stored(found: bool | None, error: BaseException | None) -> None:
+            self._noted(found, error)
+            if error is None and done is not None:
+                done(found)
+
+        self._disk.submit(partial(job, self._disk), stored)
 
     def prove(self, lives: Lives) -> None:
         """This life counts, by the lives that founded the group, or by a leader (empty); durably before whatever is
         written from now on.
         """
         self._disk.submit(partial(life_file.prove, self._disk, self._life, lives), self._noted)
-
-    def note_standing(self, standing: Standing, done: Callable[[bool], None] | None = None) -> None:
-        """Which generation this folder is of, durably before whatever is written from now on. done(whether it is
-        written, or the disk was full), unless the disk fails.
-        """
-
-        def stored(written: bool | None, error: BaseException | None) -> None:
-            self._noted(written, error)
-            if written is not None and done is not None:
-                done(written)
-
-        self._disk.submit(partial(generation_file.write, self._disk, standing), stored)
 
     def note_starts(self, starts: StartsRecord, life: int, done: Callable[[bool], None]) -> bool:
         """Durably before whatever is written from now on. life: another one, unproven, begins before it; 0: none.

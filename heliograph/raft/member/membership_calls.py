@@ -97,12 +97,17 @@ class GroupCalls(ABC):
 
     @property
     def others_may_decide(self) -> bool:
-        """See RaftCore."""
+        """Whether the others may be a majority without this member, as the core knows it."""
         return self._check().others_may_decide
 
     @property
+    def holds_nothing(self) -> bool:
+        core = self._check()
+        return not core.log.last_index and core.snapshot is None
+
+    @property
     def last_index(self) -> int:
-        """Of the log here, committed or not."""
+        """The last one of the log here, committed or not."""
         return self._check().log.last_index
 
     def silent_s(self, member: str) -> float:

@@ -27,6 +27,7 @@ from heliograph.model.errors import (
 )
 from heliograph.raft.actions import FOREVER
 from heliograph.raft.core import Actions, RaftCore, RaftRole
+from heliograph.raft.disk import generation_file, other_voters
 from heliograph.raft.disk.log_storage import LogStorage
 from heliograph.raft.disk.other_voters import others_in
 from heliograph.raft.generations import Standing
@@ -371,14 +372,14 @@ class RaftNode(GroupCalls):
 
     def _note_standing(self, standing: Standing) -> None:
 
-        def stored(written: bool) -> None:
+        def stored(written: bool | None) -> None:
             if written and standing.set_aside:
                 ended = MetadataUnavailable("what it held is set aside: it begins anew with an empty folder")
                 self._later(SET_ASIDE_S, lambda: self._fail(ended))
 
         if standing.superseded:
             events.warning("group.superseded", extra={"node": self.node_id, "set_aside": standing.set_aside})
-        self._storage.note_standing(standing, stored)
+        self._storage.note(lambda disk: generation_file.write(disk, standing), stored)
 
     def _note_starts(self, starts: StartsRecord, life: int) -> None:
 
@@ -394,7 +395,7 @@ class RaftNode(GroupCalls):
         others = others_in(core.configs, self.node_id, core.commit)
         if others is not None and others != self._others:
             self._others = others
-            self._storage.note_others(others)
+            self._storage.note(lambda disk: other_voters.note(disk, others))
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> None:
         if self._loop is not None and not self._stopped:
@@ -428,9 +429,9 @@ class RaftNode(GroupCalls):
             return False
         actions, _ = self._batches.popleft()
         for to, message in actions.sends:
-            self._transport.send(to, encode(message, actions.generation))
+            self._transport.send(to, encode(message, self.generation))
         for to, meta, offset in actions.chunks:
-            self._send_chunk(actions, to, meta, offset)
+            self._send_chunk(actions.term, to, meta, offset)
         self._unapplied.append(actions)
         if not self._snapshotter.restoring:
             self._apply_next()
@@ -454,7 +455,7 @@ class RaftNode(GroupCalls):
                 self._waiting.lose(token, self.leader)
             self._waiting.serve(self.applied_index)
 
-    def _send_chunk(self, actions: Actions, to: str, meta: SnapshotMeta, offset: int) -> None:
+    def _send_chunk(self, term: int, to: str, meta: SnapshotMeta, offset: int) -> None:
         def read(data: bytes | None, error: BaseException | None) -> None:
             core = self._core
             if core is None or self._stopped:
@@ -463,8 +464,7 @@ class RaftNode(GroupCalls):
                 core.on_chunk_missing(to, meta)
                 self._pump()
             else:
-                chunk = SnapshotChunk(actions.term, meta, offset, data)
-                self._transport.send(to, encode(chunk, actions.generation))
+                self._transport.send(to, encode(SnapshotChunk(term, meta, offset, data), core.generation))
 
         self._storage.read_chunk(meta, offset, self.settings.core.chunk_bytes, read)
 

@@ -18,11 +18,10 @@ import logging
 from collections.abc import Callable
 
 from global_config import keys as config_keys
-from global_config.backup import restored_value
+from global_config.backup import DOUBTED, restored_value
 from global_config.write_retries import Tries
 from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Put, pages_under
-from heliograph.model.configuration.leadership import FLOOR, LEADERSHIPS, SUBSCRIPTIONS
-from heliograph.model.configuration.tombstones import TOMBSTONES
+from heliograph.model.configuration.leadership import FLOOR
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.runtime.clock import Rng
 from local_meta import keys
@@ -30,8 +29,6 @@ from local_meta.metadata_age import MetadataWentBack, check_mark, put_mark
 
 log = logging.getLogger("region_node.dr")
 
-_DOUBTED = (TOMBSTONES, LEADERSHIPS, SUBSCRIPTIONS, config_keys.OPERATIONS)
-"""Begin the keys of which an older state is not obeyed as it stands."""
 _AT_ONCE = 100
 """So many rows are changed by one transaction."""
 WHY = "the configuration was put back to an earlier state"
@@ -93,7 +90,7 @@ class ConfigurationAge:
         Raises VersionConflict, where another broker has said it meanwhile, too: what stands there now is not earlier.
         """
         now_ms = max(self._wall_ms(), known + 1)
-        for prefix in _DOUBTED:
+        for prefix in DOUBTED:
             async for rows in pages_under(self._config, prefix):
                 changed = [
                     Put(key, new, at)

@@ -137,7 +137,7 @@ def test_who_holds_nothing_goes_over_and_learns() -> None:
     core = make(TWO, name="b")
     core.hear("a", Append(1 << 33, 0, 0, 0, [(1 << 33, COMMAND, b"x")]), LATER, 5.0)
     actions = core.take_actions()
-    assert actions.standing == Standing(LATER) and actions.generation == LATER and core.log.last_index == 1
+    assert actions.standing == Standing(LATER) and core.generation == LATER and core.log.last_index == 1
     assert sent(actions, "a") == [AppendReply(1 << 33, 1, True)]
     core.hear("a", Heartbeat(1 << 33, 0, 1), 0, 5.1)
     assert sent(core.take_actions(), "a") == [LaterGeneration(0)]

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from msgspec import Meta
 
-from global_config.witness import marked
+from global_config.voters.witness import marked
 from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.faces.admin.calls.admin_context import Admin, Members, flag
 from region_node.faces.admin.calls.call_bodies import Given

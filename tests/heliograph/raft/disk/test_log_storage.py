@@ -16,6 +16,7 @@ import pytest
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.loop import ProcessDied
 from heliograph.model.errors import CorruptData
+from heliograph.raft.disk import other_voters
 from heliograph.raft.disk.log_storage import Done, LogStorage, Recovered, segment_name
 from heliograph.raft.disk.snapshot_file import load_snapshot, snapshot_name
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
@@ -85,8 +86,8 @@ def test_what_is_written_down_of_other_voters_counts_more_than_the_settings(note
     disk = platter()
     storage, _ = opened(disk)
     if noted is not None:
-        storage.note_others(not noted)
-        storage.note_others(noted)
+        storage.note(lambda disk: other_voters.note(disk, not noted))
+        storage.note(lambda disk: other_voters.note(disk, noted))
     run(disk)
     kept = SnapshotMeta(50, 7, Config(("a", "b", "c")), 4, 0)
     storage = LogStorage(disk.disk(), segment_bytes=SEGMENT)

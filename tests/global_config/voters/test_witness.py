@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from global_config.witness import ABSENT_S, LOOK_S, TAKE_S, WitnessLeadership, marked
+from global_config.voters.witness import ABSENT_S, LOOK_S, TAKE_S, WitnessLeadership, marked
 from heliograph.kv.machine_commands import ok
 from heliograph.model.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
 from heliograph.raft.messages import Config

@@ -1,0 +1,210 @@
+"""A forced quorum: the global configuration goes on in one region, without the voters that are lost.
+
+Is: the plan of it and what refuses it, what is written down and put in doubt, and how a member that was left behind
+comes back. Isn't: a rule of Raft (`heliograph.raft.generations`), or what a person sees (`heliograph.cli`).
+Invariants: nothing is forced while a majority is there, while any other member is heard, or while one is not named as
+lost; where the lost ones may have decided something that this one knows nothing of, an operator says that they are
+stopped, and everything that may have moved asks, as after a restore, before anybody's command. No lease that the lost
+ones may have renewed ends earlier than a full ttl after it. What a member that was left behind holds is set aside, and
+never overwritten; it comes back as a learner with an empty folder.
+Source: docs/decisions/0244-a-forced-quorum-is-another-generation.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from global_config import keys
+from global_config.backup import DOUBTED, EPOCHS_MARGIN, NUMBERS_MARGIN, restored_value
+from global_config.transport.config_transport import ConfigTransport
+from heliograph.kv.machine_commands import CommandKind, CommandStatus, MalformedCommand, command, ok, txn_fields, unpack
+from heliograph.kv.metadata_store import Put
+from heliograph.kv.server.members_api import MembersApi
+from heliograph.kv.state_machine import KvMachine
+from heliograph.model.configuration.leadership import FLOOR, WRITERS
+from heliograph.model.errors import MetadataError, NotAllowed
+from heliograph.raft.generations import is_lossy, number_of
+from heliograph.raft.member.raft_node import RaftNode
+from heliograph.raft.membership import AddLearner, Promote
+from heliograph.runtime.clock import Clock
+from heliograph.wire.metadata_frames import Frame, body
+
+HEARD_S = 20.0
+"""For so long nothing must have been heard of the lost ones: three times as long as a lease of a broker lasts."""
+STOPPED = "stopped"
+"""What the third field of `force` says where an operator knows that the lost ones do not run."""
+WHY = "the configuration was forced, and may lack what the lost regions decided"
+_AT_ONCE = 100
+"""So many rows are changed by one transaction."""
+_ANSWER_S = 1.0
+
+
+class ForcedQuorum:
+    """Answers the verbs of it at one node."""
+
+    def __init__(self, raft: RaftNode, machine: KvMachine, transport: ConfigTransport, clock: Clock) -> None:
+        self._raft, self._machine, self._transport, self._clock = raft, machine, transport, clock
+        self._addresses: dict[str, str] = {}
+        """Where the lost ones were, as the configuration before said it."""
+
+    async def answer(self, api: MembersApi, verb: str, member: str, said: str, *, timeout_s: float) -> bytes | None:
+        """None: the verb is none of it. Raises NotAllowed with the reason of a refusal, MetadataUnavailable,
+        OutcomeUnknown.
+        """
+        match verb:
+            case "force" | "dry-force":
+                lost = sorted(filter(None, member.split(",")))
+                return ok(*await self._force(api, lost, verb == "dry-force", said == STOPPED, timeout_s))
+            case "rejoin":
+                return ok(api.report(), await self._rejoin(member, timeout_s))
+            case "set-aside":
+                return ok(self._set_aside(int(said)) if said.isdecimal() else False)
+        return None
+
+    # -- forcing ------------------------------------------------------------------------------------------------------
+
+    async def _force(
+        self, api: MembersApi, lost: Sequence[str], dry: bool, stopped: bool, timeout_s: float
+    ) -> tuple[dict[str, Any], bool]:
+        """The report with the plan, and whether something was, or would be, changed."""
+        raft = self._raft
+        if raft.generation and raft.is_leader and raft.config.voters == (raft.node_id,):
+            return {**api.report(), "plan": None}, False
+        plan = await self._plan(lost, stopped)
+        if not dry:
+            if plan["refused"]:
+                raise NotAllowed(plan["refused"][0])
+            self._addresses = dict(raft.config.addresses)
+            await raft.force(timeout_s=timeout_s)
+        return {**api.report(), "plan": plan}, not plan["refused"]
+
+    async def _plan(self, lost: Sequence[str], stopped: bool) -> dict[str, Any]:
+        raft = self._raft
+        config, own = raft.config, raft.node_id
+        others = [member for member in config.members if member != own]
+        answers = [member for member in others if await self._answers(member)]
+        silent_s = {member: round(raft.silent_s(member), 1) for member in others}
+        writers = [row[0].removeprefix(WRITERS).rpartition(".")[0] for row in self._machine.under(WRITERS)]
+        return {
+            "voters": list(config.voters),
+            "lost": [member for member in config.voters if member != own],
+            "majority": len(config.voters) // 2 + 1,
+            "others_may_decide": raft.others_may_decide,
+            "silent_s": silent_s,
+            "addresses": {member: address for member, address in config.addresses if member != own},
+            "generation": number_of(raft.generation) + 1,
+            "term": raft.term,
+            "last_index": raft.last_index,
+            "committed": raft.commit_index,
+            "applied": raft.applied_index,
+            "writers": [writer for writer in writers if writer.partition("/")[0] != own],
+            "wait_s": max(self._machine.leases().values(), default=0) / 1000,
+            "refused": self._refused(lost, others, answers, silent_s, stopped),
+        }
+
+    def _refused(
+        self, lost: Sequence[str], others: list[str], answers: list[str], silent_s: dict[str, float], stopped: bool
+    ) -> list[str]:
+        """Why it may not be; empty where it may."""
+        raft = self._raft
+        own, why = raft.node_id, []
+        try:
+            raft.examine_force()
+        except NotAllowed as error:
+            why.append(str(error))
+        if unknown := sorted({*lost} - {*others}):
+            there = ", ".join(others) or "no others"
+            why.append(f"{', '.join(unknown)}: no other member of the configuration as {own} has it; there are {there}")
+        why += [f"{member} answers {own}: it is not lost" for member in answers]
+        for member in others:
+            if member not in answers and silent_s[member] < HEARD_S:
+                why.append(
+                    f"{member} was heard {silent_s[member]:g} s ago, or this node was started then: nothing must have "
+                    f"been heard of it for {HEARD_S:g} s"
+                )
+        if missing := [member for member in others if member not in lost]:
+            why.append(
+                f"{own} goes on alone, and {', '.join(missing)} is not named as lost: where it runs, stop its "
+                "configuration process, and name it, too; it comes back by `heliograph config rejoin`"
+            )
+        if raft.others_may_decide and not stopped:
+            why.append(
+                f"{', '.join(others)} may be a majority without {own}: where they run, they go on deciding, renew "
+                "their leases, and confirm, beside what is forced here. Stop their configuration processes, and say so "
+                "by --lost-are-stopped"
+            )
+        return why
+
+    async def _answers(self, member: str) -> bool:
+        try:
+            await self._transport.forward(member, bytes([Frame.MEMBERS]) + body("show", "", ""), timeout_s=_ANSWER_S)
+        except MetadataError:
+            return False
+        return True
+
+    def beginning(self, machine: KvMachine) -> list[bytes]:
+        """What the leader of a generation applies before anybody's command, until that is written down."""
+        generation, now_ms = self._raft.generation, self._clock.wall_ms()
+        found = machine.get(keys.FORCED)
+        if not generation or (found is not None and json.loads(found[0])["generation"] == generation):
+            return []
+        changed: list[Put] = []
+        commands: list[bytes] = []
+        if is_lossy(generation):
+            for prefix in DOUBTED:
+                for key, value, _ in machine.under(prefix):
+                    if (new := restored_value(key, value, now_ms, WHY)) != value:
+                        changed.append(Put(key, new))
+            if machine.get(FLOOR) is None:
+                changed.append(Put(FLOOR, b"%d" % now_ms))
+            for counter, margin in ((keys.NUMBERS, NUMBERS_MARGIN), (keys.INCARNATIONS, EPOCHS_MARGIN)):
+                commands.append(command(CommandKind.NEXT_IDS, [counter, margin, 1]))
+            changed.append(Put(keys.RESTORED, b"%d" % now_ms))
+        record = {
+            "format": 1,
+            "generation": generation,
+            "by": self._raft.node_id,
+            "at_ms": now_ms,
+            "addresses": self._addresses,
+        }
+        changed.append(Put(keys.FORCED, json.dumps(record, sort_keys=True).encode()))
+        for start in range(0, len(changed), _AT_ONCE):
+            commands.append(command(CommandKind.TXN, txn_fields(changed[start : start + _AT_ONCE])))
+        return commands
+
+    # -- coming back --------------------------------------------------------------------------------------------------
+
+    async def _rejoin(self, member: str, timeout_s: float) -> bool:
+        """Whether it was no voter yet. Each step may be repeated; where time is needed the refusal says so."""
+        raft = self._raft
+        if not raft.generation:
+            raise NotAllowed("the configuration was not forced: `heliograph meta members --config` shows its members")
+        if member in raft.config.voters:
+            return False
+        if member not in raft.config.members:
+            await self._have_set_aside(member)
+            found = self._machine.get(keys.FORCED)
+            address = json.loads(found[0])["addresses"].get(member, "") if found is not None else ""
+            await raft.change(AddLearner(member, address), timeout_s=timeout_s)
+        return await raft.change(Promote(member), timeout_s=timeout_s)
+
+    async def _have_set_aside(self, member: str) -> None:
+        request = bytes([Frame.MEMBERS]) + body("set-aside", member, str(self._raft.generation))
+        try:
+            status, *found = unpack(await self._transport.forward(member, request, timeout_s=_ANSWER_S))
+        except (MetadataError, MalformedCommand) as error:
+            raise NotAllowed(f"{member} does not answer: start its configuration process ({error})") from error
+        if status != CommandStatus.OK:
+            raise NotAllowed(f"{member} sets nothing aside: {found[0] if found else 'it is of an earlier version'}")
+        if found[0]:
+            raise NotAllowed(f"{member} sets aside what it held, and starts again: try again in a moment")
+
+    def _set_aside(self, generation: int) -> bool:
+        """Whether there is something, which is set aside now."""
+        raft = self._raft
+        if raft.holds_nothing or (raft.generation == generation and not raft.standing.superseded):
+            return False
+        raft.set_aside(generation)
+        return True

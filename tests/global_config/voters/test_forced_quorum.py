@@ -1,0 +1,181 @@
+"""A forced quorum over a WAN in memory: when it is refused, that nothing is lost or said twice, and how the lost region
+comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from global_config import keys
+from global_config.voters.forced_quorum import HEARD_S, STOPPED
+from heliograph.model.configuration.leadership import FENCED, FLOOR, Leadership, leadership
+from heliograph.model.errors import MetadataUnavailable, NotAllowed
+from tests.global_config.config_instance import Instance, simulate
+
+TWO = ("eu", "us")
+THREE = ("eu", "oslo", "us")
+
+
+async def force(instance: Instance, lost: str = "us", *, dry: bool = False, said: str = "") -> dict[str, Any]:
+    report, _ = await instance.clients["eu"].members("dry-force" if dry else "force", lost, said)
+    return report
+
+
+async def us_is_lost(sim: Simulation, instance: Instance) -> None:
+    await instance.clients["us"].put("/before", b"1")
+    sim.machine("us").power_cut()
+    await asyncio.sleep(HEARD_S + 1)
+
+
+async def rejoined(sim: Simulation, instance: Instance, name: str) -> int:
+    """Gives the command until it is done, and starts the process again that ends for it. How often it ended."""
+    ends = 0
+    for _ in range(100):
+        if sim.machine(name).running and instance.nodes[name].raft.failed is not None:
+            sim.machine(name).power_cut()
+            instance.start(name)
+            ends += 1
+        try:
+            await instance.clients["eu"].members("rejoin", name)
+            return ends
+        except NotAllowed:
+            await asyncio.sleep(0.3)
+    raise AssertionError("it does not come back")
+
+
+def test_of_two_regions_the_one_that_is_left_decides_again_and_the_lost_one_comes_back() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        eu, us = instance.clients["eu"], instance.clients["us"]
+        await us_is_lost(sim, instance)
+        with pytest.raises(MetadataUnavailable):
+            await eu.put("/after", b"1")
+        plan = (await force(instance, dry=True))["plan"]
+        assert not plan["refused"] and plan["lost"] == ["us"] and not plan["others_may_decide"]
+        assert plan["last_index"] >= plan["committed"] > 0 and plan["silent_s"]["us"] > HEARD_S
+        report = await force(instance)
+        assert report["leader"] == "eu" and report["generation"] == 1
+        assert await eu.get("/before") is not None, "nothing that was acknowledged is lost"
+        await eu.put("/after", b"1")
+        assert (await force(instance))["plan"] is None, "given again, it does nothing"
+        instance.start("us")
+        await asyncio.sleep(10)
+        assert instance.nodes["us"].raft.standing.superseded
+        with pytest.raises(MetadataUnavailable, match="was forced, without 'us'"):
+            await us.put("/alone", b"1")
+        assert await rejoined(sim, instance, "us") == 1
+        await us.put("/both", b"1")
+        found = await us.get("/after")
+        assert found is not None and instance.nodes["us"].raft.config.voters == TWO
+        aside = [name for name in sim.machine("us").platter("config").disk().names() if name.startswith("aside-")]
+        assert any("-log-" in name for name in aside), "what it held is kept"
+        with pytest.raises(NotAllowed, match="leads"):
+            await force(instance, dry=False)
+
+    simulate(main, regions=TWO)
+
+
+def test_what_was_forced_holds_after_power_cuts_of_both() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await us_is_lost(sim, instance)
+        await force(instance)
+        sim.machine("eu").power_cut()
+        instance.start("us")
+        await asyncio.sleep(10)
+        with pytest.raises(MetadataUnavailable):
+            await instance.clients["us"].put("/alone", b"1")
+        instance.start("eu")
+        await asyncio.sleep(10)
+        sim.machine("us").power_cut()
+        instance.start("us")
+        await instance.clients["eu"].put("/after", b"1")
+        assert instance.leader() == "eu"
+        await asyncio.sleep(5)
+        assert instance.nodes["us"].raft.standing.superseded, "it knows that also after a start"
+
+    simulate(main, regions=TWO)
+
+
+def test_it_is_refused_while_anything_is_heard_of_the_lost_one() -> None:
+    async def refused(instance: Instance, why: str, lost: str = "us") -> None:
+        assert any(why in sentence for sentence in (await force(instance, lost, dry=True))["plan"]["refused"])
+        with pytest.raises(NotAllowed):
+            await force(instance, lost)
+
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await instance.clients["us"].put("/before", b"1")
+        await refused(instance, "leads")
+        sim.machine("us").power_cut()
+        await asyncio.sleep(HEARD_S / 2)
+        await refused(instance, "was heard")
+        await asyncio.sleep(HEARD_S)
+        await refused(instance, "is not named as lost", "")
+        await refused(instance, "no other member", "us,mars")
+        instance.mesh.cut = {("us", "eu")}
+        instance.start("us")
+        await asyncio.sleep(HEARD_S)
+        assert not (await force(instance, dry=True))["plan"]["refused"], "nothing at all comes from there"
+
+    simulate(main, regions=TWO)
+
+
+async def asked_for(instance: Instance, namespace: str) -> Leadership:
+    found = await instance.clients["eu"].get(leadership(namespace))
+    assert found is not None
+    return Leadership.decode(found[0])
+
+
+def test_where_the_lost_may_have_decided_more_an_operator_says_that_they_are_stopped_and_leaderships_ask() -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await instance.clients["us"].put(leadership("public/a"), Leadership(active="us", epoch=7).encode())
+        await asyncio.sleep(1)
+        for name in ("us", "oslo"):
+            sim.machine(name).power_cut()
+        await asyncio.sleep(HEARD_S + 1)
+        with pytest.raises(NotAllowed, match="--lost-are-stopped"):
+            await force(instance, "oslo,us")
+        assert (await force(instance, "oslo,us", said=STOPPED))["leader"] == "eu"
+        record = await asked_for(instance, "public/a")
+        assert record.state == FENCED and record.asks and record.epoch > 7
+        forced = await instance.clients["eu"].get(keys.FORCED)
+        assert forced is not None and json.loads(forced[0])["by"] == "eu"
+        assert await instance.clients["eu"].get(FLOOR) is not None
+        await instance.clients["eu"].put(leadership("public/a"), Leadership(active="eu", epoch=9).encode())
+        sim.machine("eu").power_cut()
+        instance.start("eu")
+        await instance.clients["eu"].put("/n", b"1")
+        assert not (await asked_for(instance, "public/a")).asks, "once, not at each start"
+
+    simulate(main, regions=THREE)
+
+
+def test_of_two_histories_one_is_left_when_they_meet_and_nothing_is_merged() -> None:
+    """The lost ones were not stopped, but cut off: an operator was wrong. They go on, and end as they hear of it."""
+
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await instance.clients["us"].put("/before", b"1")
+        instance.mesh.isolate("eu")
+        await asyncio.sleep(HEARD_S + 1)
+        await force(instance, "oslo,us", said=STOPPED)
+        for n in range(30):
+            await instance.clients["us"].put(f"/us/{n}", b"1")
+        await instance.clients["eu"].put("/eu", b"1")
+        instance.mesh.heal()
+        await asyncio.sleep(10)
+        assert all(instance.nodes[name].raft.standing.superseded for name in ("us", "oslo"))
+        with pytest.raises(MetadataUnavailable):
+            await instance.clients["us"].put("/us", b"1")
+        assert instance.leader() == "eu" and instance.nodes["eu"].raft.failed is None
+        for name in ("oslo", "us"):
+            assert await rejoined(sim, instance, name) == 1
+        await instance.clients["us"].put("/both", b"1")
+        for name in THREE:
+            found = [key for key, _, _ in instance.nodes[name].machine.under("/us/")]
+            assert not found, "of the history that was not forced nothing is there"
+        assert instance.nodes["us"].raft.config.voters == THREE
+
+    simulate(main, regions=THREE)
