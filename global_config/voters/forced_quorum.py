@@ -24,7 +24,7 @@ from heliograph.kv.metadata_store import Put
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.state_machine import KvMachine
 from heliograph.model.configuration.leadership import FLOOR, WRITERS
-from heliograph.model.errors import MetadataError, NotAllowed
+from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed
 from heliograph.raft.generations import is_lossy, number_of
 from heliograph.raft.member.raft_node import RaftNode
 from heliograph.raft.membership import AddLearner, Promote
@@ -187,8 +187,22 @@ class ForcedQuorum:
             await self._have_set_aside(member)
             found = self._machine.get(keys.FORCED)
             address = json.loads(found[0])["addresses"].get(member, "") if found is not None else ""
-            await raft.change(AddLearner(member, address), timeout_s=timeout_s)
-        return await raft.change(Promote(member), timeout_s=timeout_s)
+            await self._change("add", member, address, timeout_s)
+        return await self._change("promote", member, "", timeout_s)
+
+    async def _change(self, verb: str, member: str, address: str, timeout_s: float) -> bool:
+        """By the leader, which may be another one by now. Raises as `answer`."""
+        raft = self._raft
+        if raft.leader is None or raft.is_leader:
+            change = AddLearner(member, address) if verb == "add" else Promote(member)
+            return await raft.change(change, timeout_s=timeout_s)
+        request = bytes([Frame.MEMBERS]) + body(verb, member, address)
+        status, *found = unpack(await self._transport.forward(raft.leader, request, timeout_s=timeout_s))
+        if status == CommandStatus.REFUSED:
+            raise NotAllowed(str(found[0]))
+        if status != CommandStatus.OK:
+            raise MetadataUnavailable(f"{raft.leader} leads no more: try again in a moment")
+        return bool(found[1])
 
     async def _have_set_aside(self, member: str) -> None:
         request = bytes([Frame.MEMBERS]) + body("set-aside", member, str(self._raft.generation))

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.servers import autoscale, metadata_members
+from heliograph.cli.servers import autoscale, forced_quorum, metadata_members
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 from region_node.commands import (
@@ -76,6 +76,7 @@ def register(app: typer.Typer) -> None:
     unknown_ledger_commands.register(app)
     ledger_commands.register(app)
     metadata_members.register(app)
+    forced_quorum.register(app)
     region_commands.register(app)
     witness_commands.register(app)
     rolling_commands.register(app)

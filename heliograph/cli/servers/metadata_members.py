@@ -147,12 +147,27 @@ def _again(
     quiet: bool,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Again and again while the leader says that it is not yet time."""
+    path = f"/heliograph/v1/{'config' if config else 'metadata'}/members{path}"
+    return again(rest, method, path, what=what, wait_s=wait_s, quiet=quiet, dry_run=dry_run)
+
+
+def again(
+    rest: Rest,
+    method: str,
+    path: str,
+    given: Any = None,
+    *,
+    what: str = "",
+    wait_s: float = 0.0,
+    quiet: bool = True,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Asks again and again, for `wait_s` at most, while the refusal says that it is not yet time. Raises as `call`."""
     deadline = time.monotonic() + wait_s
     with Console(stderr=True, quiet=quiet).status(what) as spinner:
         while True:
             try:
-                return call(rest, config, method, path, dry_run=dry_run)
+                return _asked(rest, method, path, given, dry_run)
             except NotAllowed as error:
                 if time.monotonic() >= deadline or not any(sign in str(error) for sign in _SOON):
                     raise
@@ -216,10 +231,13 @@ def call(
     given: Any = None,
 ) -> dict[str, Any]:
     """One request. Raises NotAllowed with the leader's reason of a refusal, ConfigError with what else went wrong."""
+    path = f"/heliograph/v1/{'config' if config else 'metadata'}/members{path}"
+    return _asked(rest, method, path, given, dry_run)
+
+
+def _asked(rest: Rest, method: str, path: str, given: Any, dry_run: bool) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = rest.ask(
-            method, f"/heliograph/v1/{'config' if config else 'metadata'}/members{path}", given, {"dry_run": dry_run}
-        )
+        found: dict[str, Any] = rest.ask(method, path, given, {"dry_run": dry_run})
         return found
     except RestRefused as error:
         if error.code == 412:

@@ -30,6 +30,7 @@ from region_node.faces.admin.brokers import (
     brokers,
     config_conflicts,
     extensions,
+    forced_quorum,
     isolation_policies,
     load_balancing,
     metadata_members,
@@ -117,6 +118,7 @@ ROUTES: tuple[Route, ...] = (
     *reseals.ROUTES,  # before what takes any word for a key's number
     *data_keys.ROUTES,
     *metadata_members.ROUTES,
+    *forced_quorum.ROUTES,
     *permissions.ROUTES,
     *policy_routes.ROUTES,
     *offload.ROUTES,
