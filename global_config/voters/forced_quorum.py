@@ -60,7 +60,7 @@ class ForcedQuorum:
             case "rejoin":
                 return ok(api.report(), await self._rejoin(member, timeout_s))
             case "set-aside":
-                return ok(self._set_aside(int(said)) if said.isdecimal() else False)
+                return ok(self._set_aside(int(said)) if said.isdecimal() else False, self._raft.settled)
         return None
 
     # -- forcing ------------------------------------------------------------------------------------------------------
@@ -184,10 +184,12 @@ class ForcedQuorum:
         if member in raft.config.voters:
             return False
         if member not in raft.config.members:
-            await self._have_set_aside(member)
+            await self._set_aside_by(member)
             found = self._machine.get(keys.FORCED)
             address = json.loads(found[0])["addresses"].get(member, "") if found is not None else ""
             await self._change("add", member, address, timeout_s)
+        if not await self._set_aside_by(member):
+            raise NotAllowed(f"{member} does not count yet: try again in a moment")
         return await self._change("promote", member, "", timeout_s)
 
     async def _change(self, verb: str, member: str, address: str, timeout_s: float) -> bool:
@@ -204,7 +206,8 @@ class ForcedQuorum:
             raise MetadataUnavailable(f"{raft.leader} leads no more: try again in a moment")
         return bool(found[1])
 
-    async def _have_set_aside(self, member: str) -> None:
+    async def _set_aside_by(self, member: str) -> bool:
+        """Once it has set aside what it held: whether it counts, and will, as a voter."""
         request = bytes([Frame.MEMBERS]) + body("set-aside", member, str(self._raft.generation))
         try:
             status, *found = unpack(await self._transport.forward(member, request, timeout_s=_ANSWER_S))
@@ -214,6 +217,7 @@ class ForcedQuorum:
             raise NotAllowed(f"{member} sets nothing aside: {found[0] if found else 'it is of an earlier version'}")
         if found[0]:
             raise NotAllowed(f"{member} sets aside what it held, and starts again: try again in a moment")
+        return bool(found[1])
 
     def _set_aside(self, generation: int) -> bool:
         """Whether there is something, which is set aside now."""

@@ -189,6 +189,8 @@ class RaftCore(Leading):
                 self._supersede(Standing(self.standing.adopted, generation), now)
             else:
                 self._stand_as(Standing(generation))
+                if self.starts.own:  # what was told before was not heard
+                    self._tell_start(now)
         if self.standing.superseded:
             return False
         if generation < self.generation and not isinstance(message, LaterGeneration):

@@ -132,6 +132,12 @@ class CoreState:
         return self.role is RaftRole.LEADER and self.commit >= self.term_start
 
     @property
+    def settled(self) -> bool:
+        """Whether it counts, and no voter knows of a later start of it, after which it would not."""
+        others = [voter for voter in self.config.voters if voter != self.node_id]
+        return not self.life and (not self.starts.own or self.starts.sure.issuperset(others))
+
+    @property
     def uncommitted(self) -> int:
         return self.log.last_index - self.commit
 

@@ -12,7 +12,7 @@ folder, and never read, written, or removed again; the file goes last, so that w
 from __future__ import annotations
 
 from heliograph.model.errors import CorruptData
-from heliograph.raft.disk import checksummed_file
+from heliograph.raft.disk import checksummed_file, starts_file
 from heliograph.raft.generations import Standing
 from heliograph.runtime.disk import Disk, is_transient
 
@@ -47,14 +47,14 @@ def read(disk: Disk) -> Standing:
 
 
 def begin(disk: Disk) -> Standing:
-    """As `read`, of a folder that is empty behind it where it was to be set aside. Blocking. Raises OSError,
-    CorruptData.
+    """As `read`, of a folder that is empty behind it where it was to be set aside, but for the numbers of its starts:
+    with an earlier one it would be taken for an older copy. Blocking. Raises OSError, CorruptData.
     """
     standing = read(disk)
     if not standing.set_aside:
         return standing
     for name in disk.names():
-        if name != GENERATION and not name.startswith(ASIDE):
+        if name not in (GENERATION, starts_file.STARTS) and not name.startswith(ASIDE):
             disk.rename(name, f"{ASIDE}{standing.superseded:016x}-{name}")
     disk.sync_directory()
     checksummed_file.remove(disk, GENERATION)

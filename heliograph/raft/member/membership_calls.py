@@ -106,6 +106,11 @@ class GroupCalls(ABC):
         return not core.log.last_index and core.snapshot is None
 
     @property
+    def settled(self) -> bool:
+        """Whether this member counts, and will, as far as any voter knows."""
+        return self._check().settled
+
+    @property
     def last_index(self) -> int:
         """The last one of the log here, committed or not."""
         return self._check().log.last_index

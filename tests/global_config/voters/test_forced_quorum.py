@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from global_config import keys
 from global_config.voters.forced_quorum import HEARD_S, STOPPED
 from heliograph.model.configuration.leadership import FENCED, FLOOR, Leadership, leadership
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
+from heliograph.raft.core import RaftCore
+from heliograph.raft.generations import Standing
+from heliograph.raft.messages import Message
+from tests.broken_rules import BrokenRules
 from tests.global_config.config_instance import Instance, simulate
 
 TWO = ("eu", "us")
@@ -153,29 +158,65 @@ def test_where_the_lost_may_have_decided_more_an_operator_says_that_they_are_sto
     simulate(main, regions=THREE)
 
 
-def test_of_two_histories_one_is_left_when_they_meet_and_nothing_is_merged() -> None:
+async def of_two_histories_one_is_left(sim: Simulation, instance: Instance) -> None:
     """The lost ones were not stopped, but cut off: an operator was wrong. They go on, and end as they hear of it."""
+    await instance.clients["us"].put("/before", b"1")
+    instance.mesh.isolate("eu")
+    await asyncio.sleep(HEARD_S + 1)
+    await force(instance, "oslo,us", said=STOPPED)
+    for n in range(30):
+        await instance.clients["us"].put(f"/us/{n}", b"1")
+    await instance.clients["eu"].put("/eu", b"1")
+    instance.mesh.heal()
+    await asyncio.sleep(10)
+    assert all(instance.nodes[name].raft.standing.superseded for name in ("us", "oslo"))
+    with pytest.raises(MetadataUnavailable):
+        await instance.clients["us"].put("/us", b"1")
+    assert instance.leader() == "eu" and instance.nodes["eu"].raft.failed is None
+    for name in ("oslo", "us"):
+        assert await rejoined(sim, instance, name) == 1
+    await instance.clients["us"].put("/both", b"1")
+    for name in THREE:
+        assert not instance.nodes[name].machine.under("/us/"), "of the history that was not forced nothing is there"
+    assert instance.nodes["us"].raft.config.voters == THREE
+
+
+def test_of_two_histories_one_is_left_when_they_meet_and_nothing_is_merged() -> None:
+    simulate(of_two_histories_one_is_left, regions=THREE)
+
+
+def everything_is_heard(patch: BrokenRules) -> None:
+    patch.setattr(RaftCore, "_is_of", lambda self, sender, message, generation, now: True)
+
+
+def what_is_left_behind_is_not_set_aside(patch: BrokenRules) -> None:
+    """It learns over what it holds."""
+
+    def is_of(self: RaftCore, sender: str, message: Message, generation: int, now: float) -> bool:
+        if generation > self.generation:
+            self.standing = Standing(generation)
+        return generation == self.generation
+
+    patch.setattr(RaftCore, "_is_of", is_of)
+
+
+@pytest.mark.parametrize("mutant", [everything_is_heard, what_is_left_behind_is_not_set_aside])
+def test_generations_are_needed(mutant: Callable[[BrokenRules], None], broken: BrokenRules) -> None:
+    mutant(broken)
+    broken.look(lambda seed: simulate(of_two_histories_one_is_left, seed, THREE), range(1, 4))
+
+
+def test_a_lost_region_whose_disk_was_emptied_comes_back_too() -> None:
+    """It votes only once it counts for good: the start that it has forgotten is told to it before."""
 
     async def main(sim: Simulation, instance: Instance) -> None:
-        await instance.clients["us"].put("/before", b"1")
-        instance.mesh.isolate("eu")
-        await asyncio.sleep(HEARD_S + 1)
-        await force(instance, "oslo,us", said=STOPPED)
-        for n in range(30):
-            await instance.clients["us"].put(f"/us/{n}", b"1")
-        await instance.clients["eu"].put("/eu", b"1")
-        instance.mesh.heal()
-        await asyncio.sleep(10)
-        assert all(instance.nodes[name].raft.standing.superseded for name in ("us", "oslo"))
-        with pytest.raises(MetadataUnavailable):
-            await instance.clients["us"].put("/us", b"1")
-        assert instance.leader() == "eu" and instance.nodes["eu"].raft.failed is None
-        for name in ("oslo", "us"):
-            assert await rejoined(sim, instance, name) == 1
+        await us_is_lost(sim, instance)
+        await force(instance)
+        sim.machine("us").platters().clear()
+        instance.start("us")
+        assert await rejoined(sim, instance, "us") == 0
         await instance.clients["us"].put("/both", b"1")
-        for name in THREE:
-            found = [key for key, _, _ in instance.nodes[name].machine.under("/us/")]
-            assert not found, "of the history that was not forced nothing is there"
-        assert instance.nodes["us"].raft.config.voters == THREE
+        assert instance.nodes["us"].raft.config.voters == TWO
 
-    simulate(main, regions=THREE)
+    for seed in range(3):
+        simulate(main, seed, TWO)

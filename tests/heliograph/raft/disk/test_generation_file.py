@@ -20,14 +20,14 @@ def test_what_is_written_is_read(standing: Standing) -> None:
 
 def test_what_was_left_behind_is_set_aside_and_nothing_of_it_is_lost() -> None:
     disk = platter().disk()
-    for name in ("log-0000000001", "life"):
+    for name in ("log-0000000001", "life", "starts"):
         checksummed_file.replace(disk, name, name.encode())
     generation_file.write(disk, Standing(0, 7))
     assert generation_file.begin(disk) == Standing(0, 7)
     generation_file.write(disk, Standing(0, 7, True))
     disk.rename("life", "aside-0000000000000007-life")  # it was interrupted
     assert generation_file.begin(disk) == Standing()
-    assert disk.names() == ["aside-0000000000000007-life", "aside-0000000000000007-log-0000000001"]
+    assert disk.names() == ["aside-0000000000000007-life", "aside-0000000000000007-log-0000000001", "starts"]
     assert checksummed_file.read(disk, "aside-0000000000000007-life") == b"life"
     assert generation_file.begin(disk) == Standing()
 
