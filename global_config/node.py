@@ -16,7 +16,7 @@ from functools import partial
 
 from global_config.region_write_rights import WriteRights
 from global_config.transport.config_transport import AloneTransport, ConfigTransport
-from global_config.voters.forced_quorum import ForcedQuorum
+from global_config.voters.forced_quorum import HEARD_S, ForcedQuorum
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
@@ -37,6 +37,8 @@ class ConfigNodeSettings:
     raft: RaftSettings = field(default_factory=partial(raft_settings, election_timeout_s=1.5, heartbeat_s=0.25))
     server: ServerSettings = field(default_factory=ServerSettings)
     request_timeout_s: float = 5.0
+    forced_heard_s: float = HEARD_S
+    """For so long nothing must have been heard of the lost ones before the quorum is forced."""
 
 
 class ConfigNode(GroupNode):
@@ -65,7 +67,7 @@ class ConfigNode(GroupNode):
         settings = settings or ConfigNodeSettings()
         self.peers = sorted({node_id, *peers})
         self.transport: ConfigTransport = transport or AloneTransport()
-        self.clock = clock
+        self._clock, self._settings = clock, settings
         super().__init__(
             desk=self._desk,
             node_id=node_id,
@@ -95,7 +97,7 @@ class ConfigNode(GroupNode):
         self.raft_port = 0
 
     def _desk(self, raft: RaftNode, machine: KvMachine) -> MembersApi:
-        self.forced = ForcedQuorum(raft, machine, self.transport, self.clock)
+        self.forced = ForcedQuorum(raft, machine, self.transport, self._clock, self._settings.forced_heard_s)
         return MembersApi(raft, "config", self.forced)
 
     def _beginning(self, machine: KvMachine) -> list[bytes]:

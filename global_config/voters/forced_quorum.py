@@ -32,7 +32,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.wire.metadata_frames import Frame, body
 
 HEARD_S = 20.0
-"""For so long nothing must have been heard of the lost ones: three times as long as a lease of a broker lasts."""
+"""Three times as long as a lease of a broker lasts."""
 STOPPED = "stopped"
 """What the third field of `force` says where an operator knows that the lost ones do not run."""
 WHY = "the configuration was forced, and may lack what the lost regions decided"
@@ -42,10 +42,13 @@ _ANSWER_S = 1.0
 
 
 class ForcedQuorum:
-    """Answers the verbs of it at one node."""
+    """Answers the verbs of it at one node. heard_s: for so long nothing must have been heard of the lost ones."""
 
-    def __init__(self, raft: RaftNode, machine: KvMachine, transport: ConfigTransport, clock: Clock) -> None:
+    def __init__(
+        self, raft: RaftNode, machine: KvMachine, transport: ConfigTransport, clock: Clock, heard_s: float = HEARD_S
+    ) -> None:
         self._raft, self._machine, self._transport, self._clock = raft, machine, transport, clock
+        self._heard_s = heard_s
         self._addresses: dict[str, str] = {}
         """Where the lost ones were, as the configuration before said it."""
 
@@ -119,10 +122,10 @@ class ForcedQuorum:
             why.append(f"{', '.join(unknown)}: no other member of the configuration as {own} has it; there are {there}")
         why += [f"{member} answers {own}: it is not lost" for member in answers]
         for member in others:
-            if member not in answers and silent_s[member] < HEARD_S:
+            if member not in answers and silent_s[member] < self._heard_s:
                 why.append(
                     f"{member} was heard {silent_s[member]:g} s ago, or this node was started then: nothing must have "
-                    f"been heard of it for {HEARD_S:g} s"
+                    f"been heard of it for {self._heard_s:g} s"
                 )
         if missing := [member for member in others if member not in lost]:
             why.append(

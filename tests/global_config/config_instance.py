@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from geo_tests.sim.simulation import Machine, Simulation
-from global_config.node import ConfigNode
+from global_config.node import ConfigNode, ConfigNodeSettings
 from heliograph.kv.metadata_client import ClientSettings, MetaClient
 from tests.global_config.mesh import Mesh, MeshTransport
 
@@ -17,8 +17,10 @@ REGIONS = ("ap", "eu", "us")
 class Instance:
     """A configuration node in each region, with a client beside it."""
 
-    def __init__(self, sim: Simulation, regions: tuple[str, ...] = REGIONS) -> None:
-        self.sim, self.mesh, self.regions = sim, Mesh(sim.rng("mesh")), regions
+    def __init__(
+        self, sim: Simulation, regions: tuple[str, ...] = REGIONS, settings: ConfigNodeSettings | None = None
+    ) -> None:
+        self.sim, self.mesh, self.regions, self.settings = sim, Mesh(sim.rng("mesh")), regions, settings
         self.nodes: dict[str, ConfigNode] = {}
         self.clients: dict[str, MetaClient] = {}
         for name in regions:
@@ -38,6 +40,7 @@ class Instance:
             rng=machine.rng,
             host=machine.host,
             port=PORT,
+            settings=self.settings,
         )
         self.nodes[machine.host] = node
         await node.start()
@@ -66,10 +69,11 @@ def simulate(
     main: Callable[[Simulation, Instance], Coroutine[Any, Any, None]],
     seed: int = 1,
     regions: tuple[str, ...] = REGIONS,
+    settings: ConfigNodeSettings | None = None,
 ) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
-            await main(sim, Instance(sim, regions))
+            await main(sim, Instance(sim, regions, settings))
 
         sim.run(run(), limit_s=900)

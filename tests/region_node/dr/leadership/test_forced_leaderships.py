@@ -16,7 +16,7 @@ import pytest
 
 from geo_tests.sim.leadership import Confirmed, DriftingClock
 from geo_tests.sim.simulation import Simulation
-from global_config.voters import forced_quorum
+from global_config.node import ConfigNodeSettings
 from heliograph.kv.server.leases import LeaseDeadlines
 from heliograph.model.configuration.leadership import FENCED, Leadership, leadership
 from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive
@@ -204,25 +204,23 @@ def run(seed: int) -> Counter[str]:
         world.seen = seen
         return world.run()
 
-    simulate(main, seed, TWO)
+    simulate(main, seed, TWO, ConfigNodeSettings(forced_heard_s=0.5))
     return seen
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_lost_region_that_comes_back_at_a_bad_moment_confirms_nothing_beside_the_forced_one(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
-    monkeypatch.setattr(forced_quorum, "HEARD_S", 0.5)
     seen = run(seed)
     assert seen["confirmed in us"] > 20 and (seen["came back first"] or seen["confirmed in eu"] > 20), seen
 
 
-def test_it_is_needed_that_leases_are_waited_for(monkeypatch: pytest.MonkeyPatch, broken: BrokenRules) -> None:
+def test_it_is_needed_that_leases_are_waited_for(broken: BrokenRules) -> None:
     def lead(self: LeaseDeadlines, leases: Any, now: float) -> None:
         original(self, leases, now)
         self._deadlines = dict.fromkeys(self._deadlines, now)
 
     original = LeaseDeadlines.lead
-    monkeypatch.setattr(forced_quorum, "HEARD_S", 0.5)
     broken.setattr(LeaseDeadlines, "lead", lead)
     broken.look(lambda seed: run(seed), range(12), Confirmed)
