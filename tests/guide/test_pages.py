@@ -30,8 +30,8 @@ NOT_RUN = {
     "tests/system/test_alerts.py",
     "witness.md": "it is two tables: what they say is done by geo_tests/wan/test_witness.py, on virtual time by "
     "tests/global_config/voters/test_witness.py",
-    "forced-quorum.md": "it is three tables: what they say is done by geo_tests/wan/test_forced_quorum.py, on virtual time "
-    "by tests/global_config/voters/test_forced_quorum.py",
+    "forced-quorum.md": "it is three tables: what they say is done by geo_tests/wan/test_forced_quorum.py, on virtual "
+    "time by tests/global_config/voters/test_forced_quorum.py",
 }
 SPAN = re.compile(r"`([^`\n]+)`")
 METHOD = re.compile(r"(GET|PUT|POST|DELETE) (/(?:admin|heliograph|console)/[^\s`?]*)")
