@@ -220,3 +220,35 @@ def test_a_lost_region_whose_disk_was_emptied_comes_back_too() -> None:
 
     for seed in range(3):
         simulate(main, seed, TWO)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_cuts_in_the_middle_of_each_step_change_nothing_in_the_end(seed: int) -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        rng = sim.rng("cuts")
+        await us_is_lost(sim, instance)
+        begun = asyncio.get_running_loop().create_task(force(instance))
+        await asyncio.sleep(rng.uniform(1.0, 1.1))
+        sim.machine("eu").power_cut()
+        instance.start("eu")
+        begun.cancel()
+        await asyncio.sleep(HEARD_S + 1)
+        assert (await force(instance))["generation"] == 1
+        instance.start("us")
+        eu = instance.clients["eu"]
+        for _ in range(60):
+            if rng.random() < 0.3 or instance.nodes["us"].raft.failed is not None:
+                sim.machine("us").power_cut()
+                instance.start("us")
+            await asyncio.sleep(rng.uniform(0.1, 2))
+            try:
+                await eu.members("rejoin", "us")
+            except NotAllowed:
+                continue
+            break
+        await eu.put("/both", b"1")
+        assert instance.nodes["us"].raft.config.voters == TWO
+        found = await instance.clients["us"].get("/before")
+        assert found is not None
+
+    simulate(main, seed, TWO)

@@ -17,6 +17,7 @@ import pytest
 from geo_tests.sim.leadership import Confirmed, DriftingClock
 from geo_tests.sim.simulation import Simulation
 from global_config.node import ConfigNodeSettings
+from global_config.voters.forced_quorum import STOPPED
 from heliograph.kv.server.leases import LeaseDeadlines
 from heliograph.model.configuration.leadership import FENCED, Leadership, leadership
 from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive
@@ -27,6 +28,9 @@ from tests.broken_rules import BrokenRules
 from tests.global_config.config_instance import Instance, simulate
 
 TWO = ("eu", "us")
+THREE = ("eu", "oslo", "us")
+LEASE_S = 7.0
+"""After so long without a renewal nobody confirms, whatever its clock does."""
 NAMESPACE = "t/orders"
 
 
@@ -54,6 +58,10 @@ class Broker:
             later = self.world.rng.choice((0.0, 0.05, 1.0, 5.0))
             asyncio.get_running_loop().call_later(later, lambda: entered.done([(1, 1, 1)]))
 
+    async def stop(self) -> None:
+        await self.effective.stop()
+        await self.leases.stop()
+
     def open(self) -> bool:
         gate = self.leases.gate(NAMESPACE)
         return gate is not None and gate.open
@@ -64,9 +72,14 @@ class World:
         self.sim, self.instance, self.rng = sim, instance, sim.rng("forced")
         self.seen: Counter[str] = Counter()
         self.brokers: list[Broker] = []
+        self.apart = False
+        """The others go on in a history of their own, since an operator was wrong."""
         self._wrong: Confirmed | None = None
 
     def confirmed(self, region: str) -> None:
+        if self.apart and region == "us":
+            self.seen["confirmed beside eu"] += 1
+            return
         found = self.instance.nodes["eu"].machine.get(leadership(NAMESPACE))
         assert found is not None
         if (active := Leadership.decode(found[0]).active) != region:
@@ -103,56 +116,76 @@ class World:
             await asyncio.sleep(self.rng.uniform(0.05, 0.3))
         raise AssertionError("it is refused for ever")
 
-    async def run(self) -> None:
+    async def run(self, story: str) -> None:
         instance = self.instance
         await self.again(lambda: Switching(instance.clients["us"], lambda: 0).begin(NAMESPACE, "us", {}))
         for region in TWO:
-            broker = Broker(self, region)
-            self.brokers.append(broker)
-            await broker.leases.start()
-            await broker.effective.start()
+            await self._start(region)
         publishing = asyncio.get_running_loop().create_task(self.publish())
         try:
-            await self._story()
+            await self.until("us is active", lambda: self.brokers[1].open())
+            await asyncio.sleep(self.rng.uniform(5, 12))
+            await (self._lost() if story == "lost" else self._not_lost())
             self.check()
         finally:
             publishing.cancel()
             for broker in self.brokers:
-                await broker.effective.stop()
-                await broker.leases.stop()
+                await broker.stop()
 
-    async def _story(self) -> None:
-        eu = self.instance.clients["eu"]
-        await self.until("us is active, and eu has heard", lambda: self.brokers[1].open())
-        await asyncio.sleep(self.rng.uniform(5, 12))
+    async def _start(self, region: str) -> None:
+        broker = Broker(self, region)
+        self.brokers.append(broker)
+        await broker.leases.start()
+        await broker.effective.start()
+
+    async def _not_lost(self) -> None:
+        """The lost ones were a majority, and were not stopped: eu alone is cut off. They end once they meet."""
+        self.instance.mesh.isolate("eu")
+        await asyncio.sleep(self.rng.uniform(1, 4))
+        self.apart = True
+        assert await self._forced("oslo,us", STOPPED)
+        eu = Switching(self.instance.clients["eu"], lambda: 0)
+        await self.again(lambda: eu.begin(NAMESPACE, "eu", {}))
+        await self.until("eu is active", lambda: self.brokers[0].open())
+        await asyncio.sleep(self.rng.uniform(1, 10))
+        self.instance.mesh.heal()
+        await asyncio.sleep(LEASE_S + 5)
+        self.apart = False
+        await asyncio.sleep(10)
+        for member in ("us", "oslo"):
+            await self.again(lambda member=member: self._rejoined(member))
+        old = self.brokers.pop()
+        await old.stop()  # what it has heard is of the other history
+        self.instance.clients["us"] = self.instance.client("us")
+        await self._start("us")
+        await self._moved("us")
+
+    async def _moved(self, to: str) -> None:
+        switching = Switching(self.instance.clients["eu"], lambda: 0)
+        await self.again(lambda: switching.change(NAMESPACE, lambda old: closing(old, to, FENCED, 0)))
+
+        async def flipped() -> Leadership | None:
+            return (await switching.flip(NAMESPACE, to, regions=()))[0]
+
+        await self.again(flipped)
+        await self.until(f"{to} is active", lambda: self.brokers[TWO.index(to)].open())
+
+    async def _lost(self) -> None:
         back = self._lose()
         await asyncio.sleep(self.rng.uniform(0.2, 3))
         asyncio.get_running_loop().call_later(self.rng.choice((0.5, 3.0, 6.0, 9.0, 20.0)), back)
-        if not await self._forced():
+        if not await self._forced("us"):
             self.seen["came back first"] += 1
             back()
             return
         self.seen["forced"] += 1
-        switching = Switching(eu, lambda: 0)
-        await self.again(lambda: switching.change(NAMESPACE, lambda old: closing(old, "eu", FENCED, 0)))
-
-        async def flipped() -> Leadership | None:
-            return (await switching.flip(NAMESPACE, "eu", regions=()))[0]
-
-        await self.again(flipped)
-        await self.until("eu is active", lambda: self.brokers[0].open())
+        await self._moved("eu")
         await asyncio.sleep(21)
         self.check()
         us = self.instance.nodes["us"].raft
         assert us.holds_nothing if self.seen["emptied"] else us.standing.superseded
-        await self.again(self._rejoined)
-        await self.again(lambda: switching.change(NAMESPACE, lambda old: closing(old, "us", FENCED, 0)))
-
-        async def flipped_back() -> Leadership | None:
-            return (await switching.flip(NAMESPACE, "us", regions=()))[0]
-
-        await self.again(flipped_back)
-        await self.until("us is active again", lambda: self.brokers[1].open())
+        await self.again(lambda: self._rejoined("us"))
+        await self._moved("us")
         await asyncio.sleep(5)
 
     def _lose(self) -> Any:
@@ -172,39 +205,40 @@ class World:
                 instance.mesh.cut.add(("eu", "us")) if self.rng.random() < 0.5 else None
         return instance.mesh.heal
 
-    async def _forced(self) -> bool:
+    async def _forced(self, lost: str, said: str = "") -> bool:
         eu = self.instance.clients["eu"]
         for _ in range(60):
             self.check()
             try:
-                await eu.members("force", "us", "")
+                await eu.members("force", lost, said)
                 return True
             except (HeliographError, TimeoutError):
                 await asyncio.sleep(self.rng.uniform(0.05, 0.4))
         return False
 
-    async def _rejoined(self) -> bool | None:
-        us, eu = self.sim.machine("us"), self.instance.clients["eu"]
-        if us.running and self.instance.nodes["us"].raft.failed is not None:
-            us.power_cut()
-            self.instance.start("us")
+    async def _rejoined(self, member: str) -> bool | None:
+        machine, eu = self.sim.machine(member), self.instance.clients["eu"]
+        if machine.running and self.instance.nodes[member].raft.failed is not None:
+            machine.power_cut()
+            self.instance.start(member)
         try:
-            await eu.members("rejoin", "us")
+            await eu.members("rejoin", member)
         except NotAllowed:
             return None
         return True
 
 
-def run(seed: int) -> Counter[str]:
+def run(seed: int, story: str = "lost") -> Counter[str]:
     """What was seen how often. Raises Confirmed, or AssertionError where something never happens."""
     seen: Counter[str] = Counter()
 
     def main(sim: Simulation, instance: Instance) -> Coroutine[Any, Any, None]:
         world = World(sim, instance)
         world.seen = seen
-        return world.run()
+        return world.run(story)
 
-    simulate(main, seed, TWO, ConfigNodeSettings(forced_heard_s=0.5))
+    regions = TWO if story == "lost" else THREE
+    simulate(main, seed, regions, ConfigNodeSettings(forced_heard_s=0.5))
     return seen
 
 
@@ -214,6 +248,12 @@ def test_a_lost_region_that_comes_back_at_a_bad_moment_confirms_nothing_beside_t
 ) -> None:
     seen = run(seed)
     assert seen["confirmed in us"] > 20 and (seen["came back first"] or seen["confirmed in eu"] > 20), seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_majority_that_was_not_stopped_ends_once_the_two_histories_meet(seed: int) -> None:
+    seen = run(seed, "not lost")
+    assert seen["confirmed beside eu"] > 10 and seen["confirmed in eu"] > 20 and seen["refused in us"] > 20, seen
 
 
 def test_it_is_needed_that_leases_are_waited_for(broken: BrokenRules) -> None:
