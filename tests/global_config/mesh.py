@@ -18,6 +18,8 @@ class Mesh:
     def __init__(self, rng: random.Random, *, delay_s: tuple[float, float] = (0.04, 0.1)) -> None:
         self.rng, self.delay_s = rng, delay_s
         self.cut: set[tuple[str, str]] = set()
+        self.loss = 0.0
+        """So many of all messages are lost."""
         self.nodes: dict[str, MeshTransport] = {}
 
     def isolate(self, name: str) -> None:
@@ -36,7 +38,7 @@ class Mesh:
             if node is not None and (sender, to) not in self.cut:
                 node.context.run(asyncio.get_running_loop().call_soon, deliver, node)
 
-        if (sender, to) not in self.cut:
+        if (sender, to) not in self.cut and not (self.loss and self.rng.random() < self.loss):
             neutral = contextvars.Context()
             asyncio.get_running_loop().call_later(self.rng.uniform(*self.delay_s), arrive, context=neutral)
 
