@@ -271,9 +271,10 @@ class MetaService:
                 raise self._not_leader_or(error) from error
         if kind not in (Frame.GET, Frame.RANGE, Frame.COUNT, Frame.RENEW):
             raise PeerError(f"metadata frame of kind {kind} is not known here")
-        while self._settings.begins_for_reads and self._settings.begin is not None and self._begun != self._leadership:
-            await self._begin(self._settings.begin, left_s)
+        begin = self._settings.begin if self._settings.begins_for_reads else None
         try:
+            while begin is not None and self._begun != self._leadership:
+                await self._begin(begin, left_s)
             await self.replica.read_barrier(timeout_s=left_s)
         except (MetadataUnavailable, OutcomeUnknown) as error:
             raise self._not_leader_or(error) from error

@@ -15,16 +15,21 @@ from heliograph.wire.metadata_frames import Frame, body
 from tests.heliograph.kv.replica import LogReplica, SharedLog
 
 
+def serving(settings: ServiceSettings) -> tuple[MetaService, SharedLog]:
+    """A node that leads."""
+    machine, log = KvMachine(), SharedLog()
+    replica = LogReplica(log, "a", machine)
+    service = MetaService(replica, machine, clock=SystemClock(), settings=settings)
+    replica.on_role_change = service.on_role_change  # type: ignore[assignment]
+    log.elect("a")
+    return service, log
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_a_leaders_beginning_comes_before_reads_where_it_must(first: bool) -> None:
     async def main() -> list[object]:
-        machine, log = KvMachine(), SharedLog()
-        replica = LogReplica(log, "a", machine)
         put = command(CommandKind.TXN, txn_fields([Put("/begun", b"1")]))
-        settings = ServiceSettings(begin=lambda table: [put], begins_for_reads=first)
-        service = MetaService(replica, machine, clock=SystemClock(), settings=settings)
-        replica.on_role_change = service.on_role_change  # type: ignore[assignment]
-        log.elect("a")
+        service, _ = serving(ServiceSettings(begin=lambda table: [put], begins_for_reads=first))
         try:
             return unpack(await service.handle(Frame.GET, body("/begun")))
         finally:
@@ -32,3 +37,15 @@ def test_a_leaders_beginning_comes_before_reads_where_it_must(first: bool) -> No
 
     status, *found = asyncio.run(main())
     assert status == CommandStatus.OK and bool(found) is first
+
+
+def test_who_is_deposed_at_its_beginning_sends_a_read_on_to_the_next_leader() -> None:
+    async def main() -> object:
+        service, log = serving(ServiceSettings(begin=lambda table: [], begins_for_reads=True))
+        asyncio.get_running_loop().call_soon(log.elect, None)
+        try:
+            return unpack(await service.handle(Frame.GET, body("/n")))[0]
+        finally:
+            await service.stop()
+
+    assert asyncio.run(main()) == CommandStatus.NOT_LEADER
