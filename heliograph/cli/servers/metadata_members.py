@@ -204,6 +204,13 @@ def _show(answer: dict[str, Any]) -> None:
         )
     console = Console()
     console.print(table)
+    if answer.get("superseded"):
+        console.print(
+            f"[red]{answer['node']} was left behind[/]: the quorum was forced without it; give `heliograph config "
+            f"rejoin {answer['node']}` to a region that goes on",
+            soft_wrap=True,
+        )
+        return
     if answer["leader"] is None:
         console.print(
             f"[red]nobody leads[/], as {answer['node']} knows it: a majority of the voters must run and reach each "

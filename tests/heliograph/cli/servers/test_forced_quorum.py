@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from heliograph.cli.servers.forced_quorum import force_quorum, plan_lines, rejoin
+from heliograph.cli.servers.metadata_members import members
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, NotAllowed
 
@@ -81,3 +83,11 @@ def test_a_member_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     rejoin(asked, Output(), "us")
     assert "us votes" in capsys.readouterr().out
     assert asked.asked[0][0] == "/heliograph/v1/config/members/us/rejoin"
+
+
+def test_a_member_that_was_left_behind_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    rest: Any = SimpleNamespace(
+        ask=lambda *_: {"node": "us", "leader": None, "members": [], "superseded": True, "writes": {"count": 0}}
+    )
+    members(rest, Output(), config=True)
+    assert "heliograph config rejoin us" in capsys.readouterr().out
