@@ -28,7 +28,7 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
 /guard                                empty; put by every write that refers to something, so that what it refers to is
                                       not deleted meanwhile
 /forced                               JSON: format 1, generation, by (which region went on alone), at_ms, addresses of
-                                      the members that were lost, where the configuration said them
+                                      the members that were left behind, "" where settings say them
 /restored                             when this was restored from a backup, in wall ms: what is not here any more since
                                       then may have been made after the backup, and was not deleted
 counters, apart from keys: region-numbers, topic-incarnations

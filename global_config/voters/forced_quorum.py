@@ -41,6 +41,14 @@ _AT_ONCE = 100
 _ANSWER_S = 1.0
 
 
+def left_behind(record: bytes) -> dict[str, str]:
+    """The members that forced quorums left behind, by the record of that, and the address of each, as `AddLearner` has
+    it. They may have come back since.
+    """
+    found: dict[str, str] = json.loads(record)["addresses"]
+    return found
+
+
 class ForcedQuorum:
     """Answers the verbs of it at one node. heard_s: for so long nothing must have been heard of the lost ones."""
 
@@ -49,8 +57,6 @@ class ForcedQuorum:
     ) -> None:
         self._raft, self._machine, self._transport, self._clock = raft, machine, transport, clock
         self._heard_s = heard_s
-        self._addresses: dict[str, str] = {}
-        """Where the lost ones were, as the configuration before said it."""
 
     async def answer(self, api: MembersApi, verb: str, member: str, said: str, *, timeout_s: float) -> bytes | None:
         """None: the verb is none of it. Raises NotAllowed with the reason of a refusal, MetadataUnavailable,
@@ -79,7 +85,6 @@ class ForcedQuorum:
         if not dry:
             if plan["refused"]:
                 raise NotAllowed(plan["refused"][0])
-            self._addresses = dict(raft.config.addresses)
             await raft.force(timeout_s=timeout_s)
         return {**api.report(), "plan": plan}, not plan["refused"]
 
@@ -165,12 +170,13 @@ class ForcedQuorum:
             for counter, margin in ((keys.NUMBERS, NUMBERS_MARGIN), (keys.INCARNATIONS, EPOCHS_MARGIN)):
                 commands.append(command(CommandKind.NEXT_IDS, [counter, margin, 1]))
             changed.append(Put(keys.RESTORED, b"%d" % now_ms))
+        before = {} if found is None else left_behind(found[0])
         record = {
             "format": 1,
             "generation": generation,
             "by": self._raft.node_id,
             "at_ms": now_ms,
-            "addresses": self._addresses,
+            "addresses": before | self._raft.left_behind(),
         }
         changed.append(Put(keys.FORCED, json.dumps(record, sort_keys=True).encode()))
         for start in range(0, len(changed), _AT_ONCE):
@@ -187,10 +193,11 @@ class ForcedQuorum:
         if member in raft.config.voters:
             return False
         if member not in raft.config.members:
-            await self._set_aside_by(member)
             found = self._machine.get(keys.FORCED)
-            address = json.loads(found[0])["addresses"].get(member, "") if found is not None else ""
-            await self._change("add", member, address, timeout_s)
+            lost = ({} if found is None else left_behind(found[0])) | raft.left_behind()
+            if member not in lost:
+                raise NotAllowed(f"{member} was not left behind: `heliograph meta add` adds a member that is new")
+            await self._change("add", member, lost[member], timeout_s)
         if not await self._set_aside_by(member):
             raise NotAllowed(f"{member} does not count yet: try again in a moment")
         return await self._change("promote", member, "", timeout_s)

@@ -128,6 +128,10 @@ class Configurations:
         """The one before the latest, as far as it is known."""
         return self._rows[-2 if len(self._rows) > 1 else -1][1]
 
+    def left_behind(self) -> Config:
+        """The one before the latest that was forced, as far as it is known; that one itself else."""
+        return next((config for _, config in reversed(self._rows) if config.forced != self.latest.forced), self.latest)
+
     def at(self, index: int) -> Config:
         """In effect at `index`, which lies at the log's base or behind it."""
         return next(config for at, config in reversed(self._rows) if at <= index)

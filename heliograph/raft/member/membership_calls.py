@@ -100,6 +100,13 @@ class GroupCalls(ABC):
         """Whether the others may be a majority without this member, as the core knows it."""
         return self._check().others_may_decide
 
+    def left_behind(self) -> dict[str, str]:
+        """Each member that the last force left behind -> its address, "" where settings say it; as far as the log here
+        still knows it.
+        """
+        before = self._check().configs.left_behind()
+        return {member: dict(before.addresses).get(member, "") for member in before.members if member != self.node_id}
+
     @property
     def holds_nothing(self) -> bool:
         core = self._check()

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from global_config.voters.forced_quorum import left_behind
 from heliograph.kv.metadata_client import MetaClient
 from heliograph.kv.metadata_store import rows_under
 from heliograph.model.configuration.configuration_records import NamespacePolicies, TenantInfo
@@ -149,6 +150,10 @@ async def admit(store: MetaClient, plan: InstancePlan, name: str, progress: Prog
     """
     report, _ = await store.members()
     roles = {row["member"]: row["role"] for row in report["members"]}
+    forced = await store.get(keys.FORCED)
+    if name not in roles and forced is not None and name in left_behind(forced[0]):
+        progress(f"{name} was left behind by a forced quorum: `heliograph config rejoin {name}` brings it back")
+        return
     if name not in roles:
         progress(f"{name} receives the configuration")
         await _soon(lambda: store.members("add", name, address_of(plan, name)), "try again")

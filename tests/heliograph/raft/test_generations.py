@@ -70,6 +70,15 @@ def test_the_one_that_is_left_of_two_goes_on_alone() -> None:
     assert core.propose([b"y"]) == 4
 
 
+def test_the_log_says_who_was_left_behind() -> None:
+    config = Config(("a", "b"), ("c",), (("c", "h:1"),))
+    core = forced(config)
+    assert core.configs.left_behind() == config
+    core.change(AddLearner("c", "h:2"), 51.0)
+    assert core.configs.left_behind() == config
+    assert make(TWO).configs.left_behind() == TWO
+
+
 def test_it_is_told_apart_where_others_may_decide_without_it() -> None:
     assert is_lossy(forced(THREE).generation)
     assert is_lossy(forced(Config(("a", "b"), ("c",))).generation), "a learner may be a voter by now"

@@ -4,7 +4,9 @@ group.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from heliograph.raft.messages import Config
 from region_node.instance.plan.layout import InstancePlan, load_plan, make_plan, node_settings, reach, save_plan
 from region_node.instance.plan.region_growth import (
     address_of,
+    admit,
     with_region,
     with_witness,
     without_region,
@@ -160,3 +163,28 @@ def test_a_witness_of_no_use_is_refused() -> None:
     for name in ("us", "A/"):
         with pytest.raises(ConfigError):
             with_witness(pair(), name)
+
+
+class Forced:
+    """The configuration of eu, which was forced to go on without us."""
+
+    def __init__(self) -> None:
+        self.verbs: list[str] = []
+
+    async def get(self, key: str) -> tuple[bytes, int]:
+        return b'{"addresses": {"us": ""}}', 5
+
+    async def members(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]:
+        self.verbs.append(f"{verb} {member}".strip())
+        return {"members": [{"member": "eu", "role": "voter"}]}, True
+
+
+def test_a_region_that_was_left_behind_is_not_added_beside_what_it_holds() -> None:
+    """An operator brings it back; a region that is new joins as ever."""
+    store: Any = Forced()
+    said: list[str] = []
+    plan = with_region(pair(), "ap", brokers=1, bookies=2)
+    asyncio.run(admit(store, plan, "us", said.append))
+    assert store.verbs == ["show"] and "heliograph config rejoin us" in said[0]
+    asyncio.run(admit(store, plan, "ap", said.append))
+    assert store.verbs[1:] == ["show", "add ap", "promote ap"]
