@@ -6,7 +6,7 @@ export PYTHONHASHSEED := 0
 # Where it is set, as in many containers, each process of an instance compiles every module that it imports: 2 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test quick test-system oracle interop fuzz lint house reference bench bench-against bench-secured bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
+.PHONY: help setup demo test quick test-system oracle interop fuzz lint house reference bench bench-against bench-secured bench-peers bench-balance bench-connections bench-failovers bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -77,6 +77,9 @@ bench-kafka: setup  ## Kafka's client on Heliograph and on a real Apache Kafka t
 
 bench-connections: setup  ## thousands of connections: what each costs, a broker's death, consumers that read nothing; PART=memory|storm|slow
 	@$(BIN)/python -m benchmarks.connections --part $(or $(PART),all)
+
+bench-failovers: setup ## every namespace of a region moved by one command, there and back: seconds, and the processor's; ARGS="--namespaces 200"
+	@$(BIN)/python -m benchmarks.failovers $(ARGS)
 
 bench-five: setup   ## five brokers, 2,000 topics in one bundle, some of them hot: split and moved without an operator
 	@$(BIN)/python -m benchmarks.five_brokers

@@ -241,7 +241,7 @@ def switchover(
     region: Region = "",
     tenant: Tenant = "",
     everything: Everything = False,
-    parallel: Parallel = 8,
+    parallel: Parallel = 32,
 ) -> None:
     """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice.
 
@@ -283,7 +283,7 @@ def failover(
     region: Region = "",
     tenant: Tenant = "",
     everything: Everything = False,
-    parallel: Parallel = 8,
+    parallel: Parallel = 32,
 ) -> None:
     """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it
     returns (rejoin).
@@ -337,7 +337,7 @@ def failback(
     region: Region = "",
     tenant: Tenant = "",
     everything: Everything = False,
-    parallel: Parallel = 8,
+    parallel: Parallel = 32,
 ) -> None:
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on.
 
@@ -380,7 +380,7 @@ def drill(
     region: Region = "",
     tenant: Tenant = "",
     everything: Everything = False,
-    parallel: Parallel = 8,
+    parallel: Parallel = 32,
 ) -> None:
     """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit
     code 1: not).

@@ -19,6 +19,9 @@ from heliograph.cli.show import Output, done
 from heliograph.model.admin_paths import dr_path
 from heliograph.model.errors import ConfigError
 
+_THROUGH_S = 2
+"""A broker goes on with an operation for so long before it answers how far that is."""
+
 
 class NotDone(ConfigError):
     """The operation waits for too long, or was given up."""
@@ -123,7 +126,7 @@ def carried_out(
 
 def _advanced(rest: Rest, namespace: str, kind: str, progress: StepProgress) -> dict[str, Any]:
     """Also one that has ended, as it is. Raises NotDone where another one was begun; ConfigError."""
-    found: dict[str, Any] = rest.post(f"{dr_path(namespace)}/operations/advance")
+    found: dict[str, Any] = rest.post(f"{dr_path(namespace)}/operations/advance", through_s=_THROUGH_S)
     if found["id"] != progress.begun(kind):
         raise NotDone(
             f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun "

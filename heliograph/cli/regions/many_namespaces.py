@@ -63,7 +63,7 @@ class Many:
     yes: bool = False
     force: bool = False
     wait_s: float = 60.0
-    parallel: int = 8
+    parallel: int = 32
 
     @property
     def text(self) -> str:

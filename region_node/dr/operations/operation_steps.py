@@ -16,7 +16,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore, Put, pages_under, prefix_end, rows_under
+from heliograph.kv.metadata_store import (
+    ABSENT,
+    Check,
+    MetadataStore,
+    Put,
+    pages_between,
+    prefix_end,
+    rows_under,
+)
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
@@ -284,11 +292,9 @@ class Conductor:
         return True
 
     async def _file(self, operation: Operation) -> None:
-        prefix = history_prefix(operation.namespace)
         await self._store.put(_filed(operation), operation.encode())
-        old = await rows_under(self._store, prefix)
-        for key, _, _ in old[:-KEPT]:
-            await self._store.delete(key)
+        if operation.id > KEPT:  # numbers follow each other
+            await _delete_between(self._store, history_prefix(operation.namespace), _filed(operation, KEPT - 1))
 
     async def keep_report(self, operation: Operation, report: Mapping[str, Any]) -> None:
         """The signed report of a drill; the newest `REPORTS_KEPT` of a namespace stay."""
@@ -416,12 +422,12 @@ class Conductor:
             if new is None:
                 return op.waits(f"brokers of {op.source}: {_some(waits)}")
             record = new
-        if op.kind == SWITCHOVER:  # a failover that was given up behind `boundary` left one under the same epoch
-            await self._forget(boundary_prefix(op.namespace, record.epoch))
-        for epoch in (await self.away(op.namespace)).pop(
-            op.target, []
-        ):  # it is back: what it publishes from now on is nobody's tail
-            await self._forget(boundary_prefix(op.namespace, epoch))
+        for source, epochs in (await self.away(op.namespace)).items():
+            for epoch in epochs:
+                # the target is back: what it publishes from now on is nobody's tail; and a failover that was given up
+                # behind `boundary` left one under the same epoch
+                if source == op.target or (op.kind == SWITCHOVER and epoch == record.epoch):
+                    await self._forget(boundary_prefix(op.namespace, epoch))
         return op.passed(
             f"{op.target} is the active region under epoch {record.epoch}", self._wall_ms(), epoch=record.epoch
         )
@@ -613,13 +619,18 @@ async def forget_operations(store: MetadataStore, namespace: str) -> None:
 
 
 async def _delete_under(store: MetadataStore, prefix: str) -> None:
-    async for rows in pages_under(store, prefix):
+    await _delete_between(store, prefix, prefix_end(prefix))
+
+
+async def _delete_between(store: MetadataStore, start: str, end: str) -> None:
+    async for rows in pages_between(store, start, end):
         for key, _, _ in rows:
             await store.delete(key)
 
 
-def _filed(operation: Operation) -> str:
-    return f"{history_prefix(operation.namespace)}{operation.id:08d}"
+def _filed(operation: Operation, before: int = 0) -> str:
+    """Where it is kept once it has ended; or the one so many `before` it."""
+    return f"{history_prefix(operation.namespace)}{operation.id - before:08d}"
 
 
 def gives_way(old: Operation, kind: str, target: str) -> bool:

@@ -148,6 +148,8 @@ class Admin:
     """At which issuer people sign in to the console; None: at none."""
     usage: Usage = field(default_factory=Usage)
     stored: StoredBytes | None = None
+    grouped: MetadataStore | None = None
+    """The configuration, for operations of namespaces that go on side by side; None: it is asked as the leases do."""
     usage_store: MetadataStore | None = None
     """Where the region's usage by day is; None: it is not kept."""
     sealing: Sealing | None = None

@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.admin_paths import DR, dr_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.leadership import Leadership, Writer
@@ -47,6 +48,10 @@ from region_node.topics.topic import Topic
 
 _COUNT_S = 3.0
 """How long one request counts; what it has not come to is asked for again."""
+_THROUGH_S_MAX = 10
+"""No request goes on with an operation for longer."""
+_LOOK_S = 0.025
+"""Between two looks whether a step can be done that has to wait; up to twice as much."""
 _HEARD_S, _HEARD_LOOKS = 5.0, 20
 """A broker that is well has heard of a leadership, and has a lease, within this time."""
 
@@ -369,10 +374,9 @@ class WantedOperation(Given):
 
 async def begin(admin: Admin, request: web.Request, namespace: Namespace, given: WantedOperation) -> dict[str, Any]:
     """Goes on with the same one where it was interrupted."""
-    conductor = conductor_for(admin, request)
     if given.dry_run:
         return await _dry_run(admin, request, namespace, given.kind, given.to)
-    operation = await conductor.begin(
+    operation = await conductor_for(admin, request, store=admin.grouped).begin(
         given.kind, namespace, given.to, role_of(request), force=bool(given.force), planned=given.planned
     )
     admin.changed(
@@ -395,11 +399,18 @@ async def _dry_run(admin: Admin, request: web.Request, namespace: str, kind: str
     return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
 
 
-async def advance(admin: Admin, request: web.Request, namespace: Namespace) -> dict[str, Any]:
-    """Does the next step of what is under way, as far as it can be done now."""
-    conductor = conductor_for(admin, request)
+async def advance(admin: Admin, request: web.Request, namespace: Namespace, *, through_s: int = 0) -> dict[str, Any]:
+    """Does the next step of what is under way, as far as it can be done now; and those behind it, for `through_s`
+    seconds (10 at most), also once one can be done that had to wait.
+    """
+    conductor, loop = conductor_for(admin, request, store=admin.grouped), asyncio.get_running_loop()
+    until = loop.time() + min(through_s, _THROUGH_S_MAX)
     before, _ = await conductor.operation(namespace)
     after = await conductor.advance(namespace)
+    while after.running and before is not None and after.id == before.id and loop.time() < until:
+        if after.waiting:  # all that wait look at the same moment: they are answered together
+            await asyncio.sleep(2 * _LOOK_S - loop.time() % _LOOK_S)
+        after = await conductor.advance(namespace)
     admin.changed(request, before and before.step, {"step": after.step, "state": after.state, "waiting": after.waiting})
     return _shown(after)
 
@@ -434,9 +445,14 @@ def _lease(admin: Admin) -> dict[str, Any]:
 
 
 def conductor_for(
-    admin: Admin, request: Caller, ask: Callable[[str, str], Awaitable[dict[str, Any]]] | None = None
+    admin: Admin,
+    request: Caller,
+    ask: Callable[[str, str], Awaitable[dict[str, Any]]] | None = None,
+    store: MetadataStore | None = None,
 ) -> Conductor:
-    """Asks other regions in the name of `request`; for what they know of a namespace by `ask`, where it is given."""
+    """Asks other regions in the name of `request`; for what they know of a namespace by `ask`, where it is given.
+    store: the configuration; None: as the broker's leases ask it.
+    """
 
     async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if region == admin.region:
@@ -449,7 +465,7 @@ def conductor_for(
     leases = leases_of(admin)
     ask = ask or facts_of(admin, request)
     conductor = Conductor(
-        leases.store,
+        store or leases.store,
         admin.view,
         facts_of=ask,
         counts_of=counts_of,

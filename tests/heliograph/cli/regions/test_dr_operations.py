@@ -22,7 +22,7 @@ def operation(done: int, waiting: str = "") -> dict[str, Any]:
 
 def rest(*answers: dict[str, Any]) -> Any:
     left = list(answers)
-    return SimpleNamespace(pause_s=0.0, post=lambda *_: left.pop(0))
+    return SimpleNamespace(pause_s=0.0, post=lambda *_, **__: left.pop(0))
 
 
 def test_what_one_step_waits_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

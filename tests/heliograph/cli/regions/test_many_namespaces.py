@@ -8,6 +8,7 @@ import io
 import json
 import threading
 import urllib.error
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from types import SimpleNamespace
@@ -47,6 +48,10 @@ class Region:
         self.once = dict[str, list[Exception]]()
         """Namespace -> what its next calls raise."""
         self.begun, self.cancelled = list[str](), list[str]()
+        self.asked, self.goes_through = Counter[str](), False
+        """Namespace -> changing requests. goes_through: it does one step behind the other, where that is asked for, as
+        a broker of this version does.
+        """
         self.load: dict[str, Any] | None = {"brokers": [], "bookies": []}
         self.lock = threading.Lock()
 
@@ -69,7 +74,7 @@ class Region:
             return {**row, "verdict": "cannot", "because": why}
         return {**row, "verdict": "there" if active == to else "moves", "topics": 5, "at_risk": RISK}
 
-    def post(self, path: str, given: Any = None) -> Any:
+    def post(self, path: str, given: Any = None, *, through_s: int = 0) -> Any:
         parts = path.split("/")
         namespace, what = "/".join(parts[4:6]), parts[-1]
         with self.lock:
@@ -77,7 +82,11 @@ class Region:
                 raise errors.pop(0)
             if namespace not in self.active:
                 raise refused(404, f"namespace {namespace} does not exist")
-            return getattr(self, f"_{what}")(namespace, given)
+            self.asked[namespace] += 1
+            found = getattr(self, f"_{what}")(namespace, given)
+            while through_s and self.goes_through and found["state"] == "running" and not found["waiting"]:
+                found = self._advance(namespace, None)
+            return found
 
     def _operations(self, namespace: str, given: Any) -> Any:
         old = self.operations.get(namespace)
@@ -146,8 +155,8 @@ def test_all_of_a_region_are_moved_so_many_at_once_and_again_there_is_nothing_to
 ) -> None:
     region, together, pools = Region(*NAMES), threading.Barrier(4), list[int]()
 
-    def post(path: str, given: Any = None) -> Any:
-        found = Region.post(region, path, given)
+    def post(path: str, given: Any = None, **query: Any) -> Any:
+        found = Region.post(region, path, given, **query)
         if given is not None:  # it has begun: nobody goes on before three others have
             together.wait()
         return found
@@ -163,6 +172,13 @@ def test_all_of_a_region_are_moved_so_many_at_once_and_again_there_is_nothing_to
     assert set(region.active.values()) == {"eu"} and pools == [4]
     code, report = give(region)
     assert code == 0 and results(report) == dict.fromkeys(NAMES, "there") and len(region.begun) == 20
+
+
+def test_a_namespace_takes_two_requests_beside_the_plan() -> None:
+    region = Region(*NAMES)
+    region.goes_through = True
+    code, _ = give(region)
+    assert code == 0 and region.asked == dict.fromkeys(NAMES, 2)
 
 
 def test_one_that_cannot_be_moved_says_why_and_is_not_half_done() -> None:
@@ -208,9 +224,9 @@ def test_an_operation_longer_than_the_patience_goes_on_after_a_broker_was_away_o
     """Each step takes nearly all of it."""
     region, clock, calls = Region(*NAMES[:3]), [0.0], list[str]()
 
-    def post(path: str, given: Any = None) -> Any:
+    def post(path: str, given: Any = None, **query: Any) -> Any:
         if not path.endswith("advance"):
-            found = Region.post(region, path, given)
+            found = Region.post(region, path, given, **query)
             region.operations[found["namespace"]]["report"]["signed"] = {"passed": True, "because": []}
             return found
         calls.append(path)
@@ -218,7 +234,7 @@ def test_an_operation_longer_than_the_patience_goes_on_after_a_broker_was_away_o
         if away and not after:
             raise (ConfigError("connection refused") if at % 2 else refused(503, "no majority"))
         clock[0] += LONG_S
-        found = Region.post(region, path, given)
+        found = Region.post(region, path, given, **query)
         if away:
             raise ConfigError("connection reset")
         return found
@@ -237,11 +253,11 @@ def test_one_that_waits_for_ever_is_given_up_though_a_broker_is_away_now_and_the
     region, clock = Region(NAMES[0]), [0.0]
     region.trouble[NAMES[0]] = {"deliver": "9 messages are on their way"}
 
-    def post(path: str, given: Any = None) -> Any:
+    def post(path: str, given: Any = None, **query: Any) -> Any:
         clock[0] += 1.0
         if clock[0] % 3 == 0 and not path.endswith("cancel"):
             raise refused(503, "no majority")
-        return Region.post(region, path, given)
+        return Region.post(region, path, given, **query)
 
     monkeypatch.setattr(region, "post", post)
     for module in (many_namespaces, dr_operations):
@@ -301,11 +317,11 @@ def test_interrupted_what_is_under_way_comes_to_its_end_and_the_rest_is_left(mon
         if "[1/20]" in text and begun.wait():
             raise KeyboardInterrupt
 
-    def second_waits(path: str, given: Any = None) -> Any:
+    def second_waits(path: str, given: Any = None, **query: Any) -> Any:
         if f"/{NAMES[1]}/" in path:
             begun.set()
             heard.wait()
-        return post(region, path, given)
+        return post(region, path, given, **query)
 
     monkeypatch.setattr(many_namespaces, "echo", echo)
     monkeypatch.setattr(region, "post", second_waits)

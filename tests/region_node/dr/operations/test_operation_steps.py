@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Le
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
-from region_node.dr.operations.operation import STEPS, Planned
+from region_node.dr.operations.operation import KEPT, STEPS, Operation, Planned, history_prefix, operation_key
 from tests.region_node.dr.operations.world import NS, TOPIC, Interrupted, View, World, failed_over, lack, link, steps
 
 
@@ -670,3 +671,18 @@ def test_topics_that_were_loaded_in_silence_are_named_with_how_long_nothing_is_k
     topics = {"a": {"lacks": {}, "loaded_s": 3.0}, "b": {"lacks": {}, "loaded_s": 70.0}, "c": {"lacks": {"us": lack()}}}
     found = namespace_facts.lacking({"missing": [], "topics": topics}, "us")
     assert found["unheard"] == ["a", "b"] and found["unheard_s"] == 70.0 and found["messages"] == 0
+
+
+def test_the_newest_operations_are_kept() -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        old = Operation.new(1, "drill", NS, "us", "eu", "op", 7)
+        for number in range(1, KEPT + 3):
+            await world.store.put(f"{history_prefix(NS)}{number:08d}", replace(old, id=number).encode())
+        await world.store.put(operation_key(NS), replace(old, id=KEPT + 2, state="done").encode())
+        done = await steps(world, "failover")
+        assert done.id == KEPT + 3
+        assert [op.id for op in await world.conductor.history(NS)] == list(range(4, KEPT + 4))
+
+    run_alone(main())

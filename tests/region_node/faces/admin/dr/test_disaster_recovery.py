@@ -7,17 +7,20 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.configuration.leadership import Leadership
+from heliograph.model.configuration.leadership import Leadership, Writer, writer
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_gates import Writing
+from region_node.dr.operations.grouped_store import GroupedStore
+from region_node.dr.operations.operation import STEPS
 from region_node.faces.admin.dr import disaster_recovery
 from region_node.process.settings import BrokerSettings
 from tests.region_node.dr.operations.world import NS, TOPIC, View, lack, link
@@ -56,6 +59,8 @@ class Survivor:
             view=view,
             clock=SimpleNamespace(wall_ms=lambda: 7),
             step_ages=None,
+            grouped=None,
+            changed=lambda *_: None,
             leases=SimpleNamespace(core=self.writing, store=self.store, settings=SimpleNamespace(ttl_ms=6000)),
             namespace=lambda _: NS,
             policies=lambda _: NamespacePolicies(regions=REGIONS),
@@ -187,3 +192,32 @@ def test_where_every_region_is_active_only_this_one_is_asked(monkeypatch: pytest
 def test_a_patience_that_makes_no_sense_is_refused(patience_s: float) -> None:
     with pytest.raises(ConfigError, match="region_patience_s"):
         BrokerSettings(region_patience_s=patience_s)
+
+
+def test_one_request_goes_through_all_steps_and_waits_no_longer_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    survivor, request = Survivor(monkeypatch), cast(Any, {})
+    survivor.admin.grouped = GroupedStore(survivor.store)
+
+    async def obey() -> None:
+        obeys = Writer(since=survivor.store.machine.index, beside=("b",)).encode()
+        await survivor.store.txn([Put(writer(region, "b", 1), obeys) for region in REGIONS])
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        await Switching(survivor.store, lambda: 0).begin(NS, "us", {})
+        await obey()
+        wanted = disaster_recovery.WantedOperation("failover", "eu")
+        assert (await disaster_recovery.begin(survivor.admin, request, NS, wanted))["step"] == "measure"
+        assert (await disaster_recovery.advance(survivor.admin, request, NS))["step"] == "fence", "a step, as ever"
+        began = loop.time()
+        found = await disaster_recovery.advance(survivor.admin, request, NS, through_s=2)
+        assert found["step"] == "fence" and "brokers of us" in found["waiting"] and 2.0 <= loop.time() - began < 2.5
+        heard = survivor.store.watch("/leadership/", lambda *_: tasks.append(loop.create_task(obey())))
+        tasks = list[asyncio.Task[None]]()
+        found, began = await disaster_recovery.advance(survivor.admin, request, NS, through_s=2), loop.time()
+        assert found["state"] == "done" and found["id"] == 1 and loop.time() - began < 1.0
+        assert [step["step"] for step in found["steps"]] == list(STEPS["failover"])
+        heard()
+        await asyncio.gather(*tasks)
+
+    run_alone(main())
