@@ -209,6 +209,61 @@ def switchover(browser: Browser, base: str, namespace: str, to: str, pictures: s
     return {"dry": dry, "report": report, "effects": effects, "said": said}
 
 
+def moves(
+    browser: Browser, base: str, namespace: str, tenant: str, active: str, to: str, pictures: str
+) -> dict[str, Any]:
+    """A failover, a drill, and a failback of one namespace, and a switchover of all that a tenant has in a region."""
+    said: list[str] = []
+    page = _page(browser, said, viewport={"width": 1100, "height": 800})
+    box = page.get_by_role("dialog")
+
+    def typed(verb: str, words: str) -> str:
+        """Types into the box that is open, presses its button, and closes it; what it said before."""
+        go = box.get_by_role("button", name=verb, exact=True)
+        expect(go).to_be_disabled()
+        effects = page.inner_text("dialog")
+        box.get_by_label("Type").fill(words[:-1])
+        expect(go).to_be_disabled()
+        box.get_by_label("Type").fill(words)
+        go.click()
+        expect(box).to_contain_text("It has begun")
+        box.get_by_role("button", name="Close").click()
+        return effects
+
+    _open(page, base, f"#/disaster/{namespace}")
+    boxes, reports = {}, {}
+    for kind, verb, there in (
+        ("drill", "Drill", to),
+        ("failover", "Fail over", to),
+        ("failback", "Fail back", active),
+    ):
+        page.get_by_role("button", name=f"{verb} to {there}…").click()
+        expect(box).to_be_visible()
+        if pictures and kind == "failover":
+            page.screenshot(path=str(Path(pictures) / "failover.png"), full_page=True)
+        boxes[kind] = typed(f"{verb} to {there}", f"{kind} to {there}")
+        report = page.get_by_role("region", name="Report")
+        expect(report).to_contain_text("Back within" if kind == "drill" else "Closed for")
+        reports[kind] = report.inner_text()
+        if kind != "drill":
+            expect(page.locator("main")).to_contain_text(f"Active in {there}")
+    _open(page, base, "#/disaster")
+    page.locator("[data-key=from]").select_option(active)
+    page.locator("[data-key=to]").select_option(to)
+    page.get_by_label("Of the tenant").fill(tenant)
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.get_by_role("region", name="Namespaces of the plan")).to_contain_text(namespace)
+    plan = page.inner_text("main")
+    if pictures:
+        page.screenshot(path=str(Path(pictures) / "plan-of-a-region.png"), full_page=True)
+    page.get_by_role("button", name=re.compile(r"^Switch over \d+ namespaces")).click()
+    boxes["many"] = typed("Switch over 1 namespaces", f"switchover to {to}")
+    report = page.get_by_role("region", name="Report")
+    expect(report).to_contain_text("done")
+    reports["many"] = report.inner_text()
+    return {"boxes": boxes, "reports": reports, "plan": plan, "said": said}
+
+
 def cut(browser: Browser, base: str, toxiproxy: str, proxies: list[str], pictures: str) -> dict[str, Any]:
     """The map stays open while the link is cut and healed."""
     said: list[str] = []

@@ -229,6 +229,29 @@ def test_a_switchover_from_dry_run_to_done(instance: Instance) -> None:
     assert rest("GET", f"{instance.admin('eu')}/heliograph/v1/dr/public/moved")["active"] == "eu"
 
 
+def test_moves_of_one_namespace_and_of_all_that_a_tenant_has_in_a_region(instance: Instance) -> None:
+    namespace, us = "shop/moves", instance.admin("us")
+    rest("PUT", f"{us}/admin/v2/tenants/shop", {"allowedClusters": ["us", "eu"]})
+    instance.namespace(namespace, ["us", "eu"])
+    instance.client("us").create_producer(f"persistent://{namespace}/t").send(b"x")
+    rest("PUT", f"{us}/heliograph/v1/dr/{namespace}", {"active": "us"})
+    eventually(
+        lambda: rest("GET", f"{us}/heliograph/v1/dr/{namespace}")["targets"]["eu"]["can_switch"], "eu can take over"
+    )
+    given = {"namespace": namespace, "tenant": "shop", "active": "us", "to": "eu"}
+    found = drive(SCRIPT, "moves", base=us, pictures=PICTURES, **given)
+    for kind, text in found["boxes"].items():
+        assert "At risk: 0 messages (0 B) are not in" in text, (kind, text)
+        assert re.search(r"CPU \d+ %, memory \d+ %, disk \d+ %", text), (kind, text)
+    assert "passed" in found["reports"]["drill"]
+    assert "Nothing was changed" in found["plan"] and "1 of 1 namespaces move, with 1 topics" in found["plan"]
+    assert not [said for said in found["said"] if "412" not in said]
+    assert rest("GET", f"{instance.admin('eu')}/heliograph/v1/dr/{namespace}")["active"] == "eu"
+    history = rest("GET", f"{us}/heliograph/v1/dr/{namespace}/operations")
+    kinds = ["drill", "failover", "rejoin", "switchover", "switchover"]
+    assert [(row["kind"], row["state"]) for row in history] == [(kind, "done") for kind in kinds]
+
+
 def test_signing_in_and_what_is_refused(tmp_path: Path) -> None:
     from geo_tests.wan.kafka_support import secure_region, token
 

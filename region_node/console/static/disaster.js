@@ -1,25 +1,28 @@
-// Disaster recovery: where each namespace is active, what would be lost, a dry run, a switchover step by step, drills and their reports.
+// Disaster recovery: where each namespace is active, what would be lost, a dry run, moves step by step, drills and their reports.
 import { call } from "./api.js";
 import { bytes, confirmed, count, field, h, refusal, seconds, show, silence, table, when } from "./dom.js";
-
-const PAUSE_MS = 1000;
+import { KINDS, goneOn, moveOne, progress, wholeRegion } from "./moves.js";
 
 export function begin(main, rest, stopped) {
-  return rest.length === 2 ? one(main, rest, stopped) : all(main);
+  return rest.length === 2 ? one(main, rest, stopped) : all(main, stopped);
 }
 
-function all(main) {
+function all(main, stopped) {
   const found = h("div", {});
+  const many = h("div", {});
+  let asked = false;
   const form = h("form", { "aria-label": "Which namespace" }, field("Namespace (tenant/namespace)", "namespace", { required: true, pattern: "[^/]+/[^/]+" }), h("button", {}, "Show"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     location.hash = `#/disaster/${form.elements.namespace.value.trim().split("/").map(encodeURIComponent).join("/")}`;
   });
-  main.append(h("h2", {}, "Disaster recovery"), form, found);
+  main.append(h("h2", {}, "Disaster recovery"), form, found, many);
   return {
     async update() {
       try {
         show(found, overview(await call("disaster")));
+        if (!asked) wholeRegion(many, stopped);
+        asked = true;
       } catch (error) {
         if (error.status === 401 || error.status === undefined) throw error;
         show(found, refusal(error), h("p", {}, "A tenant's admin sees a namespace of the tenant by its name."));
@@ -86,7 +89,9 @@ function told(names, found, plan, stopped) {
       region, h("span", { class: row.can_switch ? "good" : "bad" }, row.can_switch ? "yes" : "no"), row.because, ...atRisk(row, numbers(row)), silence(numbers(row)),
       h("span", {},
         h("button", { type: "button", "data-key": `dry ${region}`, onclick: () => dry(names, region, plan) }, `Dry run to ${region}`), " ",
-        h("button", { type: "button", "data-key": `switch ${region}`, onclick: () => switchover(names, found, region, plan, stopped) }, `Switch over to ${region}…`))]))];
+        h("button", { type: "button", "data-key": `switch ${region}`, onclick: () => switchover(names, found, region, plan, stopped) }, `Switch over to ${region}…`),
+        ["failover", ...(found.to_rejoin?.[region] ? ["failback"] : []), "drill"].map((kind) => [" ",
+          h("button", { type: "button", "data-key": `${kind} ${region}`, onclick: () => moveOne(names, found.active, kind, region, plan, stopped) }, `${KINDS[kind]} to ${region}…`)]))]))];
 }
 
 /** Of the side that answers: the region's own numbers, else what the target knows that it lacks. */
@@ -135,23 +140,11 @@ function switchover(names, found, to, plan, stopped) {
 }
 
 async function goOn(names, plan, stopped) {
-  while (!stopped.aborted) {
-    try {
-      const found = await call("advance", names);
-      show(plan, progress(found));
-      if (found.state !== "running") return;
-      if (!found.waiting) continue;
-    } catch (error) {
-      return show(plan, refusal(error));
-    }
-    await new Promise((done) => setTimeout(done, PAUSE_MS));
+  try {
+    await goneOn(names, await call("advance", names), (found) => show(plan, progress(found)), stopped);
+  } catch (error) {
+    plan.append(refusal(error));
   }
-}
-
-function progress(found) {
-  return [
-    h("p", { role: "status" }, `${found.kind} from ${found.source} to ${found.target}: ${found.state}${found.state === "running" ? `, at ${found.step}` : ""}${found.waiting ? `, waits for ${found.waiting}` : ""}.`),
-    table("Steps done", [["Step"], ["When"], ["Found"]], found.steps.map((row) => [row.step, when(row.done_ms), row.found]))];
 }
 
 function cancel(names, running) {
@@ -167,6 +160,6 @@ function history(operations) {
 function drills(reports) {
   return [
     table("Drills", [["When"], ["To"], ["Verdict"], ["Back within", 1], ["If the region were really lost", 1], ["Signed by"], ["Because"]], reports.slice().reverse().map((row) => [
-      when(row.ended_ms), row.to, h("span", { class: row.passed ? "good" : "bad" }, row.passed ? "passed" : "failed"), seconds(row.rto_s), seconds(row.rto_lost_s), row.signed_by, row.because.join("; ")]), "none yet; the command heliograph dr drill runs one"),
+      when(row.ended_ms), row.to, h("span", { class: row.passed ? "good" : "bad" }, row.passed ? "passed" : "failed"), seconds(row.rto_s), seconds(row.rto_lost_s), row.signed_by, row.because.join("; ")]), "none yet; a drill to one of the regions above makes one"),
     reports.length > 0 && h("details", {}, h("summary", { "data-key": "report" }, "The newest report, as it was signed"), h("pre", { class: "scroll", role: "region", "aria-label": "The newest report", tabindex: 0, "data-key": "report text" }, JSON.stringify(reports.at(-1), null, 2)))];
 }

@@ -50,11 +50,14 @@ export function field(label, name, props = {}) {
   return h("label", {}, label, h("input", { name, autocomplete: "off", spellcheck: "false", ...props }));
 }
 
-/** Asks before an act. effects: sentences that say what will be different; act(): carries it out. Nothing happens unless the button is pressed. */
-export function confirmed(title, effects, verb, act) {
+/** Asks before an act. effects: sentences that say what will be different; act(): carries it out. Nothing happens unless the button is pressed, which wants `typed` to be typed first, where it is given. */
+export function confirmed(title, effects, verb, act, typed = "") {
   const dialog = document.getElementById("dialog");
   const outcome = h("div", {});
-  const go = h("button", { type: "button", class: "act" }, verb);
+  const go = h("button", { type: "button", class: "act", "data-key": "act" }, verb);
+  const words = h("input", { name: "typed", autocomplete: "off", spellcheck: "false", "data-key": "typed" });
+  words.addEventListener("input", () => { go.disabled = words.value.trim() !== typed; });
+  go.disabled = typed !== "";
   const leave = h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Leave everything as it is");
   go.addEventListener("click", async () => {
     go.disabled = true;
@@ -69,7 +72,7 @@ export function confirmed(title, effects, verb, act) {
       go.disabled = false;
     }
   });
-  dialog.replaceChildren(h("h2", { id: "dialog-title" }, title), h("ul", {}, effects.map((text) => h("li", {}, text))), outcome, h("div", { class: "buttons" }, leave, go));
+  dialog.replaceChildren(h("h2", { id: "dialog-title" }, title), h("ul", {}, effects.map((text) => h("li", {}, text))), typed && h("label", {}, `Type "${typed}" first`, words), outcome, h("div", { class: "buttons" }, leave, go));
   dialog.showModal();
 }
 

@@ -435,6 +435,6 @@ def _row(wanted: WantedMoves, name: str, verdict: Verdict, said: _Said, told: _T
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{PATH}/plan", CallAccess.SUPER, plan),
+    Route("GET", f"{PATH}/plan", CallAccess.SUPER, plan, console="plan"),
     Route("POST", f"{PATH}/lags", CallAccess.SUPER, lags),
 )
