@@ -5,7 +5,7 @@ too early, or from an older epoch. Isn't: storage, or who gets a producer id.
 Invariants: a batch is stored once, however often it comes; a repetition is answered with the offset of the first, and
 not before that is durable; a batch behind one that failed is refused, until that one has come again, also where no
 batch of the producer is kept any more; of a producer, or an epoch after a fence, of which nothing is known any first
-sequence is taken.
+sequence is taken, and any later one where the last batch came from another region.
 Bounds: LAST_BATCHES a producer, `producers_max` producers (the longest idle is forgotten, as after Kafka's
 producer.id.expiration).
 Source: Kafka KIP-98, KIP-360; docs/protocols/kafka.md, "Producers".
@@ -43,13 +43,14 @@ class Sent:
 
 class _Producer:
     """`expected`: the sequence that comes next; -1: any, as nothing of this epoch has come. `lost`: the first of the
-    batches whose append failed, as long as it is open what becomes of those behind it; -1: none.
+    batches whose append failed, as long as it is open what becomes of those behind it; -1: none. `carried`: the last
+    batch came from another region, which may have had more.
     """
 
-    __slots__ = ("batches", "epoch", "expected", "lost")
+    __slots__ = ("batches", "carried", "epoch", "expected", "lost")
 
     def __init__(self, epoch: int) -> None:
-        self.epoch, self.expected, self.lost = epoch, -1, -1
+        self.epoch, self.expected, self.lost, self.carried = epoch, -1, -1, False
         self.batches: deque[Sent] = deque(maxlen=LAST_BATCHES)
 
 
@@ -80,7 +81,7 @@ class Sequences:
         if expected < 0:
             return None
         if batch.epoch > known.epoch:
-            if batch.sequence:
+            if batch.sequence and not known.carried:
                 raise Refused(
                     Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch begins with sequence 0, not {batch.sequence}"
                 )
@@ -97,6 +98,8 @@ class Sequences:
             raise Refused(
                 Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {batch.sequence} was stored long ago, {expected} comes next"
             )
+        if known.carried:  # those between were confirmed in a region that is lost, and come once that is back
+            return None
         raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.sequence} came where {expected} comes next")
 
     @staticmethod
@@ -113,18 +116,23 @@ class Sequences:
         known.lost = -1
         return known.expected
 
-    def accept(self, batch: BatchHeader, offset: int = -1) -> Sent:
-        """It is on its way, or with `offset` it was found in the log."""
+    def accept(self, batch: BatchHeader, offset: int = -1, *, carried: bool = False) -> Sent:
+        """It is on its way, or with `offset` it was found in the log; carried: where another region has brought it."""
         known = self._producers.pop(batch.producer, None)
         if known is None or known.epoch != batch.epoch:
             known = _Producer(batch.epoch)
         self._producers[batch.producer] = known
         sent = Sent(batch.producer, batch.epoch, batch.sequence, (batch.sequence + batch.offsets - 1) % _WRAP, offset)
         known.batches.append(sent)
-        known.expected = (sent.last + 1) % _WRAP
+        known.expected, known.carried = (sent.last + 1) % _WRAP, carried
         while len(self._producers) > self._producers_max:
             del self._producers[next(iter(self._producers))]
         return sent
+
+    def carry(self) -> None:
+        """More may have come of all that are known than is known here."""
+        for known in self._producers.values():
+            known.carried = True
 
     def fence(self, producer: int, epoch: int) -> None:
         """From now on only that epoch, or a higher one."""

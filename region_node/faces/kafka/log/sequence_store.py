@@ -6,8 +6,9 @@ Is: a snapshot in the region's metadata now and then, and the replay of what was
 Invariants: after loading, a batch that is in the log is known, so that a producer that sends it again is answered with
 its offset; a snapshot holds what is durable, and names an offset at or below which nothing is missing from it; both
 kinds are written at once, so that one replay brings both to the end.
-Bounds: about SNAPSHOT_BYTES are replayed; of a log without a snapshot, its last SNAPSHOT_BYTES. A snapshot is one
-value of the metadata: what does not fit into it is left out, the longest idle producers first.
+Bounds: about SNAPSHOT_BYTES are replayed, behind what other regions have brought REPLAYED_BYTES_MAX; of a log without
+a snapshot, its last SNAPSHOT_BYTES. A snapshot is one value of the metadata: what does not fit into it is left out, the
+longest idle producers first.
 Source: docs/protocols/kafka.md, "Producers".
 
     /kafka/sequences/{topic}  ->  [1, offset, Sequences.dump]
@@ -38,6 +39,8 @@ log = logging.getLogger("region_node.kafka")
 PREFIX = "/kafka/sequences/"
 FORMAT = 1
 SNAPSHOT_BYTES = 64 << 20
+REPLAYED_BYTES_MAX = 256 << 20
+"""So much is replayed at most, where a snapshot is older: in a passive region none is stored of what links bring."""
 SAVE_ABOVE_BYTES = 8 << 20
 """Where a partition has to read so much to open, it stores what it found."""
 _READ_BYTES = 4 << 20
@@ -81,13 +84,18 @@ class SequenceStore:
         self._since_bytes = 0
         self._saving = False
 
-    async def load(self, save_above_bytes: int = SAVE_ABOVE_BYTES) -> tuple[Sequences, Times]:
+    async def load(
+        self, save_above_bytes: int = SAVE_ABOVE_BYTES, replayed_bytes_max: int = REPLAYED_BYTES_MAX
+    ) -> tuple[Sequences, Times]:
         """Raises what a read and the metadata raise."""
         found = Sequences()
         offset = await self._stored(found)
         await self._log.ledger.whole()
         times, fed = await self._stored_times(), True
-        at = await self._log.position_of(offset) if offset >= 0 else self._tail()
+        at = await self._log.position_of(offset) if offset >= 0 else self._tail(SNAPSHOT_BYTES)
+        if offset >= 0 and (tail := self._tail(replayed_bytes_max)) > at:  # links have brought so much meanwhile
+            at, times = tail, None
+            found.carry()
         end, read_bytes = self._log.ledger.last_confirmed, 0
         while at <= end:
             try:
@@ -106,7 +114,7 @@ class SequenceStore:
                     if flag & FLAG_KAFKA:
                         batch = peek_batch(batch_of(part))
                         if batch.producer >= 0 and base >= offset and not batch.attributes & CONTROL:
-                            found.accept(batch, base)
+                            found.accept(batch, base, carried=run.origin is not None)
                     fed = fed and bool(flag & (FLAG_KAFKA | UNSEEN))
                     if fed:  # entries of Pulsar's clients are looked into once somebody asks for a time
                         times.add(base, count, highest_of(entry), len(part))
@@ -151,10 +159,10 @@ class SequenceStore:
         infos = [info for info in self._log.ledger.ledgers() if info.entries and info.first_index <= offset]
         return infos[-1].ledger if infos and offset >= 0 else -1
 
-    def _tail(self) -> Position:
-        """Where the last SNAPSHOT_BYTES begin."""
+    def _tail(self, size_bytes: int) -> Position:
+        """Where the last bytes begin, so many of them."""
         infos = [info for info in self._log.ledger.ledgers() if info.entries]
-        left, at = SNAPSHOT_BYTES, (-1, -1)
+        left, at = size_bytes, (-1, -1)
         for info in reversed(infos):
             if info.size_bytes >= left:
                 return info.ledger, info.entries - max(1, info.entries * left // info.size_bytes)

@@ -213,3 +213,21 @@ def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
                     assert log[again.offset] == following
                     acked = following = following + 1
         assert log == list(range(len(log)))
+
+
+def test_behind_what_another_region_has_brought_a_producer_may_be_further_and_is_no_less_sent_once() -> None:
+    """What it had confirmed there and is lost with that region, or comes later, is not waited for."""
+    sequences = Sequences()
+    sequences.accept(batch(0, 3), 0, carried=True)
+    assert (again := sequences.submit(batch(0, 3))) is not None and again.offset == 0
+    assert sequences.submit(batch(7)) is None
+    sequences.accept(batch(7))
+    with pytest.raises(Refused) as refused:
+        sequences.submit(batch(9))
+    assert refused.value.code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "from here on it is known what comes next"
+
+
+def test_a_producer_that_began_an_epoch_in_a_region_that_is_lost_goes_on_in_it() -> None:
+    sequences = Sequences()
+    sequences.accept(batch(0), 0, carried=True)
+    assert sequences.submit(batch(4, epoch=1)) is None
