@@ -118,16 +118,26 @@ class Sequences:
 
     def accept(self, batch: BatchHeader, offset: int = -1, *, carried: bool = False) -> Sent:
         """It is on its way, or with `offset` it was found in the log; carried: where another region has brought it."""
+        sent = Sent(batch.producer, batch.epoch, batch.sequence, (batch.sequence + batch.offsets - 1) % _WRAP, offset)
         known = self._producers.pop(batch.producer, None)
+        if known is not None and carried and self._came_late(batch, known):
+            self._producers[batch.producer] = known
+            return sent
         if known is None or known.epoch != batch.epoch:
             known = _Producer(batch.epoch)
         self._producers[batch.producer] = known
-        sent = Sent(batch.producer, batch.epoch, batch.sequence, (batch.sequence + batch.offsets - 1) % _WRAP, offset)
         known.batches.append(sent)
         known.expected, known.carried = (sent.last + 1) % _WRAP, carried
         while len(self._producers) > self._producers_max:
             del self._producers[next(iter(self._producers))]
         return sent
+
+    @staticmethod
+    def _came_late(batch: BatchHeader, known: _Producer) -> bool:
+        """Whether its producer had gone on here before another region brought it: a region that is back, its tail."""
+        if batch.epoch != known.epoch:
+            return batch.epoch < known.epoch
+        return known.expected >= 0 and not _is_behind(batch.sequence, known.expected)
 
     def carry(self) -> None:
         """More may have come of all that are known than is known here."""

@@ -231,3 +231,17 @@ def test_a_producer_that_began_an_epoch_in_a_region_that_is_lost_goes_on_in_it()
     sequences = Sequences()
     sequences.accept(batch(0), 0, carried=True)
     assert sequences.submit(batch(4, epoch=1)) is None
+
+
+@pytest.mark.parametrize("late", [batch(3, epoch=1), batch(90, epoch=0)])
+def test_the_tail_of_a_region_that_is_back_takes_nothing_back_that_its_producer_has_sent_since(
+    late: BatchHeader,
+) -> None:
+    sequences = Sequences()
+    sequences.accept(batch(0, epoch=1), 0, carried=True)
+    sequences.accept(batch(7, epoch=1), 1)
+    sequences.accept(late, 2, carried=True)
+    assert (again := sequences.submit(batch(7, epoch=1))) is not None and again.offset == 1
+    assert sequences.submit(batch(8, epoch=1)) is None
+    with pytest.raises(Refused):
+        sequences.submit(batch(9, epoch=1))
