@@ -18,6 +18,7 @@ from region_node.process.role_runtime import closing, replicator_tls
 from region_node.security.tls import server_context
 
 if TYPE_CHECKING:
+    from region_node.faces.kafka.cluster.leading_regions import LeadingRegions
     from region_node.faces.pulsar.session.pulsar_broker import TopicAddress
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
@@ -168,7 +169,7 @@ class BrokerFaces:
         from heliograph.model.feature_levels import KAFKA_USERS_SHARED
         from heliograph.runtime.clock import Clocks
         from region_node.faces.kafka.administration.topic_cleanup import Cleaning
-        from region_node.faces.kafka.cluster.kafka_cluster import Cluster, own_number
+        from region_node.faces.kafka.cluster.kafka_cluster import Cluster
         from region_node.faces.kafka.connection.kafka_listener import KafkaListener
         from region_node.faces.kafka.session.kafka_broker import Accounts, KafkaBroker
         from region_node.faces.kafka.shared_rows import RowStores
@@ -185,7 +186,7 @@ class BrokerFaces:
                 config=config,
                 settings=own,
                 ids=ids,
-                number=await own_number(broker.meta, broker.settings.node_id),
+                leading=await self._leading_regions(),
                 calls=broker.calls,
             ),
             meta=broker.meta,
@@ -216,6 +217,39 @@ class BrokerFaces:
         if own.tls_port >= 0:
             ports["kafka_tls"] = await listener.start(bind, own.tls_port, ssl=broker.certificates.for_clients())
         return ports
+
+    async def _leading_regions(self) -> LeadingRegions:
+        """From here on it knows other regions' brokers, and they this one."""
+        broker = self._broker
+        from region_node.faces.kafka.cluster.kafka_nodes import own_number
+        from region_node.faces.kafka.cluster.leading_regions import LeadershipPorts, LeadingRegions, announcement
+        from region_node.transactions.coordinators.coordinator_topics import NAMESPACE as COORDINATORS
+
+        leading = LeadingRegions(
+            broker.settings.region,
+            await own_number(broker.meta, broker.settings.node_id),
+            broker.view.region,
+            LeadershipPorts(
+                gate=broker.leases.gate,
+                names=lambda: [gate.namespace for gate in broker.leases.core.gates()],
+                ended=broker.leaderships.ended,
+                on_change=broker.leases.on_change,
+                config=broker.config,
+                meta=broker.meta,
+                now=broker.runtime.clock.monotonic,
+            ),
+        )
+        broker.stops.append(leading.close)
+        await leading.start()
+        broker.leases.tell_of_kafka(
+            lambda: announcement(
+                broker.ownership.record.listeners,
+                broker.ownership.owned(),
+                broker.ownership.bundles,
+                lambda namespace: namespace == COORDINATORS or leading.active_passive(namespace),
+            )
+        )
+        return leading
 
     async def open_admin(self, ports: dict[str, int]) -> None:
         broker = self._broker
@@ -328,13 +362,12 @@ class BrokerFaces:
             )
         listeners.update(broker.settings.broker.listeners)
         if broker.kafka is not None:
-            from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, TLS_LISTENER, node_url
+            from region_node.faces.kafka.cluster.kafka_nodes import LISTENER, TLS_LISTENER, node_url
 
             for port, name in (("kafka", LISTENER), ("kafka_tls", TLS_LISTENER)):
                 if port in ports:
-                    listeners[name] = node_url(
-                        broker.kafka.broker.number, broker.settings.broker.kafka.advertised_host or host, ports[port]
-                    )
+                    at = broker.settings.broker.kafka.advertised_host or host
+                    listeners[name] = node_url(broker.kafka.broker.leading.local_number, at, ports[port])
         if "admin_tls" in ports:
             listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"
         if "admin_inside" in ports:

@@ -22,6 +22,7 @@ from heliograph.model.configuration.configuration_records import (
     RegionInfo,
     TenantInfo,
 )
+from heliograph.model.configuration.kafka_brokers import kafka_broker
 from heliograph.model.configuration.kafka_users import ScramUser, key_of
 from heliograph.model.configuration.leadership import writer
 from heliograph.model.configuration.revocations import Revocation
@@ -65,6 +66,7 @@ class Table:
 
 OWN = (
     writer("us", "b0", 7),
+    kafka_broker("us", "b0", 7),
     keys.data_key("us", "acme"),
     f"{keys.REPORT_KEYS}us/ab12",
     f"{MERGED}us",

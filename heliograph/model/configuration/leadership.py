@@ -26,6 +26,13 @@ FLOOR = f"{LEADERSHIPS}-floor"
 SUBSCRIPTIONS = "/subscription-leadership/"
 WRITERS = "/writers/"
 
+EPOCHS_IN_MS = 1 << 28
+"""From here on epochs are such as a restore makes: the clock's milliseconds."""
+EPOCHS_IN_MS_STEP = 4096
+"""By so much such an epoch rises: so that the epochs of one leadership are apart in an int32, too, as Kafka's clients
+are given them.
+"""
+
 OPEN, DRAINING, FENCED = "open", "draining", "fenced"
 
 
@@ -85,6 +92,11 @@ class Writer(_Value):
     def obeys(self, namespace: str, version: int) -> bool:
         """Whether it knows, and has done, what the leadership of that version asks for."""
         return self.seen.get(namespace, self.since) >= version
+
+
+def following(epoch: int) -> int:
+    """The epoch behind this one."""
+    return epoch + (1 if epoch < EPOCHS_IN_MS else EPOCHS_IN_MS_STEP)
 
 
 def leadership(name: str) -> str:

@@ -41,6 +41,10 @@ class KnownLeaderships:
             return began
         return max(self._floor, self._ended.get(namespace, 0))
 
+    def ended(self, namespace: str) -> int:
+        """The last epoch of the leadership that ended there last; 0: none did."""
+        return self._ended.get(namespace, 0)
+
     async def newest(self, namespace: str) -> int:
         """The same, asked of whoever decides about the configuration. Raises MetadataUnavailable, CorruptData."""
         if (found := await self._store.get(leadership(namespace))) is not None:

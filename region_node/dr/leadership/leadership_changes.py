@@ -29,6 +29,7 @@ from heliograph.model.configuration.leadership import (
     SUBSCRIPTIONS,
     Leadership,
     Writer,
+    following,
     is_subscription,
     leadership,
     writers,
@@ -57,7 +58,7 @@ def flipped(record: Leadership, now_ms: int) -> Leadership:
     """The next region is the active one. Raises NotAllowed."""
     if record.state == OPEN or not record.to:
         raise NotAllowed("nothing is closed: there is no region to flip to")
-    return replace(record, active=record.to, epoch=record.epoch + 1, state=OPEN, to="", asks="", since_ms=now_ms)
+    return replace(record, active=record.to, epoch=following(record.epoch), state=OPEN, to="", asks="", since_ms=now_ms)
 
 
 def waits_for(namespace: str, version: int, found: Mapping[str, Writer]) -> list[str]:
@@ -171,7 +172,7 @@ class Switching:
             found = await self._store.get(leadership(namespace))
             if found is None:
                 ended = await self._store.get(ENDED + namespace)
-                epoch = 1 + (await self._floor() if ended is None else int(ended[0]))
+                epoch = following(await self._floor() if ended is None else int(ended[0]))
                 new = Leadership(active=active, epoch=epoch, began=epoch, since_ms=self._wall_ms(), slo=slo)
                 behind = Check(ENDED + namespace, ABSENT if ended is None else ended[1])
                 if await self._txn([Put(leadership(namespace), new.encode(), ABSENT), behind]):
@@ -179,7 +180,7 @@ class Switching:
                 continue
             old, version = Leadership.decode(found[0]), found[1]
             if old.asks:
-                epoch = old.epoch + 1
+                epoch = following(old.epoch)
                 new = Leadership(active=active, epoch=epoch, began=epoch, since_ms=self._wall_ms(), slo=slo or old.slo)
                 if await self._put(namespace, new, version):
                     return new

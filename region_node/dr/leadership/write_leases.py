@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from heliograph.kv.metadata_store import MetadataStore, pages_under
+from heliograph.model.configuration.kafka_brokers import KafkaBrokerInfo, kafka_broker
 from heliograph.model.configuration.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
 from heliograph.runtime.clock import Clock
@@ -75,6 +76,8 @@ class WriteLeases:
         self._another = False
         self._lease = 0
         self._told: Writer | None = None
+        self._kafka: Callable[[], KafkaBrokerInfo | None] = lambda: None
+        self._kafka_told: KafkaBrokerInfo | None = None
         self._wake = asyncio.Event()
         self._tasks = TaskSet("the write lease has ended")
         self._stop_watches: list[Callable[[], None]] = []
@@ -102,6 +105,12 @@ class WriteLeases:
     def _changed(self, name: str) -> None:
         for callback in self._listeners:
             callback(name)
+
+    def tell_of_kafka(self, kafka: Callable[[], KafkaBrokerInfo | None]) -> None:
+        """Other regions are told from now on what `kafka` says of this broker's Kafka listeners, as long as its lease
+        lasts; None: it has none.
+        """
+        self._kafka = kafka
 
     def tell(self) -> None:
         """Something that others may wait for was done: they hear of it soon."""
@@ -156,7 +165,7 @@ class WriteLeases:
                 except LeaseLost:
                     log.warning("write_lease.lost", extra={"broker": self._broker})
                     self.core.on_lost()
-                    self._lease, self._told = 0, None
+                    self._lease, self._told, self._kafka_told = 0, None, None
                     self._subscriptions_changed()
                     continue
                 except HeliographError as error:  # the deadline runs on; the next try is a renewal away
@@ -179,7 +188,8 @@ class WriteLeases:
         if self._another:
             self.core.on_lost()
             # its number may be another broker's lease by now, which goes on
-            await self._store.delete(writer(self._region, self._broker, self._lease))
+            for key_of in (writer, kafka_broker):
+                await self._store.delete(key_of(self._region, self._broker, self._lease))
             self._another = False
             raise LeaseLost("the configuration is another one")
         if not self.core.registered:
@@ -192,6 +202,10 @@ class WriteLeases:
         if told != self._told:
             await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
             self._told = told
+        if (kafka := self._kafka()) is not None and kafka != self._kafka_told:
+            key = kafka_broker(self._region, self._broker, self._lease)
+            await self._store.put(key, kafka.encode(), lease=self._lease)
+            self._kafka_told = kafka
         due = told != self._aged or self._clock.monotonic() - self._looked_at >= LOOK_S
         if due and (self._looking is None or self._looking.done()):
             self._looking = self._tasks.spawn(self._look_behind(told))

@@ -206,7 +206,7 @@ async def _values(
         session.gate.of_all(request)
         if resource and resource not in {str(node.number) for node in broker.cluster.nodes(session.tls)}:
             raise Refused(Code.INVALID_REQUEST, f"there is no broker {resource}")
-        values = broker.configs.broker(int(resource or broker.number))
+        values = broker.configs.broker(int(resource or broker.leading.number))
         return values, values, _OF_BROKER
     raise Refused(Code.INVALID_REQUEST, f"settings of type {kind} are not known here")
 

@@ -14,10 +14,10 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import APIS, Fields, Request
-from region_node.faces.kafka.cluster.kafka_cluster import KafkaNode
+from region_node.faces.kafka.cluster.kafka_nodes import KafkaNode
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
-from region_node.faces.kafka.log.partition_log import LEADER_EPOCH
 from region_node.faces.kafka.session.kafka_session import KafkaSession
+from region_node.topics.serving.topic_ids import NO_ID
 
 log = logging.getLogger("region_node.kafka")
 
@@ -53,6 +53,7 @@ async def metadata(session: KafkaSession, request: Request) -> Fields:
     everything = wanted is None or (request.version == 0 and not wanted)
     create = fields.get("allow_auto_topic_creation", True)
     rows: list[Fields] = []
+    leading: dict[int, KafkaNode] = {}
     pace = RowPace()
     if everything:
         names = await _seen(session)
@@ -60,7 +61,7 @@ async def metadata(session: KafkaSession, request: Request) -> Fields:
             await ensure_ids(session, names)
         for name in names:
             await pace.row()
-            row = await _topic(session, request, broker.cluster.kafka_name(name), create=False)
+            row = await _topic(session, request, broker.cluster.kafka_name(name), create=False, leading=leading)
             await pace.rows(len(row["partitions"]))
             rows.append(row)
     else:
@@ -68,16 +69,18 @@ async def metadata(session: KafkaSession, request: Request) -> Fields:
         for kafka in dict.fromkeys(topic["topic_id"] if topic["name"] is None else topic["name"] for topic in wanted):
             await pace.row()
             if isinstance(kafka, bytes):
-                row = await _by_id(session, request, kafka)
+                row = await _by_id(session, request, kafka, leading)
             else:
-                row = await _topic(session, request, kafka, create=create, with_id=with_id)
+                row = await _topic(session, request, kafka, create=create, with_id=with_id, leading=leading)
             await pace.rows(len(row["partitions"]))
             rows.append(row)
-    nodes = broker.cluster.nodes(session.tls)
+    shown = {**leading, **{node.number: node for node in broker.cluster.shown(session.tls)}}
     return {
-        "brokers": [{"node_id": node.number, "host": node.host, "port": node.port} for node in nodes],
+        "brokers": [
+            {"node_id": node.number, "host": node.host, "port": node.port} for _, node in sorted(shown.items())
+        ],
         "cluster_id": broker.instance,
-        "controller_id": broker.number,
+        "controller_id": broker.leading.number,
         "topics": rows,
     }
 
@@ -104,9 +107,9 @@ async def ensure_ids(session: KafkaSession, names: list[TopicName]) -> None:
         log.warning("kafka.topic_ids_not_made", extra={"topics": len(names), "error": str(error)})
 
 
-async def _by_id(session: KafkaSession, request: Request, topic: bytes) -> Fields:
+async def _by_id(session: KafkaSession, request: Request, topic: bytes, leading: dict[int, KafkaNode]) -> Fields:
     try:
-        row = await _topic(session, request, session.broker.of_id(topic), create=False)
+        row = await _topic(session, request, session.broker.of_id(topic), create=False, leading=leading)
     except Refused as error:
         row = {"error_code": error.code, "partitions": []}
     if row["error_code"]:  # who may not see it is not told its name
@@ -114,7 +117,16 @@ async def _by_id(session: KafkaSession, request: Request, topic: bytes) -> Field
     return {**row, "topic_id": topic}
 
 
-async def _topic(session: KafkaSession, request: Request, kafka: str, *, create: bool, with_id: bool = False) -> Fields:
+async def _topic(
+    session: KafkaSession,
+    request: Request,
+    kafka: str,
+    *,
+    create: bool,
+    with_id: bool = False,
+    leading: dict[int, KafkaNode] | None = None,
+) -> Fields:
+    """leading: where the leaders of its partitions are put."""
     broker = session.broker
     row: Fields = {"name": kafka, "error_code": 0, "partitions": [], "is_internal": False}
     try:
@@ -124,23 +136,27 @@ async def _topic(session: KafkaSession, request: Request, kafka: str, *, create:
         if not count:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
         leaders = await broker.cluster.leaders(name, count, session.tls)
-        if with_id:
+        elsewhere = bool(broker.leading.elsewhere(name.namespace))  # which gives ids of its own
+        if with_id and not elsewhere:
             await ensure_ids(session, [name])
     except HeliographError as error:
         row["error_code"] = code_of(error)
         return row
-    row["topic_id"] = broker.ids.known(name)
-    row["partitions"] = [_partition(index, leader) for index, leader in enumerate(leaders)]
+    row["topic_id"] = NO_ID if elsewhere else broker.ids.known(name)
+    epoch = broker.leading.epoch(name.namespace)
+    row["partitions"] = [_partition(index, leader, epoch) for index, leader in enumerate(leaders)]
+    if leading is not None:
+        leading.update((leader.number, leader) for leader in leaders if leader is not None)
     return row
 
 
-def _partition(index: int, leader: KafkaNode | None) -> Fields:
+def _partition(index: int, leader: KafkaNode | None, epoch: int) -> Fields:
     if leader is None:
         row: Fields = {
             "partition_index": index,
             "error_code": Code.LEADER_NOT_AVAILABLE,
             "leader_id": -1,
-            "leader_epoch": LEADER_EPOCH,
+            "leader_epoch": epoch,
         }
         return {**row, "replica_nodes": [], "isr_nodes": []}
     number = leader.number
@@ -148,7 +164,7 @@ def _partition(index: int, leader: KafkaNode | None) -> Fields:
         "partition_index": index,
         "error_code": 0,
         "leader_id": number,
-        "leader_epoch": LEADER_EPOCH,
+        "leader_epoch": epoch,
         "replica_nodes": [number],
         "isr_nodes": [number],
     }
@@ -185,11 +201,11 @@ async def describe_topic_partitions(session: KafkaSession, request: Request) -> 
 
 async def describe_cluster(session: KafkaSession, request: Request) -> Fields:
     broker = session.broker
-    nodes = broker.cluster.nodes(session.tls)
+    nodes = broker.cluster.shown(session.tls)
     return {
         "error_code": 0,
         "cluster_id": broker.instance,
-        "controller_id": broker.number,
+        "controller_id": broker.leading.number,
         "brokers": [{"broker_id": node.number, "host": node.host, "port": node.port} for node in nodes],
     }
 
@@ -216,9 +232,9 @@ async def _coordinator(session: KafkaSession, request: Request, key: str, kind: 
         resource, refused = _COORDINATED[kind]
         session.gate.somewhere(request, refused, (resource, key))
         if kind == _GROUP:
-            leader = await broker.cluster.leader(broker.coordinator.place(key), session.tls)
+            leader = await broker.cluster.coordinator(broker.coordinator.place(key), session.tls)
         else:
-            leader = await broker.cluster.leader(
+            leader = await broker.cluster.coordinator(
                 TopicName.parse(session.broker.opened_transactions().topic_of(key)), session.tls
             )
         if leader is None:

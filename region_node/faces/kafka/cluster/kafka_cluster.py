@@ -1,9 +1,9 @@
 """Cluster: which topics and brokers a Kafka client sees, under which names and numbers.
 
-Is: names of topics in both protocols, numbers of brokers, who leads which partition, making topics that are asked for.
-Isn't: ownership itself.
-Invariants: a broker's number never changes and is never given to another; a partition is led by the owner of its
-bundle; asking for the leaders of a topic makes an owner where there is none.
+Is: names of topics in both protocols, who leads which partition, making topics that are asked for. Isn't: ownership
+itself, or a broker's number (`kafka_nodes`).
+Invariants: a partition is led by the owner of its bundle; asking for the leaders of a topic makes an owner where there
+is none.
 Source: docs/protocols/kafka.md, "Topics and brokers".
 
     orders                        public/default/orders (the listener's namespace)
@@ -15,62 +15,30 @@ Source: docs/protocols/kafka.md, "Topics and brokers".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from heliograph.kv.metadata_store import ABSENT, MetadataStore, rows_under
 from heliograph.model.admin_paths import topic_path
-from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
+from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound
 from heliograph.model.topic_names import TopicName
+from region_node.faces.kafka.cluster.kafka_nodes import KafkaNode
 from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.kafka_settings import KafkaSettings
 from region_node.topics.serving.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
+    from region_node.faces.kafka.cluster.leading_regions import LeadingRegions
     from region_node.placement.ownership.broker_calls import BrokerCalls
     from region_node.placement.ownership.broker_records import BrokerRecord
     from region_node.placement.ownership.ownership_service import Ownership
     from region_node.runtime.topic_ports import OwnRegion
     from region_node.topics.serving.topic_service import TopicService
 
-NODES = "/kafka/nodes/"
-"""{number:010} -> the broker of that number."""
-LISTENER, TLS_LISTENER = "kafka", "kafka-tls"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaNode:
-    number: int
-    host: str
-    port: int
-
-
-def node_url(number: int, host: str, port: int) -> str:
-    """How a broker's record says where its Kafka listener is."""
-    return f"kafka://{number}@{host}:{port}"
-
-
-async def own_number(meta: MetadataStore, broker: str) -> int:
-    """The number of this broker, given to it once and for all."""
-    while True:
-        rows = await rows_under(meta, NODES)
-        taken = {int(key.rpartition("/")[2]): value.decode() for key, value, _ in rows}
-        for number, name in taken.items():
-            if name == broker:
-                return number
-        number = next(n for n in range(len(taken) + 1) if n not in taken)
-        try:
-            await meta.put(f"{NODES}{number:010d}", broker.encode(), expected=ABSENT)
-        except VersionConflict:
-            continue
-        return number
-
-
 class Cluster:
-    """The cluster as one broker of it sees it; `number` is that broker's."""
+    """The cluster as one broker of it sees it."""
 
     def __init__(
         self,
@@ -81,12 +49,12 @@ class Cluster:
         config: ConfigAdmin,
         settings: KafkaSettings,
         ids: TopicIds,
-        number: int,
+        leading: LeadingRegions,
         calls: BrokerCalls,
     ) -> None:
         """calls: by which parts of topics are deleted that other brokers own."""
         self._ownership, self._view, self._calls, self.region = ownership, topics.view, calls, region
-        self.topics, self.config, self.settings, self.ids, self.number = topics, config, settings, ids, number
+        self.topics, self.config, self.settings, self.ids, self.leading = topics, config, settings, ids, leading
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -198,18 +166,24 @@ class Cluster:
 
     def node(self, record: BrokerRecord, tls: bool) -> KafkaNode | None:
         """None where that broker has no such listener."""
-        url = record.listeners.get(TLS_LISTENER if tls else LISTENER)
-        if not url:
-            return None
-        parts = urlsplit(url)
-        return KafkaNode(int(parts.username or 0), parts.hostname or "", parts.port or 0)
+        return self.leading.node(record.listeners, tls)
 
     def nodes(self, tls: bool) -> list[KafkaNode]:
         found = (self.node(record, tls) for record in self._ownership.brokers())
         return sorted((node for node in found if node is not None), key=lambda node: node.number)
 
+    def shown(self, tls: bool) -> list[KafkaNode]:
+        """The brokers that clients are told of: also other regions', where the listener's namespace is active-passive
+        and may go on there.
+        """
+        others = self.leading.others(tls) if self.leading.active_passive(self.settings.namespace) else []
+        return [*self.nodes(tls), *others]
+
     async def leaders(self, name: TopicName, count: int, tls: bool) -> list[KafkaNode | None]:
         """Returns the leader of each of `count` partitions, by index; None: nobody, or nobody with such a listener."""
+        if region := self.leading.elsewhere(name.namespace):
+            parts = [str(self.part(name, index)) for index in range(count)]
+            return [self.leading.leader(region, part, name.namespace, tls) for part in parts]
         table = self._ownership.bundles(name.namespace)
         if table is None:
             return [None] * count
@@ -220,10 +194,12 @@ class Cluster:
             found[bundle] = await self._leader(name.namespace, bundle, tls)
         return [found[bundle] for bundle in bundles]
 
-    async def leader(self, name: TopicName, tls: bool) -> KafkaNode | None:
-        """Returns the owner of a topic's own bundle, which coordinates what is named so; None: as in `leaders`. Raises
-        NotFound (no such namespace).
+    async def coordinator(self, name: TopicName, tls: bool) -> KafkaNode | None:
+        """Returns the owner of a topic's own bundle, which coordinates what is named so, in the region that leads the
+        listener's namespace; None: as in `leaders`. Raises NotFound (no such namespace).
         """
+        if region := self.leading.elsewhere(self.settings.namespace):
+            return self.leading.leader(region, str(name), name.namespace, tls)
         if self._view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
         table = self._ownership.bundles(name.namespace)
@@ -240,6 +216,10 @@ class Cluster:
 
     def owns(self, name: TopicName) -> bool:
         return self._ownership.owns(str(name))
+
+    def coordinates(self, name: TopicName) -> bool:
+        """Whether what is named so is coordinated by this broker."""
+        return self.owns(name) and not self.leading.elsewhere(self.settings.namespace)
 
     def __repr__(self) -> str:
         return f"Cluster({self.settings.namespace})"

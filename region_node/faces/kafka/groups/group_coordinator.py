@@ -136,7 +136,7 @@ class GroupCoordinator:
     async def held(self, group: str) -> CoordinatedGroup:
         """Raises Refused: this broker does not coordinate it, or cannot now."""
         place = self.place(group)
-        if not self._broker.cluster.owns(place):
+        if not self._broker.cluster.coordinates(place):
             self._give_up(group, Code.NOT_COORDINATOR)
             raise Refused(Code.NOT_COORDINATOR)
         found = self._held.get(group) or self._unused.get(group)
@@ -183,6 +183,9 @@ class GroupCoordinator:
             if stored is not None:
                 made.version = stored[1]
                 made.group.load(stored[0], self._loop.time())
+                leading = self._broker.cluster.leading
+                if made.group.members and leading.is_from_before(settings.namespace, made.version):
+                    made.group.expel()  # they have been members in another region since
             await made.offsets.load()
             owner = await self._broker.meta.get(owner_key(group))
             if owner is not None:
@@ -367,7 +370,7 @@ class GroupCoordinator:
             else:
                 self._joined.pop(name, None)
                 self._broker.group_leadership.forget(name)
-            if not self._broker.cluster.owns(self.place(name)):
+            if not self._broker.cluster.coordinates(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
             elif held.unused:
                 self.shares.leave(held)
@@ -457,7 +460,7 @@ class GroupCoordinator:
                 for key, _, _ in rows:
                     await pace.row()
                     name = unquote(key.removeprefix(prefix).partition("/")[0])
-                    own = found[name][0] if name in found else self._broker.cluster.owns(self.place(name))
+                    own = found[name][0] if name in found else self._broker.cluster.coordinates(self.place(name))
                     found[name] = own, prefix == OFFSETS
         return {name: has_offsets for name, (own, has_offsets) in found.items() if own}
 

@@ -47,8 +47,6 @@ events = logging.getLogger("region_node.kafka")
 
 READ_CURSOR = "pulsar.kafka.reader"
 """Not durable: tells the entry cache how far back Kafka's consumers read."""
-LEADER_EPOCH = 0
-"""A log is never cut back, so clients never need to ask where two epochs part."""
 _UNSEEN = FLAG_HIDDEN | FLAG_MARKER
 _ENDS_KEPT = 64
 _ENTRIES_A_READ = 2048
@@ -89,7 +87,18 @@ class KafkaLog:
             "low_cursor",
             "ledger",
         ),
-        *("_lost_through", "low", "name", "reader", "sequences", "store", "times", "topic", "transactions"),
+        *(
+            "_lost_through",
+            "leader_epoch",
+            "low",
+            "name",
+            "reader",
+            "sequences",
+            "store",
+            "times",
+            "topic",
+            "transactions",
+        ),
     )
 
     def __init__(
@@ -101,9 +110,10 @@ class KafkaLog:
         configs: Configs,
         clock: Clock,
         read_now: dict[KafkaLog, None],
+        leader_epoch: int = 0,
     ) -> None:
         """read_now: where it puts itself when it is read, and takes itself out once the cache knows that it is not any
-        more.
+        more. leader_epoch: under which it is opened: offsets are given with it.
         """
         self.topic, self.counts, self._configs, self._read_now = topic, counts, configs, read_now
         self.compaction = CompactedReads(topic, clock)
@@ -111,6 +121,7 @@ class KafkaLog:
         """Holds the full name of the topic that it is a partition of."""
         self.store = SequenceStore(self, meta, tasks)
         self.ledger: Any = topic.ledger
+        self.leader_epoch = leader_epoch
         self.sequences: Sequences | None = None
         self.times = Times(0)
         self.transactions: dict[int, tuple[int, TxnId]] = {}
@@ -246,7 +257,7 @@ class KafkaLog:
         behind it; [] where nothing was.
         """
         if magic == 2 and self._lost_through > offset:
-            return [_at(offset, memoryview(sealed(b"", 0, self._lost_through - offset - 1, -1, -1, 0)))]
+            return [self._at(offset, memoryview(sealed(b"", 0, self._lost_through - offset - 1, -1, -1, 0)))]
         horizon = self.compaction.horizon
         if horizon is None or magic < 2:
             return []
@@ -255,7 +266,7 @@ class KafkaLog:
         if end <= offset:
             return []
         self._remember(end, at)
-        return [_at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
+        return [self._at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
 
     def _reads(self, at: Position) -> None:
         if self._oldest_read is None or at < self._oldest_read:
@@ -346,7 +357,7 @@ class KafkaLog:
             self._remember(end, at)
         self.counts.sent(shown, size)
         if not out and end > offset and magic == 2:
-            return [_at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
+            return [self._at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
         return out
 
     def _entry(
@@ -370,20 +381,25 @@ class KafkaLog:
         if flag & FLAG_KAFKA:
             batch = batch_of(part)
             if magic == 2:
-                return [PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH), batch[16:]]
+                return [PREFIX.pack(base, len(batch) - 12, self.leader_epoch), batch[16:]]
         else:
             if isinstance(ahead, CorruptData):
                 raise ahead
             batch = memoryview(as_batch(part, count) if ahead is None else ahead)
             self._converted(count)
             if magic == 2:
-                return [_at(base, batch)]
+                return [self._at(base, batch)]
         if peek_batch(batch).attributes & 32:
             return []
         if flag & FLAG_KAFKA:
             self._converted(count)
         records = [(base + delta, record) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
         return [old_message_set(records, magic, offset)]
+
+    def _at(self, base: int, batch: memoryview) -> bytes:
+        """A batch that was made here, at its place in the log."""
+        assert len(batch) >= HEADER_BYTES
+        return PREFIX.pack(base, len(batch) - 12, self.leader_epoch) + batch[16:]
 
     def _converted(self, count: int) -> None:
         self.counts.converted_out += count
@@ -466,9 +482,3 @@ class KafkaLog:
             await self.follow_keeper()
         except HeliographError:
             pass  # the next look tries again
-
-
-def _at(base: int, batch: memoryview) -> bytes:
-    """A batch that was made here, at its place in the log."""
-    assert len(batch) >= HEADER_BYTES
-    return PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH) + batch[16:]

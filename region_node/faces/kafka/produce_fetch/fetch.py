@@ -219,9 +219,11 @@ class _Fetching:
     async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
         broker = self._session.broker
         log = self._logs.get(key)
-        if log is None or log.topic.closed:
+        if log is None or log.topic.closed or log.leader_epoch != broker.leading.epoch(log.topic.name.namespace):
             self._logs.pop(key, None)
-            log = self._logs[key] = await broker.log(self._check(key), key[1])
+            kafka = self._check(key)
+            broker.leading.check(broker.name(kafka).namespace, part.get("current_leader_epoch", -1))
+            log = self._logs[key] = await broker.log(kafka, key[1])
         end, offset = log.high_watermark, part["fetch_offset"]
         row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
         row["log_start_offset"] = log.start_offset

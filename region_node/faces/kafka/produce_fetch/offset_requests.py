@@ -11,15 +11,17 @@ from heliograph.runtime.throttle import RowPace
 from heliograph.wire.kafka.message_codec import Fields, Request
 from region_node.faces.kafka.error_codes import Code, Refused, code_of
 from region_node.faces.kafka.log import time_search
-from region_node.faces.kafka.log.partition_log import LEADER_EPOCH, KafkaLog
+from region_node.faces.kafka.log.partition_log import KafkaLog
 from region_node.faces.kafka.log.time_index import NONE
 from region_node.faces.kafka.session.kafka_session import KafkaSession
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 
-async def _log(session: KafkaSession, request: Request, kafka: str, index: int) -> KafkaLog:
-    session.gate.topic(request, kafka)
+async def _log(session: KafkaSession, request: Request, kafka: str, part: Fields, index: int) -> KafkaLog:
+    """part: what the request says of the partition, maybe its leader epoch."""
+    name = session.gate.topic(request, kafka)
+    session.broker.leading.check(name.namespace, part.get("current_leader_epoch", -1))
     return await session.broker.log(kafka, index)
 
 
@@ -33,9 +35,10 @@ async def list_offsets(session: KafkaSession, request: Request) -> Fields:
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "old_offsets": []}
             parts.append(row)
             try:
-                log = await _log(session, request, topic["name"], part["partition_index"])
+                log = await _log(session, request, topic["name"], part, part["partition_index"])
                 offset, time = await _offset(log, part["timestamp"], request.fields.get("isolation_level", 0) == 1)
-                row["offset"], row["timestamp"], row["leader_epoch"] = offset, time, LEADER_EPOCH if offset >= 0 else -1
+                row["offset"], row["timestamp"] = offset, time
+                row["leader_epoch"] = log.leader_epoch if offset >= 0 else -1
                 if request.version == 0:
                     row["old_offsets"] = _before_0_10(log, part["timestamp"], offset, part["max_num_offsets"])
             except HeliographError as error:
@@ -82,13 +85,28 @@ async def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fi
             row: Fields = {"partition": part["partition"], "error_code": 0, "leader_epoch": -1, "end_offset": -1}
             parts.append(row)
             try:
-                log = await _log(session, request, topic["topic"], part["partition"])
-                if part["leader_epoch"] >= LEADER_EPOCH:
-                    row["leader_epoch"], row["end_offset"] = LEADER_EPOCH, log.high_watermark
+                log = await _log(session, request, topic["topic"], part, part["partition"])
+                _answer_epoch(session, log, part["leader_epoch"], row)
             except HeliographError as error:
                 row["error_code"] = code_of(error)
         topics.append({"topic": topic["topic"], "partitions": parts})
     return {"topics": topics}
+
+
+def _answer_epoch(session: KafkaSession, log: KafkaLog, epoch: int, row: Fields) -> None:
+    """Where the offsets of a leader epoch end here; of another region's, nowhere: a client sets itself anew then.
+    Raises Refused: it is to ask again.
+    """
+    leading, name, own = session.broker.leading, log.topic.name, log.leader_epoch
+    if not own:
+        if epoch >= 0:
+            row["leader_epoch"], row["end_offset"] = 0, log.high_watermark
+    elif epoch == own or (0 <= epoch < own and session.epochs.own(leading, name.namespace, epoch)):
+        row["leader_epoch"], row["end_offset"] = epoch, log.high_watermark
+    elif 0 <= epoch < own:
+        now = session.broker.clock.monotonic()
+        if session.epochs.waits((str(name.partitioned), max(0, name.partition)), epoch, now):
+            raise Refused(Code.LEADER_NOT_AVAILABLE, f"offsets of leader epoch {epoch} are another region's: join anew")
 
 
 async def delete_records(session: KafkaSession, request: Request) -> Fields:
@@ -101,7 +119,7 @@ async def delete_records(session: KafkaSession, request: Request) -> Fields:
             row: Fields = {"partition_index": part["partition_index"], "error_code": 0, "low_watermark": -1}
             parts.append(row)
             try:
-                log = await _log(session, request, topic["name"], part["partition_index"])
+                log = await _log(session, request, topic["name"], part, part["partition_index"])
                 if log.only_compacts:
                     raise Refused(Code.POLICY_VIOLATION, "records of a topic that is only compacted go with their keys")
                 offset = log.high_watermark if part["offset"] == -1 else part["offset"]

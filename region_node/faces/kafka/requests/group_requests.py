@@ -6,6 +6,8 @@ Source: docs/protocols/kafka.md, "Groups".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from heliograph.model.configuration.acl_records import AclOperation
@@ -85,6 +87,7 @@ async def join_group(session: KafkaSession, request: Request) -> Fields:
         if not settings.session_timeout_min_ms <= fields["session_timeout"] <= settings.session_timeout_max_ms:
             raise Refused(Code.INVALID_SESSION_TIMEOUT)
         held = await broker.coordinator.known(fields["group_id"])
+        broker.leading.check_settled(settings.namespace)
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
         protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
@@ -231,6 +234,7 @@ async def offset_commit(session: KafkaSession, request: Request) -> Fields:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= key[1] < await broker.cluster.partitions(name):
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                session.epochs.check_committed(broker.leading, name.namespace, part)
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[broker.kept_as(key[0]), key[1]] = row
             except HeliographError as error:
@@ -302,11 +306,13 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
         }
     rows = dict(held.offsets.rows)
     names = {topic for topic, _ in rows} if topics is None else {topic["name"] for topic in topics}
-    codes, pace = dict[str, Code](), RowPace()
+    codes, epochs, pace = dict[str, Code](), dict[str, int](), RowPace()
     for topic in names:
         await pace.row()
         found = _consumed(session, request, topic)
         codes[topic] = found if isinstance(found, Code) else Code.NONE
+        if isinstance(found, TopicName) and (epoch := session.broker.leading.offsets_epoch(found.namespace)):
+            epochs[topic] = epoch
     if topics is None:
         keys = [key for key in rows if not codes[key[0]]]
     else:
@@ -315,7 +321,7 @@ async def _fetched(session: KafkaSession, request: Request, group: str, topics: 
         # earlier versions kept them by what the client wrote
         rows = {key: row for key in keys if (row := rows.get(kept[key]) or rows.get(key)) is not None}
         unstable = {key for key in keys if kept[key] in unstable or key in unstable}
-    return {"group_id": group, "error_code": 0, "topics": await _offset_rows(rows, keys, codes, unstable)}
+    return {"group_id": group, "error_code": 0, "topics": await _offset_rows(rows, keys, codes, unstable, epochs)}
 
 
 def _consumed(session: KafkaSession, request: Request, topic: str) -> TopicName | Code:
@@ -331,8 +337,11 @@ async def _offset_rows(
     keys: list[tuple[str, int]],
     codes: dict[str, Code],
     unstable: set[tuple[str, int]] | None = None,
+    epochs: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Fields]:
-    """codes: of each topic that `keys` name; nothing of one that is refused is told."""
+    """codes: of each topic that `keys` name; nothing of one that is refused is told. epochs: of topics that have
+    leader epochs, the one that offsets here are of, whatever they were committed with.
+    """
     topics: dict[str, list[Fields]] = {}
     pace = RowPace()
     for key in dict.fromkeys(keys):
@@ -344,7 +353,7 @@ async def _offset_rows(
             {
                 "partition_index": key[1],
                 "committed_offset": _NO_OFFSET if row is None or refused else row.offset,
-                "committed_leader_epoch": -1 if row is None else row.leader_epoch,
+                "committed_leader_epoch": -1 if row is None else epochs.get(key[0], row.leader_epoch),
                 "metadata": "" if row is None else row.metadata,
                 "error_code": Code.UNSTABLE_OFFSET_COMMIT if refused else code,
             }

@@ -18,13 +18,23 @@ from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransac
 _EPOCH_MAX = (1 << 15) - 1
 
 
-async def _owned(session: KafkaSession, fields: Fields) -> KafkaTransactions:
-    """Raises Refused where transactions are off, no id is so long, or the producer is another role's."""
+async def _owned(session: KafkaSession, fields: Fields, *, ends: bool = False) -> KafkaTransactions:
+    """Raises Refused where transactions are off, no id is so long, or the producer is another role's; unless it only
+    `ends` what is open, where another region leads, too.
+    """
     transactions = session.broker.opened_transactions()
+    if not ends:
+        _check_leads(session)
     check_id(fields["transactional_id"])
     assert session.login.principal is not None
     await transactions.rights.check(session.login.principal, fields["producer_id"], fields["transactional_id"])
     return transactions
+
+
+def _check_leads(session: KafkaSession) -> None:
+    """Raises Refused where another region coordinates the listener's transactional ids."""
+    if region := session.broker.leading.elsewhere(session.broker.settings.namespace):
+        raise Refused(Code.NOT_COORDINATOR, f"transactional ids are coordinated in region {region}")
 
 
 def code_for(error: HeliographError, request: Request) -> Code:
@@ -86,7 +96,7 @@ async def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields:
 async def end_txn(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     try:
-        transactions = await _owned(session, fields)
+        transactions = await _owned(session, fields, ends=True)
         await transactions.end(
             fields["transactional_id"], fields["producer_id"], fields["producer_epoch"], fields["committed"]
         )
@@ -126,6 +136,7 @@ async def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
                     raise Refused(Code.OFFSET_METADATA_TOO_LARGE)
                 if not 0 <= part["partition_index"] < partitions:
                     raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                session.epochs.check_committed(broker.leading, names[topic["name"]].namespace, part)
                 row = Row(part["committed_offset"], part.get("committed_leader_epoch", -1), metadata, now_ms)
                 rows[broker.kept_as(topic["name"]), part["partition_index"]] = row
         if not code:
@@ -152,6 +163,7 @@ async def init_producer_id(session: KafkaSession, request: Request) -> Fields:
     fields, broker = request.fields, session.broker
     try:
         if fields["transactional_id"] is not None:
+            _check_leads(session)
             given = await session.broker.opened_transactions().begin_producer(
                 fields["transactional_id"],
                 fields["transaction_timeout"],

@@ -99,12 +99,12 @@ class KafkaBroker:
         """
         region = cluster.region
         self.cluster, self.meta, self.rng, self.converting = cluster, meta, rng, converting
-        self.topics, self.config, self.settings, self.ids, self.number = (
+        self.topics, self.config, self.settings, self.ids, self.leading = (
             cluster.topics,
             cluster.config,
             cluster.settings,
             cluster.ids,
-            cluster.number,
+            cluster.leading,
         )
         self.security, self.audit, self.usage = accounts.security, accounts.audit, accounts.usage
         self.clock, self.expiry = clocks.now, clocks.expiry
@@ -134,6 +134,7 @@ class KafkaBroker:
         self._at_once: dict[tuple[str, int], KafkaLog] = {}
         """What `loaded` has found; those that are closed meanwhile go at the next look."""
         self._stop = self.topics.view.on_change(self._partitions_changed)
+        self.leading.on_change(self._leadership_changed)
         self._names: dict[str, TopicName] = {}
 
     def _members(self, subscription: str) -> int:
@@ -193,6 +194,16 @@ class KafkaBroker:
         if key.startswith(PARTITIONED):  # a name may stand for another topic now
             self._at_once.clear()
 
+    def _leadership_changed(self, name: str) -> None:
+        """What was opened under another leader epoch is opened anew: other regions' producers have come here since."""
+        epoch = self.leading.epoch(name)
+        for text, log in list(self._logs.items()):
+            if log.topic.name.namespace == name and log.leader_epoch != epoch:
+                del self._logs[text]
+        for key, log in list(self._at_once.items()):
+            if log.topic.name.namespace == name and log.leader_epoch != epoch:
+                del self._at_once[key]
+
     def close(self) -> None:
         for task in self._moving:
             task.cancel()
@@ -216,8 +227,11 @@ class KafkaBroker:
         text = str(part)
         log = self._logs.get(text)
         if log is None or log.topic is not topic:
-            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock, self._read_now)
+            epoch = self.leading.epoch(part.namespace)
+            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock, self._read_now, epoch)
             await made.open()
+            if epoch != self.leading.epoch(part.namespace):
+                raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{text} was opened while its leadership moved: try again")
             log = self._logs.get(text)
             if log is None or log.topic is not topic:  # two may have asked at once
                 log = self._logs[text] = made

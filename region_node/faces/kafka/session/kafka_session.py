@@ -19,6 +19,7 @@ from heliograph.wire.run import Buffer
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.quotas.client_quotas import ANONYMOUS, ClientLimits, Shared
 from region_node.faces.kafka.security.api_rights import ApiRow, RequestGate
+from region_node.faces.kafka.session.client_epochs import ClientEpochs
 from region_node.faces.kafka.session.kafka_broker import KafkaBroker
 from region_node.faces.kafka.session.login import Login
 from region_node.faces.kafka.session.refusals import Refusals, in_part
@@ -48,6 +49,9 @@ class SessionPort(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    @property
+    def since(self) -> float: ...
+
     def close(self, reason: str = "", request: Request | None = None) -> None: ...
 
     def close_when_answered(self) -> None: ...
@@ -66,8 +70,8 @@ class SessionPort(Protocol):
 
 
 class KafkaSession:
-    """`number`: the connection's name in the log. `login`: who is at the other end. `gate`: what it may. `tls`: which
-    of the brokers' listeners it is told of.
+    """`number`: the connection's name in the log. `login`: who is at the other end. `gate`: what it may. `epochs`:
+    which offsets it may go on with. `tls`: which of the brokers' listeners it is told of.
     """
 
     __slots__ = (
@@ -77,6 +81,7 @@ class KafkaSession:
         "_software",
         "address",
         "broker",
+        "epochs",
         "gate",
         "login",
         "number",
@@ -99,6 +104,7 @@ class KafkaSession:
         self.address = f"{host}:{peer[1]}" if isinstance(peer, tuple) else ""
         self.login = Login(broker, host)
         self.gate = RequestGate(rows, self.login, broker.security.rights, broker.settings.namespace, broker.name)
+        self.epochs = ClientEpochs(port)
         self._software = ""
         self._limits: tuple[str, ClientLimits] | None = None
         """(client id, the quotas that held for it when it was last looked)"""

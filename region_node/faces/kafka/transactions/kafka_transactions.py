@@ -539,6 +539,8 @@ class KafkaTransactions:
         CorruptData, and what the metadata raises.
         """
         found = await self.of_producer(producer)
+        if found is None and not self._broker.producer_ids.given_here(producer):
+            raise Refused(Code.INVALID_TXN_STATE, f"producer {producer} has its transaction in another region")
         if found is None or found[0] > epoch:
             raise Refused(Code.INVALID_PRODUCER_EPOCH, f"producer {producer} of epoch {epoch} is fenced")
         if found[0] < epoch or found[1] is None:

@@ -15,6 +15,7 @@ from heliograph.runtime.clock import Clock
 
 COUNTER = "kafka-producer-ids"
 _BLOCK = 1000
+_REGION_BITS = 44
 _CLOCK_MAX_MS = 1 << 43
 """A clock that is further is wrong, and would lead into the bits of the region: the year 2248."""
 
@@ -28,6 +29,10 @@ class ProducerIds:
         self._meta, self._region, self._clock = meta, region, clock
         self._next = self._end = 0
 
+    def given_here(self, producer: int) -> bool:
+        """Whether this region has given that id. Raises MetadataUnavailable: the region has no number yet."""
+        return producer >> _REGION_BITS == self._region()
+
     async def next(self) -> int:
         """Raises what the metadata raises."""
         if self._next >= self._end:
@@ -36,4 +41,4 @@ class ProducerIds:
                 self._next, self._end = first, first + _BLOCK
         given = self._next
         self._next += 1
-        return self._region() << 44 | given
+        return self._region() << _REGION_BITS | given

@@ -11,6 +11,7 @@ import pytest
 from geo_tests.sim.leadership import DriftingClock
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.configuration.kafka_brokers import KAFKA_BROKERS, KafkaBrokerInfo
 from heliograph.model.configuration.leadership import (
     FENCED,
     Leadership,
@@ -263,6 +264,27 @@ def test_what_it_obeys_is_told_when_that_changes_and_not_again() -> None:
         await asyncio.sleep(20)
         assert puts == 4
         await leases.stop()
+
+    run_alone(main())
+
+
+def test_what_other_regions_are_told_of_kafkas_listeners_goes_with_the_lease() -> None:
+    async def main() -> None:
+        store, told = Slow(), [KafkaBrokerInfo(listeners={"kafka": "kafka://1@a:1"})]
+        await lead(store)
+        leases = made(store)
+        leases.tell_of_kafka(lambda: told[-1])
+        await leases.start()
+        await asyncio.sleep(3)
+        ((key, value, version),) = store.under(KAFKA_BROKERS)
+        assert key.startswith("/kafka-brokers/us/b.") and KafkaBrokerInfo.decode(value) == told[0]
+        await asyncio.sleep(5)
+        assert store.under(KAFKA_BROKERS)[0][2] == version, "nothing new: nothing is written"
+        told.append(KafkaBrokerInfo(listeners={"kafka": "kafka://1@a:2"}))
+        await asyncio.sleep(3)
+        assert KafkaBrokerInfo.decode(store.under(KAFKA_BROKERS)[0][1]) == told[1]
+        await leases.stop()
+        assert not store.under(KAFKA_BROKERS)
 
     run_alone(main())
 

@@ -23,7 +23,9 @@ from heliograph.runtime.clock import Clocks
 from heliograph.runtime.compute_thread import Offload
 from heliograph.wire.kafka.message_codec import BY_NAME, decode_fields, encode_fields
 from region_node.faces.kafka.administration.topic_cleanup import Cleaning
-from region_node.faces.kafka.cluster.kafka_cluster import LISTENER, Cluster, node_url
+from region_node.faces.kafka.cluster.kafka_cluster import Cluster
+from region_node.faces.kafka.cluster.kafka_nodes import LISTENER, node_url
+from region_node.faces.kafka.cluster.leading_regions import LeadingRegions
 from region_node.faces.kafka.connection.kafka_connection import KafkaConnection
 from region_node.faces.kafka.connection.kafka_listener import KafkaListener
 from region_node.faces.kafka.kafka_settings import KafkaSettings
@@ -153,14 +155,19 @@ def request(name: str, version: int, fields: dict[str, Any], correlation: int = 
 class Face:
     """`listener`: of the broker; its ticks are the loop's."""
 
-    def __init__(self, security: SecuritySettings | None = None, leadership: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, security: SecuritySettings | None = None, leadership: Any = None, leading: Any = None, **settings: Any
+    ) -> None:
         """security: by it roles may do things or not; None: everybody may do everything. leadership: of groups; None:
-        they work in every region.
+        they work in every region. leading: of namespaces; None: every region leads.
         """
         self.clock, self.factory, rng = FakeClock(), KafkaFactory(), random.Random(1)
         self.meta, self.config = EmbeddedStore(), EmbeddedStore()
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
         self.ids = TopicIds(self.meta, rng, self.view.incarnation)
+        self.leading = LeadingRegions(
+            "us", 0, self.view.region, leading and leading.ports(self.config, self.meta, self.clock)
+        )
         own = KafkaSettings(**{"port": 0, "rebalance_delay_ms": 0, **settings})
         self.topics = TopicService(
             region=FakeRegion(RegionInfo(name="us", number=1)),
@@ -182,7 +189,7 @@ class Face:
                 config=self.admin,
                 settings=own,
                 ids=self.ids,
-                number=0,
+                leading=self.leading,
                 calls=BrokerCalls(),
             ),
             meta=self.meta,
@@ -202,6 +209,7 @@ class Face:
 
     async def start(self) -> None:
         await self.view.ready()
+        await self.leading.start()
         await self.admin.create_region("us")
         await self.admin.create_tenant("public", TenantInfo(allowed_regions=("us",)))
         await self.admin.create_namespace("public/default", NamespacePolicies(regions=("us",)))
@@ -214,6 +222,7 @@ class Face:
         self.ids.close()
         self.broker.quotas.close()
         self.broker.close()
+        await self.leading.close()
         await self.listener.close()
         await self.topics.close()
         self.view.close()

@@ -1,27 +1,12 @@
-"""Numbers of brokers, as Kafka clients know them, and how many partitions they may make."""
+"""How many partitions Kafka's clients may make."""
 
 from __future__ import annotations
 
-import asyncio
-
-from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.state_machine import KvMachine, MachineSettings
 from heliograph.model.configuration.configuration_records import TenantQuota
-from region_node.faces.kafka.cluster.kafka_cluster import own_number
 from region_node.faces.kafka.error_codes import Code
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
 from tests.region_node.faces.kafka.topic_requests import ORDERS, create
 from tests.region_node.faces.pulsar.harness import settle
-
-
-def test_each_broker_keeps_its_number_also_behind_a_page_of_the_metadata() -> None:
-    async def run() -> None:
-        meta = EmbeddedStore(KvMachine(settings=MachineSettings(range_limit=3)))
-        async with asyncio.timeout(10):
-            for _ in range(2):
-                assert [await own_number(meta, f"b{number}") for number in range(8)] == list(range(8))
-
-    asyncio.run(run())
 
 
 async def quota(face: Face, topics: int) -> None:

@@ -234,7 +234,7 @@ def test_a_producer_that_began_an_epoch_in_a_region_that_is_lost_goes_on_in_it()
 
 
 @pytest.mark.parametrize("late", [batch(3, epoch=1), batch(90, epoch=0)])
-def test_the_tail_of_a_region_that_is_back_takes_nothing_back_that_its_producer_has_sent_since(
+def test_the_tail_of_a_region_that_is_back_takes_back_nothing_that_was_sent_since(
     late: BatchHeader,
 ) -> None:
     sequences = Sequences()

@@ -15,6 +15,7 @@ from region_node.faces.kafka.error_codes import Code, Refused
 from region_node.faces.kafka.requests.transaction_requests import code_for
 from region_node.faces.kafka.transactions.kafka_transactions import KafkaTransactions
 from region_node.transactions.coordinators.transaction_service import Transactions
+from tests.region_node.faces.kafka.cluster.leaderships import Leaderships
 from tests.region_node.faces.kafka.harness import Client, Face, request
 from tests.region_node.faces.kafka.topic_requests import create
 from tests.region_node.faces.kafka.transactions.harness import anew, with_transactions
@@ -143,5 +144,44 @@ def test_a_producer_that_did_not_hear_of_its_new_epoch_gets_it_again_and_a_zombi
         with pytest.raises(Refused):
             await begun(*third)
         assert await begun(*newer) == (producer, newer[1] + 1)
+
+    with_transactions(run)
+
+
+def test_where_another_region_leads_a_transaction_is_ended_and_none_is_begun() -> None:
+    heard = Leaderships()
+
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        face.broker.transactions = transactions
+        client = Client(face.listener)
+        await create(client, "orders")
+        number, epoch = await transactions.begin_producer("id", 60_000, -1, -1)
+        of = {"transactional_id": "id", "producer_id": number, "producer_epoch": epoch}
+        parts = {**of, "topics": [{"name": "orders", "partitions": [0]}]}
+
+        async def added() -> int:
+            answer = await client.ask("add_partitions_to_txn", 3, parts)
+            return int(answer["results"][0]["partitions"][0]["error_code"])
+
+        assert await added() == 0
+        heard.say("eu", 1)
+        assert await added() == Code.NOT_COORDINATOR
+        begin = {"transactional_id": "id", "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+        assert (await client.ask("init_producer_id", 4, begin))["error_code"] == Code.NOT_COORDINATOR
+        offsets = {**of, "group_id": "g"}
+        assert (await client.ask("add_offsets_to_txn", 3, offsets))["error_code"] == Code.NOT_COORDINATOR
+        assert (await client.ask("end_txn", 3, {**of, "committed": True}))["error_code"] == 0
+
+    with_transactions(run, leading=heard)
+
+
+def test_a_batch_of_another_regions_transaction_is_to_be_aborted_and_fences_nobody() -> None:
+    async def run(face: Face, _: Transactions, transactions: KafkaTransactions) -> None:
+        await create(Client(face.listener), "orders")
+        log = await face.broker.log("orders", 0)
+        for number, code in ((2 << 44 | 7, Code.INVALID_TXN_STATE), (1 << 44 | 7, Code.INVALID_PRODUCER_EPOCH)):
+            with pytest.raises(Refused) as refused:
+                await transactions.txn_of(log, number, 0)
+            assert refused.value.code == code
 
     with_transactions(run)

@@ -21,3 +21,12 @@ def test_no_id_comes_twice_also_where_the_metadata_is_an_older_copy_or_was_made_
         assert len(set(given)) == len(given) and {number >> 44 for number in given} == {3}
 
     asyncio.run(body())
+
+
+def test_an_id_says_which_region_has_given_it() -> None:
+    async def body() -> None:
+        us, eu = (ProducerIds(EmbeddedStore(), lambda region=region: region, FakeClock()) for region in (1, 2))
+        given = await eu.next()
+        assert eu.given_here(given) and not us.given_here(given)
+
+    asyncio.run(body())

@@ -1,0 +1,195 @@
+"""Which region's brokers Kafka's clients are led to, and under which leader epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.model.bundles import BundleTable
+from heliograph.model.configuration.configuration_records import RegionInfo
+from heliograph.model.configuration.kafka_brokers import KafkaBrokerInfo, kafka_broker
+from heliograph.model.configuration.leadership import EPOCHS_IN_MS, following
+from heliograph.model.topic_names import topic_hash
+from region_node.faces.kafka.cluster.kafka_nodes import A_REGION, KafkaNode, node_url
+from region_node.faces.kafka.cluster.leading_regions import (
+    BROKERS_A_REGION,
+    LED,
+    LED_KEPT,
+    TOLD_BYTES,
+    LeadingRegions,
+    announcement,
+    leader_epoch,
+)
+from region_node.faces.kafka.error_codes import Code, Refused
+from tests.region_node.faces.kafka.cluster.leaderships import Leaderships
+from tests.region_node.faces.pulsar.harness import settle
+from tests.region_node.topics.fake_storage import FakeClock
+
+N = "public/default"
+TABLE = BundleTable.equal(2)
+
+
+class World:
+    """us, as one of its brokers has it, and what the others have told."""
+
+    def __init__(self) -> None:
+        self.heard, self.config, self.meta, self.clock = (
+            Leaderships("us"),
+            EmbeddedStore(),
+            EmbeddedStore(),
+            FakeClock(),
+        )
+        self.leading = self.broker()
+
+    def broker(self) -> LeadingRegions:
+        regions = {"us": RegionInfo(name="us", number=1), "eu": RegionInfo(name="eu", number=3)}
+        return LeadingRegions("us", 4, regions.get, self.heard.ports(self.config, self.meta, self.clock))
+
+    async def tells(self, region: str, number: int, **owns: list[list[int]]) -> str:
+        info = KafkaBrokerInfo(
+            listeners={"kafka": node_url(number, f"{region}{number}", 9092)},
+            owns={N if name == "n" else name: rows for name, rows in owns.items()},
+        )
+        key = kafka_broker(region, f"b{number}", number)
+        await self.config.put(key, info.encode())
+        await settle(5)
+        return key
+
+
+def with_world(test: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World()
+        await world.leading.start()
+        await test(world)
+        await world.leading.close()
+
+    asyncio.run(run())
+
+
+def test_the_leader_epoch_rises_with_each_leadership_and_when_every_region_leads_again() -> None:
+    async def test(world: World) -> None:
+        seen = [world.leading.epoch(N)]
+        for active, epoch in (("us", 1), ("eu", 2), ("us", 3)):
+            world.heard.say(active, epoch)
+            seen.append(world.leading.epoch(N))
+        world.heard.end()
+        seen.append(world.leading.epoch(N))
+        world.heard.say("eu", 4)
+        seen.append(world.leading.epoch(N))
+        assert seen[0] == 0 and seen == sorted({*seen})
+
+    with_world(test)
+
+
+def test_an_epoch_of_a_restored_configuration_is_an_int32_too_and_rises() -> None:
+    restored = 1_790_000_000_000
+    epochs = [1, EPOCHS_IN_MS - 1, restored, following(restored), following(following(restored)), 2 * restored]
+    told = [leader_epoch(epoch, led=led) for epoch in epochs for led in (True, False)]
+    assert told == sorted({*told}) and told[-1] < 1 << 31 and following(7) == 8
+
+
+def test_a_passive_region_refuses_readers_and_an_active_one_those_of_another_epoch() -> None:
+    async def test(world: World) -> None:
+        world.leading.check(N, 7)  # every region leads: as before
+        world.heard.say("eu", 5)
+        with pytest.raises(Refused) as refused:
+            world.leading.check(N)
+        assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER and world.leading.elsewhere(N) == "eu"
+        world.heard.say("us", 6)
+        own = world.leading.epoch(N)
+        world.leading.check(N)
+        world.leading.check(N, own)
+        for epoch, code in ((own - 1, Code.FENCED_LEADER_EPOCH), (own + 1, Code.UNKNOWN_LEADER_EPOCH)):
+            with pytest.raises(Refused) as refused:
+                world.leading.check(N, epoch)
+            assert refused.value.code == code
+
+    with_world(test)
+
+
+def test_the_owner_in_the_other_region_leads_and_where_nobody_owns_it_somebody_who_will_say() -> None:
+    async def test(world: World) -> None:
+        topic = "persistent://public/default/t"
+        low, high = TABLE.range(TABLE.of(topic))
+        assert world.leading.leader("eu", topic, N, False) is None
+        await world.tells("eu", 0)
+        owner = await world.tells("eu", 1, n=[[low, high]])
+        assert low <= topic_hash(topic) < high
+        assert world.leading.leader("eu", topic, N, False) == KafkaNode(2 * A_REGION + 1, "eu1", 9092)
+        assert world.leading.leader("eu", topic, N, True) is None
+        await world.config.delete(owner)
+        await settle(5)
+        assert world.leading.leader("eu", topic, N, False) == KafkaNode(2 * A_REGION, "eu0", 9092)
+
+    with_world(test)
+
+
+def test_a_bounded_number_of_other_regions_brokers_is_shown_and_none_of_the_own() -> None:
+    async def test(world: World) -> None:
+        for number in range(BROKERS_A_REGION + 3):
+            await world.tells("eu", number)
+        await world.tells("us", 4)
+        await world.config.put(kafka_broker("eu", "bad", 1), b"no value")
+        await settle(5)
+        shown = world.leading.others(False)
+        assert [node.number for node in shown] == [2 * A_REGION + n for n in range(BROKERS_A_REGION)]
+        assert world.leading.number == 4
+
+    with_world(test)
+
+
+def test_a_region_knows_under_which_leader_epochs_it_led_also_behind_a_restart() -> None:
+    async def test(world: World) -> None:
+        epochs = list[int]()
+        for active, epoch in (("us", 1), ("eu", 2), ("us", 3)):
+            world.heard.say(active, epoch)
+            epochs.append(world.leading.epoch(N))
+            await settle(5)
+        again = world.broker()
+        await again.start()
+        for leading in (world.leading, again):
+            assert [leading.led(N, epoch) for epoch in epochs] == [True, False, True]
+        await again.close()
+        for epoch in range(4, 4 + LED_KEPT):
+            world.heard.say("us", epoch)
+        await settle(20)
+        (stored,) = [row async for row in _values(world.meta)]
+        assert stored.count(b",") == LED_KEPT - 1
+
+    with_world(test)
+
+
+async def _values(meta: EmbeddedStore):  # type: ignore[no-untyped-def]
+    from heliograph.kv.metadata_store import rows_under
+
+    for _, value, _ in await rows_under(meta, LED):
+        yield value
+
+
+def test_who_listens_hears_of_a_new_leader_epoch_and_of_no_other_change() -> None:
+    async def test(world: World) -> None:
+        heard = list[str]()
+        world.leading.on_change(heard.append)
+        assert world.leading.since(N) == float("-inf")
+        world.clock.now += 5
+        world.heard.say("us", 1)
+        world.heard.say("us", 1)
+        assert heard == [N] and world.leading.since(N) == world.clock.monotonic()
+
+    with_world(test)
+
+
+def test_a_broker_tells_what_it_owns_of_the_namespaces_that_others_have_to_know() -> None:
+    listeners = {"": "pulsar://a:1", "kafka": node_url(1, "a", 2)}
+    owned = [(N, 0), (N, 1), ("public/other", 0), (N, 99)]
+    told = announcement(listeners, owned, lambda _: TABLE, lambda namespace: namespace == N)
+    assert told == KafkaBrokerInfo(
+        listeners={"kafka": listeners["kafka"]}, owns={N: [list(TABLE.range(0)), list(TABLE.range(1))]}
+    )
+    assert announcement({"": "pulsar://a:1"}, owned, lambda _: TABLE, lambda _: True) is None
+    many = BundleTable.equal(20_000)
+    bounded = announcement(listeners, [(N, bundle) for bundle in range(20_000)], lambda _: many, lambda _: True)
+    assert bounded is not None and TOLD_BYTES // 2 < len(bounded.encode()) < 2 * TOLD_BYTES
