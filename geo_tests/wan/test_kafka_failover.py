@@ -21,7 +21,7 @@ from geo_tests.wan.kafka_support import DEADLINE_S, ck
 pytestmark = pytest.mark.wan
 kafka = pytest.importorskip("kafka")
 
-NAMESPACE, TOPIC, PARTITIONS = "public/following", "orders", 3
+NAMESPACE, TOPIC, PAIRS, PARTITIONS = "public/following", "orders", "pairs", 3
 
 
 @pytest.fixture
@@ -86,6 +86,68 @@ class Producing:
         wanted = len(self.confirmed) + more
         eventually(lambda: self.failed or len(self.confirmed) >= wanted, f"{more} more messages are confirmed")
         assert not self.failed, self.failed[:3]
+
+    def end(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class Transacting:
+    """A transactional producer, whose transactions put their number into two partitions of another topic; it begins
+    anew where its client says that it must.
+    """
+
+    def __init__(self, addresses: str, first: int = 0) -> None:
+        self.committed: list[int] = []
+        self.begun_anew = 0
+        self.refused = 0
+        self._addresses, self._first = addresses, first
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _producer(self) -> Any:
+        while not self._end.is_set():
+            made = ck.Producer(
+                {
+                    "bootstrap.servers": self._addresses,
+                    "transactional.id": "pairs",
+                    "socket.timeout.ms": 10_000,
+                    "log_level": 0,
+                }
+            )
+            try:
+                made.init_transactions(20)
+                return made
+            except ck.KafkaException:
+                continue
+        return None
+
+    def _run(self) -> None:
+        made, number = self._producer(), self._first
+        while not self._end.is_set():
+            number += 1
+            try:
+                made.begin_transaction()
+                for partition in range(2):
+                    made.produce(PAIRS, b"%d" % number, partition=partition)
+                made.commit_transaction(20)
+                self.committed.append(number)
+            except ck.KafkaException as error:
+                self.refused += 1
+                try:
+                    if error.args[0].txn_requires_abort():
+                        made.abort_transaction(20)
+                        continue
+                except ck.KafkaException:
+                    pass
+                self.begun_anew += 1
+                made = self._producer()
+            self._end.wait(0.05)
+
+    def wait_for(self, more: int) -> None:
+        wanted = len(self.committed) + more
+        eventually(lambda: len(self.committed) >= wanted, f"{more} more transactions are committed")
 
     def end(self) -> None:
         self._end.set()
@@ -167,71 +229,99 @@ class ByKafkaPython(Consuming):
         self._made.close(autocommit=False)
 
 
-def stored(address: str) -> Counter[int]:
-    """How often each number is in the topic, as a region has it."""
-    reader = ck.Consumer({"bootstrap.servers": address, "group.id": "nobody", "log_level": 0})
+def stored(address: str, topic: str = TOPIC) -> Counter[int]:
+    """How often each number is in a topic, as a region shows it to who reads what is committed."""
+    reader = ck.Consumer(
+        {"bootstrap.servers": address, "group.id": "nobody", "enable.partition.eof": True, "log_level": 0}
+    )
     found: Counter[int] = Counter()
+    reader.assign([ck.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    ended: set[int] = set()
     try:
-        for partition in range(PARTITIONS):
-            at = ck.TopicPartition(TOPIC, partition)
-            low, high = reader.get_watermark_offsets(at, timeout=DEADLINE_S)
-            reader.assign([ck.TopicPartition(TOPIC, partition, low)])
-            while reader.position([at])[0].offset < high:
-                found.update(int(m.value()) for m in reader.consume(1000, 0.5) if not m.error())
+        while len(ended) < PARTITIONS:
+            for message in reader.consume(1000, 0.5):
+                if message.error() is None:
+                    found[int(message.value())] += 1
+                elif message.error().code() == ck.KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
     finally:
         reader.close()
     return found
 
 
+class Running:
+    """Every kind of client at once, all of which go on by themselves."""
+
+    def __init__(self, addresses: str) -> None:
+        self.addresses = addresses
+        self.producing = Producing(addresses)
+        self.producing.wait_for(200)
+        self.consuming: list[Consuming] = [ByLibrdkafka(addresses, "one"), ByKafkaPython(addresses, "two")]
+
+    def go_on(self, what: str, since: float) -> None:
+        """Everybody gets what is sent from now on."""
+        first = self.producing.sent
+        self.producing.wait_for(300)
+        for each in self.consuming:
+            eventually(
+                lambda each=each: len({n for n in each.got if n >= first}) >= 200,  # type: ignore[misc]
+                f"{type(each).__name__} goes on behind the {what}",
+            )
+        again = {type(each).__name__: sum(Counter(each.got).values()) - len({*each.got}) for each in self.consuming}
+        print(f"{what}: everybody goes on within {time.monotonic() - since:.1f} s; came again until now: {again}")
+
+    def have(self, counted: Counter[int]) -> None:
+        for each in self.consuming:
+            name = type(each).__name__
+            eventually(lambda each=each: not set(counted) - set(each.got), f"{name} is given all")  # type: ignore[misc]
+
+    def end(self) -> None:
+        self.producing.end()
+        for each in self.consuming:
+            each.end()
+
+
+def kill(instance: Instance, region: str) -> None:
+    cut_off(instance, region, cut=True)  # what the supervisor starts again is heard by nobody
+    for row in instance.status()["regions"][region]["processes"]:
+        if row["pid"]:
+            os.kill(row["pid"], signal.SIGKILL)
+
+
 def test_running_clients_go_on_behind_a_switchover_and_behind_the_loss_of_a_region(instance: Instance) -> None:
     active_passive(instance, NAMESPACE, "us")
     us, eu = kafka_address(instance, "us"), kafka_address(instance, "eu")
-    addresses = f"{us},{eu}"
-    producing = Producing(addresses)
-    producing.wait_for(200)
-    consuming: list[Consuming] = [ByLibrdkafka(addresses, "one"), ByKafkaPython(addresses, "two")]
+    running, transacting = Running(f"{us},{eu}"), Transacting(f"{us},{eu}")
     try:
-
-        def read_on(what: str) -> None:
-            """Everybody gets what is sent from now on."""
-            first = producing.sent
-            producing.wait_for(300)
-            for each in consuming:
-                eventually(
-                    lambda each=each: len({n for n in each.got if n >= first}) >= 200,  # type: ignore[misc]
-                    f"{type(each).__name__} goes on {what}",
-                )
-
-        read_on("at first")
+        running.go_on("beginning", time.monotonic())
+        transacting.wait_for(10)
         began = time.monotonic()
         assert dr(instance, "us", "switchover", NAMESPACE)["state"] == "done"
-        read_on("behind the switchover")
-        print(f"switchover: everybody goes on within {time.monotonic() - began:.1f} s")
-        switched = {type(each).__name__: sorted(n for n, c in Counter(each.got).items() if c > 1) for each in consuming}
-        print({name: len(again) for name, again in switched.items()}, "came again behind the switchover")
+        running.go_on("switchover", began)
+        transacting.wait_for(10)
+        transacting.end()  # what a lost region leaves open is ended by an operator: test_kafka_regions.py
+        pairs = stored(eu, PAIRS)
+        assert {*pairs.values()} == {2} and set(pairs) >= set(transacting.committed), "each is there whole, and once"
+        print(
+            f"{len(pairs)} transactions, {transacting.refused} refused, {transacting.begun_anew} producers begun anew"
+        )
         time.sleep(5)
         killed = time.monotonic()
-        cut_off(instance, "eu", cut=True)  # what the supervisor starts again is heard by nobody
-        for row in instance.status()["regions"]["eu"]["processes"]:
-            if row["pid"]:
-                os.kill(row["pid"], signal.SIGKILL)
+        kill(instance, "eu")
         assert dr(instance, "us", "failover", NAMESPACE, "--to", "us", "--yes")["state"] == "done"
         eventually(lambda: takes(instance, "us", NAMESPACE), "us takes messages")
-        read_on("behind the failover")
-        print(f"failover: everybody goes on within {time.monotonic() - killed:.1f} s")
-        producing.end()
+        running.go_on("failover", killed)
+        running.producing.end()
         counted = stored(us)
-        for each in consuming:
-            eventually(lambda each=each: not set(counted) - set(each.got), f"{type(each).__name__} is given all")  # type: ignore[misc]
+        running.have(counted)
+        assert stored(us, PAIRS) == pairs
     finally:
-        producing.end()
-        for each in consuming:
-            each.end()
-    assert not producing.failed, producing.failed[:3]
+        transacting.end()
+        running.end()
+    sent, confirmed = running.producing.sent, running.producing.confirmed
+    assert not running.producing.failed, running.producing.failed[:3]
     assert set(counted.values()) == {1}, "each message is stored once"
-    lost = set(range(producing.sent)) - set(counted)
-    assert all(killed - 5 < producing.confirmed[number] < killed + 1 for number in lost), "all but the lost tail are"
-    print(f"{producing.sent} sent, {len(lost)} in the tail of eu alone")
-    for each in consuming:
-        assert not each.wrong, each.wrong[:3]
-        print(type(each).__name__, sum(Counter(each.got).values()) - len(set(each.got)), "came again")
+    lost = set(range(sent)) - set(counted)
+    assert all(killed - 5 < confirmed[number] < killed + 1 for number in lost), "all but the tail of eu"
+    print(f"{sent} sent, {len(lost)} in the tail of eu alone")
+    assert not any(each.wrong for each in running.consuming)

@@ -103,6 +103,12 @@ def test_a_passive_region_leads_to_the_active_one_and_serves_nobody() -> None:
         assert row["topic_id"] == NO_ID, "the active region gives its own"
         assert (row["partitions"][0]["leader_id"], row["partitions"][0]["leader_epoch"]) == (EU, face.leading.epoch(N))
         assert await coordinators(client) == (0, EU, "eu.example")
+        heard.say("us", 2)
+        for name, version, fields in (("metadata", 13, {"topics": []}), ("describe_cluster", 1, {"endpoint_type": 1})):
+            answer = await client.ask(name, version, {"include_cluster_authorized_operations": False, **fields})
+            known = [node.get("node_id", node.get("broker_id")) for node in answer["brokers"]]
+            assert known == [0, EU], "where to go on if us is lost"
+        heard.say("eu", 3)
         for code in ((await read(client))["error_code"], (await end_of(client, 0))[0], (await latest(client))[0]):
             assert code == Code.NOT_LEADER_OR_FOLLOWER
         beat = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
