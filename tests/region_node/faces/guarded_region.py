@@ -82,7 +82,7 @@ class Guarded(Region):
 @contextmanager
 def guarded_region(folder: Path) -> Iterator[Guarded]:
     with Guarded(folder) as region:
-        until_s = int(time.time()) + 3600
+        until_s = int(time.time()) + 86_400
         region.tokens = {one: secret_token(sub=role, exp=until_s).decode() for one, role in ROLES.items()}
         kafka = {"port": 0, "namespace": "house/main", "rebalance_delay_ms": 0}
         region.start(bookies=2, brokers=1, kafka=kafka)

@@ -1,15 +1,15 @@
 """Fuzzing of a broker's process over sockets: hostile cases on many connections, beside a bystander in a third process.
 
-Is: sending the cases of a grammar to a region of real processes that the run starts and ends, and a report: what was
-answered, whether a process ended or logged a failure, memory and open descriptors before and after, and how long the
-bystander waited with the attack and without it.
-Isn't: a grammar (`tests.region_node.faces.pulsar.hostile`, `tests.region_node.faces.kafka.hostile`).
+Is: an attack on a region of real processes that the run starts and ends, and a report: how the cases ended, whether a
+process ended or logged a failure, memory and open descriptors before and after, and how long the bystander waited with
+the attack and without it.
+Isn't: how the cases are sent (`tests.region_node.faces.hostile_lines`), or a grammar
+(`tests.region_node.faces.pulsar.hostile`, `tests.region_node.faces.kafka.hostile`).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import re
@@ -17,16 +17,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
 from tests.region_node.faces.bystander import Bystander
 from tests.region_node.faces.guarded_region import Guarded, guarded_region
+from tests.region_node.faces.hostile_lines import SILENCE_S, Attack, Cases, Outcome, Step
 
 FAILURE = re.compile(rb"^[\d-]{10} [\d:,]{12} (ERROR|CRITICAL) |Traceback|[Uu]nhandled|never retrieved|never awaited")
 """What no client's bytes may bring into a log."""
@@ -34,44 +34,9 @@ STOOD_STILL = b"ownership.lease_lost"
 """Counted apart: a broker that no core is left for logs it too, whatever it is sent."""
 BOUND_MS = 100.0
 """How much longer than without an attack a bystander may wait."""
-SILENCE_S = 3.0
-"""A case that is not answered by then goes on; what waits rightly, such as a Fetch, is one of them."""
-LOOK_S = 0.5
 SETTLE_S = 15.0
 FILES_MORE_MAX = 20
 """Open descriptors of a broker beyond those before the attack: open ledgers and topics have some."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is sent, and how many answers are waited for before the next one. last: for that to the mark behind the
-    hostile request alone.
-    """
-
-    data: bytes
-    wanted: int = 0
-    last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """about: the field that is hostile. letter: whose connection it is (`guarded_region`)."""
-
-    about: str
-    letter: str
-    steps: tuple[Step, ...]
-
-
-class Cases(Protocol):
-    """A grammar. Each case is a function of the seed and its number alone, and so can be sent again alone."""
-
-    face: str
-    module: str
-
-    def case(self, seed: int, number: int) -> Case: ...
-
-    def counts(self, body: bytes, last: bool) -> bool:
-        """Whether a frame, without its size, is an answer that is waited for; last: the mark's."""
 
 
 @dataclass(slots=True)
@@ -81,20 +46,6 @@ class Health:
     rss: dict[str, int]
     files: dict[str, int]
     cpu: dict[str, float]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run came to. findings: each a sentence; none is wanted. costliest: CPU of the busiest process a case."""
-
-    sent: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
-    silent: list[tuple[int, str]] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    highest_rss: int = 0
-    costliest: tuple[float, str] = (0.0, "")
-    moments: list[tuple[float, int]] = field(default_factory=list)
 
 
 class Watch:
@@ -142,101 +93,29 @@ class Watch:
         return [(name, one) for name, one in self.region.processes.items() if one.popen.poll() is None]
 
 
-class Attack:
-    """Sends cases, `connections` at a time, and at most `rate` a second, 0: as many as are answered."""
+class Looks:
+    """What is seen each half second of the processes that `attack` is on, as findings and figures of its outcome."""
 
-    def __init__(
-        self, watch: Watch, cases: Cases, port: int, seed: int, connections: int = 32, rate: float = 0.0
-    ) -> None:
-        self.watch, self.cases, self.port, self.seed, self.connections = watch, cases, port, seed, connections
-        self.pause_s, self.due = 1 / rate if rate else 0.0, 0.0
-        self.outcome = Outcome()
-        self.latest = 0
-        self.last = (0.0, 0)
+    def __init__(self, watch: Watch, attack: Attack) -> None:
+        self.watch, self.attack, self.last = watch, attack, (0.0, 0)
 
-    async def run(self, numbers: Iterator[int], after: Callable[[Outcome], None] = lambda outcome: None) -> None:
-        """Raises what escaped the fuzzer itself; what the broker does wrong is a finding. after: called now and then,
-        for progress.
-        """
-        begun = time.monotonic()
-        before = self.outcome.seconds
-        workers = [asyncio.ensure_future(self._work(numbers)) for _ in range(self.connections)]
-        ended = asyncio.ensure_future(asyncio.wait(workers))
-        try:
-            while not ended.done():
-                await asyncio.wait([ended], timeout=LOOK_S)
-                self.outcome.seconds = before + time.monotonic() - begun
-                self.look()
-                after(self.outcome)
-                if self.watch.dead:
-                    break
-        finally:
-            for worker in workers:
-                worker.cancel()
-            results = await asyncio.gather(*workers, return_exceptions=True)
-            self.outcome.seconds = before + time.monotonic() - begun
-            self.last = (0.0, 0)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-
-    def look(self) -> None:
-        near = self.near()
-        self.outcome.findings += self.watch.findings(near)
+    def look(self) -> bool:
+        """Whether all of them live."""
+        outcome, near = self.attack.outcome, self.near()
+        outcome.findings += self.watch.findings(near)
         health = self.watch.health()
-        self.outcome.highest_rss = max((self.outcome.highest_rss, *health.rss.values()))
+        outcome.highest_rss = max((outcome.highest_rss, *health.rss.values()))
         cpu = max(health.cpu.values(), default=0.0)
         before, sent = self.last
         if self.last != (0.0, 0):
-            cost = (cpu - before) / max(1, self.outcome.sent - sent)
-            self.outcome.costliest = max(self.outcome.costliest, (cost, near))
-        self.last = cpu, self.outcome.sent
-        self.outcome.moments.append((time.monotonic(), self.latest))
+            outcome.costliest = max(outcome.costliest, ((cpu - before) / max(1, outcome.sent - sent), near))
+        self.last = cpu, outcome.sent
+        outcome.moments.append((time.monotonic(), self.attack.latest))
+        return not self.watch.dead
 
     def near(self) -> str:
         """The cases that may have brought what is seen now."""
-        first = self.outcome.moments[-1][1] if self.outcome.moments else 0
-        return f"near cases {max(0, first - self.connections)} to {self.latest}"
-
-    async def _work(self, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            if self.pause_s:
-                now = time.monotonic()
-                self.due = max(self.due + self.pause_s, now)
-                await asyncio.sleep(self.due - now)
-            self.latest = max(self.latest, number)
-            case = self.cases.case(self.seed, number)
-            end = await self._one(case)
-            self.outcome.sent += 1
-            self.outcome.ends[end] += 1
-            if end == "silent":
-                self.outcome.silent.append((number, case.about))
-
-    async def _one(self, case: Case) -> str:
-        """How it ended: answered, closed, refused (no connection), or silent."""
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return "refused"
-        try:
-            for step in case.steps:
-                writer.write(step.data)
-                if step.wanted:
-                    async with asyncio.timeout(SILENCE_S):
-                        await self._answers(reader, step)
-            return "answered"
-        except TimeoutError:
-            return "silent"
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return "closed"
-        finally:
-            writer.transport.abort() if case.letter in "gc" else writer.close()
-
-    async def _answers(self, reader: asyncio.StreamReader, step: Step) -> None:
-        wanted = step.wanted
-        while wanted:
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            wanted -= self.cases.counts(await reader.readexactly(size), step.last)
+        return f"near cases {self.attack.lowest} to {self.attack.latest}"
 
 
 def ready(region: Guarded) -> None:
@@ -260,15 +139,21 @@ how it goes
   The run starts a region of its own on loopback: one process for metadata, two bookies, one broker, with tokens and
   rights. An honest client in another process (Pulsar's official one, or librdkafka) publishes and reads in tenant
   `house`. Then cases come on many connections, as nobody, as roles without and with grants, and as the admin of tenant
-  `shop`: requests that are valid but for one field, alone or behind a sign-in, a producer, or a consumer.
+  `shop`: requests that are valid but for one field, alone or behind a sign-in, a producer, or a consumer. Cases with
+  the same before them share a connection until one of them ends it, a few on their way at once.
   At its end, also at Ctrl-C, the region and the client are ended by their process ids, and a report is printed. The
   exit code is 1 where something was found.
 
+how a case ends
+  answered or refused: what was sent behind it is answered, and it is itself where it is to be answered; refused: by an
+  error. closed: the broker closed the connection, and all that came before the case was answered; cases behind it were
+  not looked at, and are sent again. silent: neither within 3 s, twice; rightly where something waits.
+
 what is a finding
   a process that ended; a line of a log with Traceback, "unhandled", or level ERROR; an exchange of the bystander that
-  failed; more than 20 descriptors beyond those before, 15 s after the attack. Verdicts on the bystander's longest wait
-  (at most 100 ms more than in an equally long run without an attack) and memory are printed and fail nothing: other
-  work on this machine may be what it waited for.
+  failed; an answer that cannot be read; more than 20 descriptors beyond those before, 15 s after the attack. Verdicts
+  on the bystander's longest wait (at most 100 ms more than in an equally long run without an attack) and memory are
+  printed and fail nothing: other work on this machine may be what it waited for.
 
 examples
   a million cases:                    python -m {module} --over sockets --cases 1000000
@@ -305,15 +190,15 @@ def options(module: str, about: str, arguments: list[str]) -> argparse.Namespace
     return made
 
 
-def progress(total: int) -> Callable[[Outcome], None]:
-    """A line every ten seconds."""
+def progress(total: int) -> Callable[[Outcome], bool]:
+    """A line every ten seconds; always True."""
     last = [time.monotonic()]
     sent = [0]
 
-    def say(outcome: Outcome) -> None:
+    def say(outcome: Outcome) -> bool:
         now = time.monotonic()
         if now - last[0] < 10:
-            return
+            return True
         rate = (outcome.sent - sent[0]) / (now - last[0])
         print(
             f"{outcome.sent:,} of {total:,} cases, {rate:,.0f}/s, {len(outcome.findings)} findings, "
@@ -321,6 +206,7 @@ def progress(total: int) -> Callable[[Outcome], None]:
             flush=True,
         )
         last[0], sent[0] = now, outcome.sent
+        return True
 
     return say
 
@@ -334,8 +220,8 @@ def main(module: str, about: str, made: Callable[[dict[str, str]], Cases], argum
         for number in numbers:
             case = shown.case(chosen.seed, number)
             print(f"case {number} of seed {chosen.seed}, as {case.letter}: {case.about}")
-            for step in case.steps:
-                print(f"  {step.data[:2000].hex()}  ({len(step.data)} bytes; {step.wanted} answers are waited for)")
+            for step in (*case.opening.steps, Step(case.data)):
+                print(f"  {step.data[:2000].hex()}  ({len(step.data)} bytes)")
         return
     for wanted in (signal.SIGINT, signal.SIGTERM):  # also where a shell began this in the background
         signal.signal(wanted, signal.default_int_handler)
@@ -352,7 +238,9 @@ def main(module: str, about: str, made: Callable[[dict[str, str]], Cases], argum
 
 def _run(region: Guarded, cases: Cases, bystander: Bystander, chosen: argparse.Namespace, numbers: range) -> bool:
     watch = Watch(region)
-    attack = Attack(watch, cases, region.port(cases.face), chosen.seed, chosen.connections, chosen.rate)
+    attack = Attack(cases, region.port(cases.face), chosen.seed, chosen.connections, chosen.rate)
+    looks = Looks(watch, attack)
+    say = progress(len(numbers))
     before = watch.health()
     os.nice(5)  # an attacker has a machine of its own; here it may not take the broker's
     bystander.said()
@@ -361,7 +249,7 @@ def _run(region: Guarded, cases: Cases, bystander: Bystander, chosen: argparse.N
     )
     stopped = False
     try:
-        asyncio.run(attack.run(iter(numbers), progress(len(numbers))))
+        attack.run(iter(numbers), lambda: looks.look() and say(attack.outcome))
     except KeyboardInterrupt:
         stopped = True
     outcome = attack.outcome
@@ -373,7 +261,7 @@ def _run(region: Guarded, cases: Cases, bystander: Bystander, chosen: argparse.N
     with contextlib.suppress(KeyboardInterrupt):
         time.sleep(max(calm_s, 1.0))
     calm = bystander.said()
-    attack.look()
+    looks.look()
     report(outcome, before, watch.health(), attacked, calm)
     for near in watch.stood_still:
         print(f"a lease was lost {near}: the broker stood still for 3 s, for a case or for other work on this machine")
@@ -393,6 +281,10 @@ def report(outcome: Outcome, before: Health, after: Health, attacked: dict[str, 
     rate = outcome.sent / max(outcome.seconds, 0.001)
     ends = ", ".join(f"{count:,} {end}" for end, count in outcome.ends.most_common())
     print(f"{outcome.sent:,} cases in {outcome.seconds:,.0f} s, {rate:,.0f}/s: {ends}")
+    print(
+        f"{outcome.connections:,} connections, {outcome.turned_away:,} of them not let in; {outcome.again:,} times a "
+        "case was sent once more, as one before it had closed its connection"
+    )
     shown = "; ".join(f"{number} ({about})" for number, about in outcome.silent[:5])
     if shown:
         print(f"without an answer after {SILENCE_S:.0f} s, rightly where something waits: {shown}")

@@ -1,7 +1,7 @@
 """Cases for Kafka's listener in which each field is right but one, alone and behind a sign-in and an honest request.
 
 Is: `KafkaCases`, each a function of (seed, number) alone; the number goes through all requests and their versions.
-Isn't: sending them (`tests.region_node.faces.socket_fuzzing`).
+Isn't: sending them (`tests.region_node.faces.hostile_lines`).
 
 A request is written as parts, a number, a length with what it counts, or a count each, and one part is replaced.
 """
@@ -11,22 +11,29 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import crc32c
 
-from heliograph.wire.kafka.message_codec import BY_NAME, Api, encode_varint
+from heliograph.model.errors import PeerError
+from heliograph.wire.kafka.message_codec import BY_NAME, Api, decode_fields, encode_varint
 from heliograph.wire.kafka.record_batches import build_batch
+from region_node.faces.kafka.connection.request_table import BEFORE_LOGIN
+from tests.region_node.faces.hostile_lines import MARK, Case, Opening, Step
 from tests.region_node.faces.hostile_values import NAMES, VARINTS, lengths, packed
 from tests.region_node.faces.kafka.harness import request
-from tests.region_node.faces.socket_fuzzing import Case, Step
 
 TOPIC = "shop/live/orders"
 MANY = 1000
-MARK = 9
-"""The correlation of what is waited for: the answers of what comes before it are there, or were not wanted."""
+HEADS = 0.05
+"""Part of the cases whose head is hostile: it is the same of all requests."""
+HOSTILE, HONEST, SHAKEN, SIGNED_IN, MARKED = 1, 2, 3, 4, 9
+"""Correlations. Answers come in the order of their requests: when the mark's is there, those before it are, or were not
+wanted.
+"""
 NAMES_OF_REQUESTS = sorted(BY_NAME)
+LOOKED_INTO = sorted(BEFORE_LOGIN)
+"""Of what nobody sends; nothing but its kind is read of the others."""
 SIGN_INS = (b"\0u\0p", b"\0\0", b"n,,n=u,r=x", b"n,a=root,n=u,r=x", b"p=x,,n=u,r=", b"n,,n==,r=x", b"c=biws,r=x,p=!")
 _TOPICS = ("topic", "topic_name", "name", "resource_name")
 _HEADER = (("base offset", 0, 64), ("length", 8, 32), ("leader epoch", 12, 32), ("magic", 16, 8), ("checksum", 17, 32))
@@ -42,8 +49,7 @@ _CHECKED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """`others`: what may stand there instead."""
 
     about: str
@@ -200,6 +206,25 @@ def frame(api: Api, version: int, writer: Writer, correlation: int) -> None:
     writer.flexible = flexible
 
 
+def read_answer(name: str, version: int, body: bytes) -> Any:
+    """Raises ValueError."""
+    api = BY_NAME[name]
+    if name == "api_versions" and body[4:6] == b"\0\x23":
+        version = 0
+    at = 5 if api.is_flexible(version) and name != "api_versions" else 4
+    try:
+        return decode_fields(name, version, body[at:], answer=True)
+    except PeerError as error:
+        raise ValueError(f"{name} {version}: {error}") from error
+
+
+def says_no(answer: Any) -> bool:
+    """Whether any code in it is one of an error."""
+    if isinstance(answer, list):
+        return any(map(says_no, answer))
+    return isinstance(answer, dict) and (bool(answer.get("error_code")) or any(map(says_no, answer.values())))
+
+
 class KafkaCases:
     """`case(seed, number)`; tokens: letter -> the token of a role."""
 
@@ -208,38 +233,69 @@ class KafkaCases:
 
     def __init__(self, tokens: dict[str, str]) -> None:
         self.tokens = tokens
+        self._openings: dict[str, Opening] = {}
+        self._mark = request("describe_groups", 0, {"groups": []}, MARKED)
+        self._mark_of_nobody = request("api_versions", 0, {}, MARKED)
 
-    def counts(self, body: bytes, last: bool) -> bool:
-        return int.from_bytes(body[:4], "big") == MARK
+    def request(self, body: bytes) -> int:
+        correlation = int.from_bytes(body[:4], "big", signed=True)
+        return MARK if correlation == MARKED else correlation
+
+    def refuses(self, case: Case, body: bytes) -> bool:
+        if ": head." in case.about:
+            return False  # it may be the answer to another request, or version
+        name, _, version = case.about.partition(":")[0].partition(" ")
+        return says_no(read_answer(name, int(version), body))
 
     def case(self, seed: int, number: int) -> Case:
         rng = random.Random(f"{seed} kafka {number}")
         letter = rng.choice("nngocptttttt")
-        steps = []
-        if letter != "n":
-            steps.append(Step(self._sign_in(letter), 2))
         data = self._honest(rng) if letter != "n" and rng.random() < 0.3 else b""
         name = NAMES_OF_REQUESTS[(number + seed) % len(NAMES_OF_REQUESTS)]
         api = BY_NAME[rng.choice(("produce", "produce", "fetch", name, name, name, name, name))]
+        if letter == "n" and rng.random() < 0.75:
+            api = BY_NAME[rng.choice(LOOKED_INTO)]
+        mechanism = ""
         if api.name == "sasl_authenticate" and letter == "n":
             mechanism = rng.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
-            steps.append(Step(request("sasl_handshake", 1, {"mechanism": mechanism}, MARK), 1))
         version = api.lowest + (number // len(NAMES_OF_REQUESTS)) % (api.highest - api.lowest + 1)
         about, one, whole = self.hostile(rng, api, version)
-        data += one
-        steps.append(Step(data + request("api_versions", 0, {}, MARK), int(whole)))
-        return Case(f"{api.name} {version}: {about}", letter, tuple(steps))
+        last = letter == "n" or not whole or api.name.startswith("sasl_")
+        return Case(
+            f"{api.name} {version}: {about}",
+            letter,
+            self._opening(letter, mechanism),
+            data + one + (self._mark_of_nobody if letter == "n" else self._mark),
+            HOSTILE,
+            last=last,
+            marked=whole,
+        )
+
+    def _opening(self, letter: str, mechanism: str) -> Opening:
+        """mechanism: what nobody begins to sign in by."""
+        name = letter + mechanism
+        if name not in self._openings:
+            steps: tuple[Step, ...] = ()
+            if letter != "n":
+                steps = (Step(self._sign_in(letter), frozenset({SHAKEN, SIGNED_IN}), together=True),)
+            elif mechanism:
+                shake = request("sasl_handshake", 1, {"mechanism": mechanism}, SHAKEN)
+                steps = (Step(shake, frozenset({SHAKEN}), together=True),)
+            self._openings[name] = Opening(name, steps, letter in ("g", "c"))
+        return self._openings[name]
 
     def hostile(self, rng: random.Random, api: Api, version: int) -> tuple[str, bytes, bool]:
         """(what is wrong, the frame, whether what follows is read as a frame)."""
         writer = Writer(rng, version, api.is_flexible(version))
-        frame(api, version, writer, 1)
+        frame(api, version, writer, HOSTILE)
+        head = len(writer.parts)
         writer.structure(api.request, "")
         pieces = [part.data for part in writer.parts]
         records = [part.about for part in writer.parts if "records (" in part.about and "nothing" not in part.about]
         about = "; ".join(records[:1])
         if not records or rng.random() < 0.3:
-            spot = rng.randrange(len(pieces))
+            own = len(pieces) > head and rng.random() >= HEADS
+            spot = rng.randrange(head if own else 0, len(pieces) if own else head)
             about = writer.parts[spot].about
             pieces[spot] = rng.choice(writer.parts[spot].others())
         body = b"".join(pieces)
@@ -250,8 +306,8 @@ class KafkaCases:
 
     def _sign_in(self, letter: str) -> bytes:
         plain = b"\0u\0token:" + self.tokens[letter].encode()
-        shake = request("sasl_handshake", 1, {"mechanism": "PLAIN"}, MARK)
-        return shake + request("sasl_authenticate", 1, {"auth_bytes": plain}, MARK)
+        shake = request("sasl_handshake", 1, {"mechanism": "PLAIN"}, SHAKEN)
+        return shake + request("sasl_authenticate", 1, {"auth_bytes": plain}, SIGNED_IN)
 
     def _honest(self, rng: random.Random) -> bytes:
         part = {"index": 0, "records": build_batch([(1, None, b"text", ())])}
@@ -268,4 +324,4 @@ class KafkaCases:
             },
         }
         name = rng.choice(sorted(made))
-        return request(name, {"produce": 7, "init_producer_id": 1, "join_group": 2}[name], made[name], 2)
+        return request(name, {"produce": 7, "init_producer_id": 1, "join_group": 2}[name], made[name], HONEST)

@@ -1,7 +1,7 @@
 """Cases for Pulsar's listener in which each field is right but one, alone and behind a sign-in, a producer, a consumer.
 
 Is: `PulsarCases`, each a function of (seed, number) alone; the number goes through all fields of all commands.
-Isn't: sending them (`tests.region_node.faces.socket_fuzzing`).
+Isn't: sending them (`tests.region_node.faces.hostile_lines`).
 
 A field gets its value by being written once more behind the valid message: the last one counts, and so any bytes can
 be said of any field, those that no library would write among them.
@@ -16,20 +16,43 @@ from functools import cache
 from typing import Any
 
 import crc32c
+from google.protobuf.message import DecodeError
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from region_node.faces.pulsar.commands.command_table import SERVED
+from tests.region_node.faces.hostile_lines import MARK, OPENED, Case, Opening, Step
 from tests.region_node.faces.hostile_values import NAMES, VARINTS, integers, lengths, varint
 from tests.region_node.faces.pulsar.codec import FIELDS, command, frame
 from tests.region_node.faces.pulsar.harness import K
-from tests.region_node.faces.socket_fuzzing import Case, Step
 
 TOPIC = "persistent://shop/live/orders"
 COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partition-1"
 DEPTH_MAX = 3
 MANY = 1000
 CLIENT_KINDS = list(SERVED)
-ANSWERS = {K.PRODUCER_SUCCESS, K.SUCCESS, K.ERROR}
+ANSWERED = {
+    kind for kind in CLIENT_KINDS if kind != K.ACK and hasattr(getattr(pb.BaseCommand(), FIELDS[kind]), "request_id")
+}
+"""By a frame that names the request; an ACK only where it asks for that."""
+LEAVES = {
+    K.CONNECT,
+    K.AUTH_RESPONSE,
+    K.PRODUCER,
+    K.CLOSE_PRODUCER,
+    K.SUBSCRIBE,
+    K.CLOSE_CONSUMER,
+    K.UNSUBSCRIBE,
+    K.SEEK,
+}
+"""Behind these a connection is another: what other cases rely on may be gone, or be somebody else's."""
+NAMES_REQUEST = {kind for kind in FIELDS if kind > 1 and hasattr(getattr(pb.BaseCommand(), FIELDS[kind]), "request_id")}
+PUBLISHING = {K.SEND, 0, -1, -2}
+PING = frame(K.PING)
+ORDER = "an order of commands"
+UNOPENED = 0.75
+"""Part of the cases that surely close their connection for which no producer and no consumer is opened before."""
+FIRST_REQUEST = 1 << 40
+"""Of the cases; openings, and what is hostile, have others."""
 
 
 def tag(number: int, wire: int) -> bytes:
@@ -139,13 +162,25 @@ def fill(rng: random.Random, made: Any, depth: int = 0) -> None:
                 setattr(made, field.name, sensible(rng, field, depth))
 
 
-def valid(rng: random.Random, kind: int) -> bytes:
-    """A command, without the frame's numbers."""
+def valid(rng: random.Random, kind: int, request: int = 1) -> bytes:
+    """A command, without the frame's numbers. request: its id, where it has one."""
     made = pb.BaseCommand(type=kind)  # type: ignore[arg-type]
     part = getattr(made, FIELDS[kind])
     part.SetInParent()
     fill(rng, part)
+    if kind in ANSWERED:
+        part.request_id = request
     return made.SerializePartialToString()
+
+
+def closes(kind: int, body: bytes) -> bool:
+    """Whether a broker surely closes a connection on which it comes."""
+    made = pb.BaseCommand()
+    try:
+        made.ParseFromString(body)
+    except DecodeError:
+        return True
+    return kind not in CLIENT_KINDS or not made.IsInitialized()
 
 
 def framed(body: bytes, stored: bytes = b"") -> bytes:
@@ -186,65 +221,113 @@ class PulsarCases:
 
     def __init__(self, tokens: dict[str, str]) -> None:
         self.tokens = tokens
+        self._openings: dict[str, Opening] = {}
 
-    def counts(self, body: bytes, last: bool) -> bool:
-        answer = pb.BaseCommand()
-        answer.ParseFromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
-        return answer.type == K.PONG if last else answer.type in ANSWERS
+    def request(self, body: bytes) -> int:
+        kind = body[5]  # behind the command's size, and the tag of its type
+        if kind == K.PONG:
+            return MARK
+        if kind == K.CONNECTED:
+            return OPENED
+        if kind not in NAMES_REQUEST:
+            return 0
+        return int(getattr(self._read(body), FIELDS[kind]).request_id)
+
+    def refuses(self, case: Case, body: bytes) -> bool:
+        kind = body[5]
+        if kind == K.ERROR:
+            return True
+        answer = getattr(self._read(body), FIELDS[kind])
+        return any(
+            answer.HasField(name) for name in ("error", "error_code") if name in answer.DESCRIPTOR.fields_by_name
+        )
+
+    def _read(self, body: bytes) -> pb.BaseCommand:
+        return pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
 
     def case(self, seed: int, number: int) -> Case:
         rng = random.Random(f"{seed} pulsar {number}")
         every = plan()
         about, kind, raw = every[(number * 7919 + seed) % len(every)]
         letter = rng.choice("nngocptttttt")
-        first = framed(self._connect(letter))
-        if kind == K.CONNECT or (letter == "n" and rng.random() < 0.5):
-            first = b""
-        steps = []
+        request = FIRST_REQUEST + number if kind in ANSWERED and not about.endswith(".request_id") else 0
+        publishes = kind in PUBLISHING
+        if rng.random() < 0.15:
+            kinds = [rng.choice(CLIENT_KINDS) for _ in range(rng.randrange(2, 8))]
+            about, request, last, ends, marked = ORDER, 0, True, False, True
+            hostile = b"".join(framed(valid(rng, one)) for one in kinds)
+        else:
+            hostile, ends = self._hostile(rng, letter, kind, raw, FIRST_REQUEST + number)
+            last, marked = ends or letter == "n" or kind in LEAVES or kind == -2, kind != -2
+            if rng.random() < 0.3:
+                _, other, behind = rng.choice(every)
+                more, closing = self._hostile(rng, letter, other, behind, 1)
+                hostile, ends = hostile + more, ends or closing
+                last = last or closing or other in LEAVES or other == -2
+                publishes, marked = publishes or other in PUBLISHING, marked and other != -2
+        begins = kind == K.CONNECT and about != ORDER
         stages = 0
-        if letter != "n" and first:
+        if letter != "n" and not begins and not (ends and rng.random() < UNOPENED):
             stages = rng.randrange(4) if kind > 1 else 1 | rng.randrange(4)
             if kind in (K.SEND, K.CLOSE_PRODUCER):
                 stages |= 1
             elif kind in (K.FLOW, K.ACK, K.SEEK, K.UNSUBSCRIBE, K.CLOSE_CONSUMER, K.GET_LAST_MESSAGE_ID):
                 stages |= 2
-        if stages & 1:
-            first += frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
-        if stages & 2:
-            shared = rng.randrange(4)
-            first += frame(
-                K.SUBSCRIBE, topic=TOPIC, subscription="efgh"[shared], subType=shared, consumer_id=1, request_id=2
-            )
-        if first and letter in "tp" and "TXN" in K.Type.Name(kind if kind > 1 else 2):
-            steps.append(Step(first + frame(K.LOOKUP, topic=COORDINATOR, request_id=3), (stages & 1) + (stages >> 1)))
-            begin = frame(K.NEW_TXN, request_id=5, txn_ttl_millis=60_000, tc_id=1)
-            steps.append(Step(frame(K.TC_CLIENT_CONNECT_REQUEST, request_id=4, tc_id=1) + begin))
-        elif first:
-            steps.append(Step(first, (stages & 1) + (stages >> 1)))
+        opening = self._opening("" if begins else letter, stages, rng.randrange(4), kind)
         data = b""
         if stages & 2:
             data += frame(K.FLOW, consumer_id=1, messagePermits=rng.randrange(1, 20))
         if stages & 1 and rng.random() < 0.5:
             data += publish(rng, 1, b"")
-        if rng.random() < 0.15:
-            about = "an order of commands"
-            data += b"".join(framed(valid(rng, rng.choice(CLIENT_KINDS))) for _ in range(rng.randrange(2, 8)))
-        else:
-            data += framed(self._connect(letter) + raw) if kind == K.CONNECT else self._hostile(rng, kind, raw)
-            if rng.random() < 0.3:
-                _, other, behind = rng.choice(every)
-                data += self._hostile(rng, other, behind)
-        data += frame(K.PING)
-        steps.append(Step(data, int(kind != -2), last=True))
-        return Case(about, letter, tuple(steps))
+            publishes = True
+        return Case(
+            about,
+            letter,
+            opening,
+            data + hostile + PING,
+            request,
+            asks=bool(request),
+            last=last,
+            pauses=publishes,
+            marked=marked,
+        )
 
-    def _hostile(self, rng: random.Random, kind: int, raw: bytes) -> bytes:
-        if kind == K.SEND:
-            data = valid(rng, kind) + raw
-            return framed(data, entry(b"\x0a\x01a\x10\x01\x18\x01", b"text"))
+    def _opening(self, letter: str, stages: int, shared: int, kind: int) -> Opening:
+        """letter: who signs in; "n" and "": nobody does."""
+        coordinates = letter in ("t", "p") and kind > 1 and "TXN" in K.Type.Name(kind)
+        name = f"{letter}{stages}{shared if stages & 2 else ''}{'txn' if coordinates else ''}"
+        if name not in self._openings:
+            self._openings[name] = Opening(name, self._steps(letter, stages, shared, coordinates), letter in ("g", "c"))
+        return self._openings[name]
+
+    def _steps(self, letter: str, stages: int, shared: int, coordinates: bool) -> tuple[Step, ...]:
+        if letter in ("n", ""):
+            return ()
+        data, wanted = framed(self._connect(letter)), {OPENED}
+        if stages & 1:
+            data += frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
+            wanted.add(1)
+        if stages & 2:
+            data += frame(
+                K.SUBSCRIBE, topic=TOPIC, subscription="efgh"[shared], subType=shared, consumer_id=1, request_id=2
+            )
+            wanted.add(2)
+        if not coordinates:
+            return (Step(data, frozenset(wanted), together=not stages),)
+        first = Step(data + frame(K.LOOKUP, topic=COORDINATOR, request_id=3), frozenset({*wanted, 3}))
+        begin = frame(K.NEW_TXN, request_id=5, txn_ttl_millis=60_000, tc_id=1)
+        return first, Step(frame(K.TC_CLIENT_CONNECT_REQUEST, request_id=4, tc_id=1) + begin, frozenset({4, 5}))
+
+    def _hostile(self, rng: random.Random, letter: str, kind: int, raw: bytes, request: int) -> tuple[bytes, bool]:
+        """(what is hostile, whether it surely closes a connection)."""
+        if kind == K.CONNECT:
+            body = self._connect(letter) + raw
+            return framed(body), closes(kind, body)
         if kind > 1:
-            return framed(valid(rng, kind) + raw)
-        return publish(rng, kind, raw, rng.randrange(100))
+            body = valid(rng, kind, request) + raw
+            stored = entry(b"\x0a\x01a\x10\x01\x18\x01", b"text") if kind == K.SEND else b""
+            return framed(body, stored), closes(kind, body)
+        return publish(rng, kind, raw, rng.randrange(100)), False
 
     def _connect(self, letter: str) -> bytes:
         """Without the frame's numbers."""
