@@ -57,7 +57,7 @@ class GroupRights:
         """
         if not self._rights.enabled:
             return
-        if self._says(principal, held, AclOperation.READ) is AclAnswer.REFUSED:
+        if self._says(principal, held.group.name, AclOperation.READ) is AclAnswer.REFUSED:
             raise _refusal(principal, held)
         pace = RowPace()
         for topic in await parsed(topics, self._name):
@@ -74,7 +74,7 @@ class GroupRights:
         """
         if not self._rights.enabled:
             return
-        said = self._says(principal, held, AclOperation.READ)
+        said = self._says(principal, held.group.name, AclOperation.READ)
         if said is AclAnswer.REFUSED:
             raise _refusal(principal, held)
         if nobodys(held):
@@ -115,6 +115,20 @@ class GroupRights:
                     access.keep(who, answer, ANSWERS_MAX)
         return answer
 
+    def by_name(self, principal: Principal, group: str, operation: AclOperation) -> bool | None:
+        """Whether the role may, before anything of the group is loaded; None: its owner and its topics decide (`may`).
+        A role without any grant has no group's topics, and none of its own.
+        """
+        rights = self._rights
+        if not rights.enabled or principal.internal:
+            return True
+        said = self._says(principal, group, operation)
+        if said is not AclAnswer.SILENT:
+            return said is AclAnswer.ALLOWED
+        if rights.administers(principal, self._tenant):
+            return True
+        return None if rights.has_a_grant(principal) else False
+
     def _kept(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool | None:
         """The answer, where it was found before and holds still."""
         access = held.access
@@ -132,7 +146,7 @@ class GroupRights:
         """
         async with self._locks.setdefault(held.group.name, asyncio.Lock()):
             topics = (await self._known(held)).topics
-        said = self._says(principal, held, AclOperation.DELETE)
+        said = self._says(principal, held.group.name, AclOperation.DELETE)
         tenants = dict.fromkeys(topic.tenant for topic in topics)
         if (
             said is AclAnswer.ALLOWED
@@ -165,11 +179,11 @@ class GroupRights:
             access.forget()
         return access
 
-    def _says(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> AclAnswer:
-        return self._rights.says(principal, operation, self._tenant, Resource.GROUP, held.group.name)
+    def _says(self, principal: Principal, group: str, operation: AclOperation) -> AclAnswer:
+        return self._rights.says(principal, operation, self._tenant, Resource.GROUP, group)
 
     async def _answer(self, principal: Principal, held: CoordinatedGroup, operation: AclOperation) -> bool:
-        rights, access, said = self._rights, held.access, self._says(principal, held, operation)
+        rights, access, said = self._rights, held.access, self._says(principal, held.group.name, operation)
         if said is not AclAnswer.SILENT:
             return said is AclAnswer.ALLOWED
         if nobodys(held) or rights.administers(principal, self._tenant):

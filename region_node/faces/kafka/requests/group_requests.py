@@ -446,13 +446,17 @@ async def describe_groups(session: KafkaSession, request: Request) -> Fields:
 async def list_groups(session: KafkaSession, request: Request) -> Fields:
     coordinator, wanted = session.broker.coordinator, frozenset(request.fields.get("states_filter") or ())
     types = frozenset(kind.lower() for kind in request.fields.get("types_filter") or ())
+    principal, rights = _principal(session), session.broker.group_rights
     rows: list[Fields] = []
     pace = RowPace()
     try:
         for name, has_offsets in (await coordinator.names()).items():
             await pace.row()
+            said = rights.by_name(principal, name, AclOperation.DESCRIBE)
+            if said is False:
+                continue
             held = await (coordinator.known(name) if has_offsets else coordinator.held(name))
-            if not await session.broker.group_rights.may(_principal(session), held, AclOperation.DESCRIBE):
+            if said is None and not await rights.may(principal, held, AclOperation.DESCRIBE):
                 continue
             if (not wanted or held.group.state in wanted) and (not types or "classic" in types):
                 rows.append(

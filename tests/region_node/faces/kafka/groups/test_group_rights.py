@@ -20,7 +20,7 @@ from heliograph.runtime import throttle
 from region_node.faces.kafka.error_codes import Code
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row
 from region_node.faces.kafka.groups.coordinated_group import OWNERS
-from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordinator
+from region_node.faces.kafka.groups.group_coordinator import GROUPS, GroupCoordinator, group_key
 from region_node.faces.kafka.groups.group_regions import ROWS_A_TOPIC
 from region_node.faces.kafka.groups.group_rights import ANSWERS_MAX
 from region_node.security.authentication.principal import Principal
@@ -376,6 +376,32 @@ async def told(face: Face, *said: tuple[str, str, bool]) -> None:
     records = tuple(AclRecord("group", "prefixed", "g", role, "*", operation, allow) for role, operation, allow in said)
     await face.admin.acls.change("public", lambda _: records)
     await settle(5)
+
+
+def test_a_list_loads_no_group_whose_name_alone_keeps_it_from_the_role() -> None:
+    async def run() -> None:
+        face = await opened()
+        for group in ("g1", "g2", "orders"):
+            await Committed(face.meta, group).put({(PAID, 0): Row(7, -1, "", 1)})  # nobody has asked for them yet
+        loaded, get = list[str](), face.meta.get
+
+        async def noted(key: str) -> Any:
+            loaded.append(key)
+            return await get(key)
+
+        face.meta.get = noted  # type: ignore[method-assign]
+
+        async def listed(role: str) -> list[str]:
+            return [row["group_id"] for row in (await client(face, role).ask("list_groups", 3, {}))["groups"]]
+
+        assert await listed("nil") == [] and not [key for key in loaded if key.startswith(GROUPS)]
+        await told(face, ("sue", "describe", False), ("nil", "describe", True))
+        assert await listed("sue") == ["orders"]
+        assert [key for key in loaded if key.startswith(GROUPS)] == [group_key("orders")]
+        assert await listed("nil") == ["g1", "g2"] and await listed("pub-admin") == ["g1", "g2", "orders"]
+        await face.close()
+
+    asyncio.run(run())
 
 
 def test_an_acl_allows_a_group_and_another_refuses_it() -> None:
