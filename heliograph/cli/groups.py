@@ -1,15 +1,17 @@
 """Groups of commands that several packages add to: `topics` has commands of this package and of the servers'.
 
 Is: finding a group by its name, or making it; and the options that all commands have which ask a broker: `--admin` and
-`--token` of one whose parameter is a Rest, `--json` of one whose parameter is an Output. Isn't: any command.
+`--token` of one whose parameter is a Rest, `--json` of one whose parameter is an Output; and those that several
+commands share as one value, a dataclass whose annotated fields are options. Isn't: any command.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import is_dataclass, replace
 from functools import partial
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -41,23 +43,24 @@ _OPTIONS: dict[type, tuple[tuple[str, Any, Any], ...]] = {
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command as typer takes it: options in the place of its Rest and its Output, and a call made where it is
-    one.
+    """The command as typer takes it: options in the place of its Rest and its Output, and of each value of options that
+    it has as a default; a call made where it is one.
     """
     hints, row = get_type_hints(command, include_extras=True), call_of(command)
     made = row.ports if row is not None else {name: kind for name, kind in hints.items() if kind in _OPTIONS}
     act = partial(row.make, command) if row is not None else command
-    options = [option for kind in made.values() for option in _OPTIONS[kind]]
-    own = [
-        one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-        for name, one in signature(command).parameters.items()
-        if name not in (*made, ANSWER)
-    ]
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, kind, default in options
-    ]
+    own, values = list[Parameter](), dict[str, Any]()
+    for name, one in signature(command).parameters.items():
+        if is_dataclass(one.default):
+            values[name] = one.default
+            own += [_option(field, getattr(one.default, field), kind) for field, kind in _said(one.default).items()]
+        elif name not in (*made, ANSWER):
+            own.append(_option(name, one.default, hints[name]))
+    added = [_option(name, default, kind) for port in made.values() for name, kind, default in _OPTIONS[port]]
 
     def run(**given: Any) -> Any:
+        for name, value in values.items():
+            given[name] = replace(value, **{field: given.pop(field) for field in _said(value)})
         for name, kind in made.items():
             given[name] = kind(*(given.pop(option) for option, _, _ in _OPTIONS[kind]))
         return act(**given)
@@ -66,3 +69,13 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     run.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
     run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]
     return run if row is None else row(run)
+
+
+def _option(name: str, default: Any, annotation: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _said(value: Any) -> dict[str, Any]:
+    """Those fields of a value of options that the command line says: its annotated ones, each with its annotation."""
+    hints = get_type_hints(type(value), include_extras=True)
+    return {name: kind for name, kind in hints.items() if get_origin(kind) is Annotated}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -17,8 +18,19 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.regions.automatic_failover import Auto, automatic_text, hold, seconds_of, set_automatic
-from heliograph.cli.regions.dr_operations import echo, operate, planned, rejoin_wanted, say_configuration, say_cost
-from heliograph.cli.regions.many_namespaces import Many, carry_out, many
+from heliograph.cli.regions.dr_operations import (
+    DryRun,
+    Wait,
+    Wanted,
+    Yes,
+    echo,
+    operate,
+    planned,
+    rejoin_wanted,
+    say_configuration,
+    say_cost,
+)
+from heliograph.cli.regions.many_namespaces import carry_out
 from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, cells, confirm, done, table, when
 from heliograph.model.admin_paths import DR, dr_path, namespace_path, path_of
@@ -26,26 +38,6 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
 Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
-To = Annotated[
-    str, typer.Option("--to", help="The region that takes over; of one namespace in two regions it need not be named.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")
-]
-Wait = Annotated[
-    float,
-    typer.Option(
-        "--wait",
-        help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on. "
-        "(Of many namespaces a switchover is cancelled then.)",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-OneNamespace = Annotated[str, typer.Argument(help="tenant/namespace; or --region, --tenant, or --all, for many.")]
-Region = Annotated[str, typer.Option("--region", help="All namespaces that are active in this region.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="All namespaces of this tenant.")]
-Everything = Annotated[bool, typer.Option("--all", help="All namespaces of the instance.")]
-Parallel = Annotated[int, typer.Option("--parallel", help="So many namespaces at once.", min=1, max=64)]
 
 
 def register(app: typer.Typer) -> None:
@@ -230,47 +222,21 @@ def unset(namespace: Namespace) -> None:
 # -- moving it ---------------------------------------------------------------------------------------------------------
 
 
-def switchover(
-    rest: Rest,
-    output: Output,
-    namespace: OneNamespace = "",
-    to: To = "",
-    dry_run: DryRun = False,
-    wait_s: Wait = 60.0,
-    yes: Yes = False,
-    region: Region = "",
-    tenant: Tenant = "",
-    everything: Everything = False,
-    parallel: Parallel = 32,
-) -> None:
+def switchover(rest: Rest, output: Output, wanted: Wanted = Wanted(kind="switchover")) -> None:
     """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice.
 
     A whole region, first what it would do: heliograph dr switchover --region us --to eu --dry-run
     """
-    wanted = Many(
-        kind="switchover",
-        to=to,
-        region=region,
-        tenant=tenant,
-        everything=everything,
-        dry_run=dry_run,
-        yes=yes,
-        wait_s=wait_s,
-        parallel=parallel,
-    )
-    if many(namespace, wanted):
+    if wanted.several:
         carry_out(rest, output, wanted)
-        return
-    operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
+    else:
+        operate(rest, output, wanted)
 
 
 def failover(
     rest: Rest,
     output: Output,
-    namespace: OneNamespace = "",
-    to: To = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
+    wanted: Wanted = Wanted(kind="failover"),
     force: Annotated[
         bool,
         typer.Option(
@@ -279,37 +245,21 @@ def failover(
             "hear.",
         ),
     ] = False,
-    wait_s: Wait = 60.0,
-    region: Region = "",
-    tenant: Tenant = "",
-    everything: Everything = False,
-    parallel: Parallel = 32,
 ) -> None:
     """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it
     returns (rejoin).
 
     A whole region, asked of one that lives: heliograph dr failover --region us --to eu
     """
-    wanted = Many(
-        kind="failover",
-        to=to,
-        region=region,
-        tenant=tenant,
-        everything=everything,
-        dry_run=dry_run,
-        yes=yes,
-        force=force,
-        wait_s=wait_s,
-        parallel=parallel,
-    )
-    if many(namespace, wanted):
+    wanted = replace(wanted, force=force)
+    if wanted.several:
         carry_out(rest, output, wanted)
         return
-    if not dry_run and not yes:
-        plan = planned(rest, namespace, "failover", to)
+    if not wanted.dry_run and not wanted.yes:
+        plan = planned(rest, wanted)
         say_cost(plan)
-        confirm(f"Fail {namespace} over to {plan['target']}?")
-    operate(rest, output, namespace, "failover", to, dry_run, wait_s, force=force)
+        confirm(f"Fail {wanted.namespace} over to {plan['target']}?")
+    operate(rest, output, wanted)
 
 
 def rejoin(
@@ -323,52 +273,27 @@ def rejoin(
     """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are
     kept.
     """
-    operate(rest, output, namespace, "rejoin", returned, dry_run, wait_s)
+    wanted = Wanted(kind="rejoin", namespace=namespace, to=returned, dry_run=dry_run, wait_s=wait_s)
+    operate(rest, output, wanted)
 
 
-def failback(
-    rest: Rest,
-    output: Output,
-    namespace: OneNamespace = "",
-    to: To = "",
-    dry_run: DryRun = False,
-    wait_s: Wait = 120.0,
-    yes: Yes = False,
-    region: Region = "",
-    tenant: Tenant = "",
-    everything: Everything = False,
-    parallel: Parallel = 32,
-) -> None:
+def failback(rest: Rest, output: Output, wanted: Wanted = Wanted(kind="failback", wait_s=120.0)) -> None:
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on.
 
     All that had been taken away from a region: heliograph dr failback --all --to us
     """
-    wanted = Many(
-        kind="failback",
-        to=to,
-        region=region,
-        tenant=tenant,
-        everything=everything,
-        dry_run=dry_run,
-        yes=yes,
-        wait_s=wait_s,
-        parallel=parallel,
-    )
-    if many(namespace, wanted):
+    if wanted.several:
         carry_out(rest, output, wanted)
         return
-    if rejoin_wanted(rest, namespace, to, dry_run=dry_run):
-        operate(rest, output, namespace, "rejoin", to, dry_run, wait_s)
-    operate(rest, output, namespace, "switchover", to, dry_run, wait_s)
+    if rejoin_wanted(rest, wanted):
+        operate(rest, output, replace(wanted, kind="rejoin"))
+    operate(rest, output, replace(wanted, kind="switchover"))
 
 
 def drill(
     rest: Rest,
     output: Output,
-    namespace: OneNamespace = "",
-    to: To = "",
-    dry_run: DryRun = False,
-    wait_s: Wait = 600.0,
+    wanted: Wanted = Wanted(kind="drill", wait_s=600.0),
     out: Annotated[str, typer.Option("--out", help="Write the signed report to this file.")] = "",
     every: Annotated[
         str,
@@ -376,29 +301,13 @@ def drill(
             "--every", help="Repeat it by itself: 30m, 12h, 7d, 1w; off: no more. The first one begins at once."
         ),
     ] = "",
-    yes: Yes = False,
-    region: Region = "",
-    tenant: Tenant = "",
-    everything: Everything = False,
-    parallel: Parallel = 32,
 ) -> None:
     """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit
     code 1: not).
 
     All namespaces of a tenant: heliograph dr drill --tenant shop --to eu
     """
-    wanted = Many(
-        kind="drill",
-        to=to,
-        region=region,
-        tenant=tenant,
-        everything=everything,
-        dry_run=dry_run,
-        yes=yes,
-        wait_s=wait_s,
-        parallel=parallel,
-    )
-    if many(namespace, wanted):
+    if wanted.several:
         if out or every:
             raise ConfigError(
                 "--out and --every are of one namespace; `heliograph dr reports NAMESPACE` has the report of each"
@@ -406,10 +315,10 @@ def drill(
         carry_out(rest, output, wanted)
         return
     if every:
-        _repeat(rest, output, namespace, to, every, dry_run)
+        _repeat(rest, output, wanted, every)
         return
-    found = operate(rest, output, namespace, "drill", to, dry_run, wait_s, show_all=False)
-    if dry_run:
+    found = operate(rest, output, wanted, show_all=False)
+    if wanted.dry_run:
         return
     report = found["report"]["signed"]
     if out:
@@ -421,14 +330,15 @@ def drill(
         raise typer.Exit(1)
 
 
-def _repeat(rest: Rest, output: Output, namespace: str, to: str, every: str, dry_run: bool) -> None:
+def _repeat(rest: Rest, output: Output, wanted: Wanted, every: str) -> None:
+    namespace, dry_run = wanted.namespace, wanted.dry_run
     path = f"{dr_path(namespace)}/schedule"
     if every == "off":
         if not dry_run:
             rest.delete(path)
         done(f"drills of {namespace} {'would' if dry_run else 'do'} not begin by themselves any more")
         return
-    given = {"every_s": seconds_of("--every", every), "to": to}
+    given = {"every_s": seconds_of("--every", every), "to": wanted.to}
     found = given if dry_run else rest.put(path, given)
     output.told(
         found,

@@ -1,7 +1,7 @@
 """One operation of one namespace, as a command carries it out: asked for step after step, until it is done.
 
-Is: beginning it, or going on with it; its plan and its progress for people. Isn't: a command, or a step: those are the
-brokers'.
+Is: what is wanted, as options say it; beginning it, or going on with it; its plan and its progress for people. Isn't: a
+command, or a step: those are the brokers'.
 Invariants: whatever ends it, the same call goes on with it.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +22,66 @@ from heliograph.model.errors import ConfigError
 
 _THROUGH_S = 2
 """A broker goes on with an operation for so long before it answers how far that is."""
+To = Annotated[
+    str, typer.Option("--to", help="The region that takes over; of one namespace in two regions it need not be named.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on. "
+        "(Of many namespaces a switchover is cancelled then.)",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+OneNamespace = Annotated[str, typer.Argument(help="tenant/namespace; or --region, --tenant, or --all, for many.")]
+Region = Annotated[str, typer.Option("--region", help="All namespaces that are active in this region.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="All namespaces of this tenant.")]
+Everything = Annotated[bool, typer.Option("--all", help="All namespaces of the instance.")]
+Parallel = Annotated[int, typer.Option("--parallel", help="So many namespaces at once.", min=1, max=64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is done, and with which namespaces: one, or many. namespace: ""; many. region, tenant: "" whichever;
+    everything: neither was said.
+    """
+
+    kind: str
+    force: bool = False
+    namespace: OneNamespace = ""
+    to: To = ""
+    dry_run: DryRun = False
+    wait_s: Wait = 60.0
+    yes: Yes = False
+    region: Region = ""
+    tenant: Tenant = ""
+    everything: Everything = False
+    parallel: Parallel = 32
+
+    @property
+    def text(self) -> str:
+        of = [f"region {self.region}"] * bool(self.region) + [f"tenant {self.tenant}"] * bool(self.tenant)
+        return f"{self.kind} of {' in '.join(reversed(of)) or 'all namespaces'} to {self.to}"
+
+    @property
+    def several(self) -> bool:
+        """Whether several namespaces are meant. Raises ConfigError where it is not clear which."""
+        if self.everything and (self.region or self.tenant):
+            raise ConfigError("--all says every namespace: leave it out beside --region or --tenant")
+        several = bool(self.region or self.tenant or self.everything)
+        if several == bool(self.namespace):
+            raise ConfigError(
+                "say one namespace, or --region, --tenant, or --all; not both"
+                if several
+                else "say which namespace; or --region us for all that are active in us, --tenant shop, or --all"
+            )
+        if several and not self.to:
+            raise ConfigError("name the region that takes over: --to eu")
+        return several
 
 
 class NotDone(ConfigError):
@@ -83,36 +144,33 @@ class StepProgress:
         self._waiting = operation["waiting"]
 
 
-def planned(rest: Rest, namespace: str, kind: str, to: str) -> dict[str, Any]:
+def planned(rest: Rest, wanted: Wanted) -> dict[str, Any]:
     """What it would do and cost; nothing is changed."""
-    found: dict[str, Any] = rest.post(f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": True})
+    asked = {"kind": wanted.kind, "to": wanted.to, "dry_run": True}
+    found: dict[str, Any] = rest.post(f"{dr_path(wanted.namespace)}/operations", asked)
     return found
 
 
 def carried_out(
-    rest: Rest,
-    namespace: str,
-    kind: str,
-    to: str,
-    wait_s: float,
-    progress: StepProgress,
-    *,
-    force: bool = False,
-    planned: Mapping[str, Any] | None = None,
+    rest: Rest, wanted: Wanted, progress: StepProgress, planned: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The operation, done or cancelled. wait_s: without a step. planned: what a plan says of the namespace; nothing is
-    begun where that is otherwise by now. Raises NotDone, Stopped, ConfigError.
+    """The operation of one namespace, done or cancelled. planned: what a plan says of the namespace; nothing is begun
+    where that is otherwise by now. Raises NotDone, Stopped, ConfigError.
     """
-    path, asked = f"{dr_path(namespace)}/operations", {"kind": kind, "to": to, "dry_run": False, **(planned or {})}
-    if force:
+    kind, namespace = wanted.kind, wanted.namespace
+    asked = {"kind": kind, "to": wanted.to, "dry_run": False, **(planned or {})}
+    if wanted.force:
         asked["force"] = True
-    found = _advanced(rest, namespace, kind, progress) if progress.begun(kind) else rest.post(path, asked)
+    if progress.begun(kind):
+        found = _advanced(rest, namespace, kind, progress)
+    else:
+        found = rest.post(f"{dr_path(namespace)}/operations", asked)
     while True:
         progress.answered(kind, found)
         if found["state"] != "running":
             return found
         progress.waits(found)
-        if progress.idle_s > wait_s:
+        if progress.idle_s > wanted.wait_s:
             raise NotDone(
                 f"{kind} of {namespace} waits at {found['step']}: {found['waiting']}. The same command goes on; "
                 "`heliograph dr cancel` gives up"
@@ -135,32 +193,21 @@ def _advanced(rest: Rest, namespace: str, kind: str, progress: StepProgress) -> 
     return found
 
 
-def operate(
-    rest: Rest,
-    output: Output,
-    namespace: str,
-    kind: str,
-    to: str,
-    dry_run: bool,
-    wait_s: float,
-    *,
-    show_all: bool = True,
-    force: bool = False,
-) -> dict[str, Any]:
+def operate(rest: Rest, output: Output, wanted: Wanted, *, show_all: bool = True) -> dict[str, Any]:
     """Carries it out and prints it, or its plan. show_all: print the whole operation as JSON, where that was asked
     for.
     """
-    if dry_run:
-        found = planned(rest, namespace, kind, to)
+    if wanted.dry_run:
+        found = planned(rest, wanted)
         if output.json:
             output.show(found)
         else:
             say_cost(found)
         return found
-    found = carried_out(rest, namespace, kind, to, wait_s, StepProgress(output), force=force)
+    found = carried_out(rest, wanted, StepProgress(output))
     if not output.json:
         done(
-            f"{kind} of {namespace} to {found['target']}: {found['state']}, "
+            f"{wanted.kind} of {wanted.namespace} to {found['target']}: {found['state']}, "
             f"{(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s"
         )
     elif show_all:
@@ -168,15 +215,15 @@ def operate(
     return found
 
 
-def rejoin_wanted(rest: Rest, namespace: str, to: str, *, dry_run: bool = False) -> bool:
+def rejoin_wanted(rest: Rest, wanted: Wanted) -> bool:
     """Whether a failback has to rejoin the region first: it has a tail, and the switchover to it has not begun."""
-    status = rest.get(dr_path(namespace))
+    status, to = rest.get(dr_path(wanted.namespace)), wanted.to
     under_way, away = status.get("operation") or {}, status.get("to_rejoin")
     switching = (
         under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
     )
     tail = away is None or (to in away if to else bool(away))  # None: of an earlier version, which does not say
-    return tail and (dry_run or not switching)  # else the rejoin is done, or the region was left in order
+    return tail and (wanted.dry_run or not switching)  # else the rejoin is done, or the region was left in order
 
 
 def echo(output: Output, text: str) -> None:

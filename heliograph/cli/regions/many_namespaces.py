@@ -13,12 +13,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import typer
 
-from heliograph.cli.regions.dr_operations import NotDone, StepProgress, Stopped, carried_out, echo, rejoin_wanted
+from heliograph.cli.regions.dr_operations import (
+    NotDone,
+    StepProgress,
+    Stopped,
+    Wanted,
+    carried_out,
+    echo,
+    rejoin_wanted,
+)
 from heliograph.cli.rest import Rest, RestRefused
 from heliograph.cli.show import Output, confirm
 from heliograph.model.admin_paths import dr_path, namespace_path
@@ -50,44 +58,7 @@ _GOOD = (DONE, THERE, GONE)
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Many:
-    """Which namespaces, and what is done with them. region, tenant: "" whichever; everything: neither was said."""
-
-    kind: str
-    to: str
-    region: str = ""
-    tenant: str = ""
-    everything: bool = False
-    dry_run: bool = False
-    yes: bool = False
-    force: bool = False
-    wait_s: float = 60.0
-    parallel: int = 32
-
-    @property
-    def text(self) -> str:
-        of = [f"region {self.region}"] * bool(self.region) + [f"tenant {self.tenant}"] * bool(self.tenant)
-        return f"{self.kind} of {' in '.join(reversed(of)) or 'all namespaces'} to {self.to}"
-
-
-def many(namespace: str, wanted: Many) -> bool:
-    """Whether several are meant. Raises ConfigError where it is not clear which."""
-    if wanted.everything and (wanted.region or wanted.tenant):
-        raise ConfigError("--all says every namespace: leave it out beside --region or --tenant")
-    several = bool(wanted.region or wanted.tenant or wanted.everything)
-    if several == bool(namespace):
-        raise ConfigError(
-            "say one namespace, or --region, --tenant, or --all; not both"
-            if several
-            else "say which namespace; or --region us for all that are active in us, --tenant shop, or --all"
-        )
-    if several and not wanted.to:
-        raise ConfigError("name the region that takes over: --to eu")
-    return several
-
-
-def carry_out(rest: Rest, output: Output, wanted: Many) -> None:
+def carry_out(rest: Rest, output: Output, wanted: Wanted) -> None:
     """The plan, a question, the namespaces, the report. Exit code 1 where one could not be moved, 130 where somebody
     has interrupted it.
     """
@@ -122,7 +93,7 @@ def carry_out(rest: Rest, output: Output, wanted: Many) -> None:
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
-def plan_lines(wanted: Many, plan: Mapping[str, Any]) -> Iterator[str]:
+def plan_lines(wanted: Wanted, plan: Mapping[str, Any]) -> Iterator[str]:
     """The plan for people, line by line."""
     rows: Sequence[Row] = plan["namespaces"]
     moving = [row for row in rows if row["verdict"] == "moves"]
@@ -236,7 +207,7 @@ class _Line(StepProgress):
 class _Work:
     """Several namespaces side by side, each by one thread."""
 
-    def __init__(self, rest: Rest, output: Output, wanted: Many, count: int) -> None:
+    def __init__(self, rest: Rest, output: Output, wanted: Wanted, count: int) -> None:
         self._rest, self._output, self._wanted, self._count = rest, output, wanted, count
         self._stop = threading.Event()
         self._lost = ""
@@ -310,18 +281,17 @@ class _Work:
                 self._stop.wait(self._rest.pause_s)
 
     def _moved(self, row: Row, line: StepProgress) -> Row:
-        wanted, namespace = self._wanted, row["namespace"]
+        wanted = replace(self._wanted, namespace=row["namespace"])
         planned = {"active": row["from"], "epoch": row["epoch"], "operation": row.get("operation")}
-        kind = "switchover" if wanted.kind == "failback" else wanted.kind
-        if wanted.kind == "failback" and rejoin_wanted(self._rest, namespace, wanted.to):
-            carried_out(self._rest, namespace, "rejoin", wanted.to, wanted.wait_s, line, planned=planned)
-        found = carried_out(
-            self._rest, namespace, kind, wanted.to, wanted.wait_s, line, force=wanted.force, planned=planned
-        )
+        if wanted.kind == "failback":
+            if rejoin_wanted(self._rest, wanted):
+                carried_out(self._rest, replace(wanted, kind="rejoin"), line, planned)
+            wanted = replace(wanted, kind="switchover")
+        found = carried_out(self._rest, wanted, line, planned)
         report = found["report"]
         if found["state"] != "done":
             return {"result": FAILED, "because": f"somebody has {found['state']} it meanwhile"}
-        if kind == "drill" and not report["signed"]["passed"]:
+        if wanted.kind == "drill" and not report["signed"]["passed"]:
             return {"result": FAILED, "because": f"the drill did not pass: {'; '.join(report['signed']['because'])}"}
         closed = {"closed_s": report["rto_s"]} if "rto_s" in report else {}
         return {"result": DONE, "because": found["steps"][-1]["found"], "operation": found["id"], **closed}
@@ -386,7 +356,7 @@ def _standing(operation: Mapping[str, Any]) -> str:
 
 def _report(
     output: Output,
-    wanted: Many,
+    wanted: Wanted,
     plan: Mapping[str, Any],
     rows: Sequence[Row],
     took_s: float,

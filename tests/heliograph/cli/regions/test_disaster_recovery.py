@@ -13,6 +13,7 @@ import pytest
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.cli.regions import disaster_recovery
+from heliograph.cli.regions.dr_operations import Wanted
 from heliograph.cli.show import Output
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
@@ -83,16 +84,28 @@ def _shown(operation: Operation) -> dict[str, Any]:
     return {**asdict(operation), "steps": [{"step": name, "found": text} for name, _, text in operation.steps]}
 
 
+def wanted(kind: str, to: str, **more: bool) -> Wanted:
+    return Wanted(kind=kind, namespace=NS, to=to, **more)
+
+
 COMMANDS: dict[str, tuple[Callable[[Any], None], list[str], str]] = {
-    "switchover": (lambda rest: disaster_recovery.switchover(rest, Output(), NS, "eu"), ["switchover"], "eu"),
-    "failover": (lambda rest: disaster_recovery.failover(rest, Output(), NS, "eu", yes=True), ["failover"], "eu"),
+    "switchover": (
+        lambda rest: disaster_recovery.switchover(rest, Output(), wanted("switchover", "eu")),
+        ["switchover"],
+        "eu",
+    ),
+    "failover": (
+        lambda rest: disaster_recovery.failover(rest, Output(), wanted("failover", "eu", yes=True)),
+        ["failover"],
+        "eu",
+    ),
     "rejoin": (lambda rest: disaster_recovery.rejoin(rest, Output(), NS, "us"), ["failover", "rejoin"], "eu"),
     "failback": (
-        lambda rest: disaster_recovery.failback(rest, Output(), NS, "us"),
+        lambda rest: disaster_recovery.failback(rest, Output(), wanted("failback", "us")),
         ["failover", "rejoin", "switchover"],
         "us",
     ),
-    "drill": (lambda rest: disaster_recovery.drill(rest, Output(), NS, "eu"), ["drill"], "us"),
+    "drill": (lambda rest: disaster_recovery.drill(rest, Output(), wanted("drill", "eu")), ["drill"], "us"),
 }
 """Command -> itself, the operations that are on record when it has ended, and the region that is active then."""
 
@@ -115,7 +128,7 @@ def lives(loop: SimLoop, command: str, at: int, before: bool) -> int:
     broker = Broker(loop, world)
     loop.run(world.begin())
     if operations[0] == "failover" and command != "failover":
-        disaster_recovery.failover(cast(Any, broker), Output(), NS, "eu", yes=True)
+        disaster_recovery.failover(cast(Any, broker), Output(), wanted("failover", "eu", yes=True))
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
     broker.at, broker.before, broker.calls = at, before, 0
     try:
@@ -161,7 +174,7 @@ def test_a_command_whose_operation_was_given_up_says_so_and_ends(
 
     monkeypatch.setattr(broker, "_begin", begin_and_be_passed_over)
     with pytest.raises(ConfigError, match="a switchover to eu was begun"):
-        disaster_recovery.drill(cast(Any, broker), Output(), NS, "eu")
+        disaster_recovery.drill(cast(Any, broker), Output(), wanted("drill", "eu"))
 
 
 # -- moving a subscription ---------------------------------------------------------------------------------------------
@@ -266,7 +279,7 @@ def test_what_is_not_known_to_be_at_risk_is_shown_as_unknown_by_status_and_plan(
     )
     disaster_recovery.status(cast(Any, rest), Output(), NS)
     assert "? (105)" in capsys.readouterr().out
-    disaster_recovery.failover(cast(Any, rest), Output(), NS, "eu", dry_run=True)
+    disaster_recovery.failover(cast(Any, rest), Output(), wanted("failover", "eu", dry_run=True))
     said = capsys.readouterr().out
     assert f"at risk: {risk['text']}" in said and "105 messages" in risk["text"] and "40.0 s ago" in risk["text"]
 

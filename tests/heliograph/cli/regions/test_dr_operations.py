@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from heliograph.cli.regions.dr_operations import NotDone, StepProgress, Stopped, carried_out
+from heliograph.cli.regions.dr_operations import NotDone, StepProgress, Stopped, Wanted, carried_out
 from heliograph.cli.show import Output
+from heliograph.model.errors import ConfigError
 
 STEPS = ("check", "drain", "flip")
+MOVE = Wanted(kind="switchover", namespace="t/n", to="eu")
 
 
 def operation(done: int, waiting: str = "") -> dict[str, Any]:
@@ -27,7 +30,7 @@ def rest(*answers: dict[str, Any]) -> Any:
 
 def test_what_one_step_waits_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     answers = [operation(0), operation(1, "a broker"), operation(1, "a broker"), operation(2), operation(3)]
-    found = carried_out(rest(*answers), "t/n", "switchover", "eu", 60.0, StepProgress(Output()))
+    found = carried_out(rest(*answers), MOVE, StepProgress(Output()))
     assert found["state"] == "done"
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert said == ["check: well", "drain waits: a broker", "drain: well", "flip: well"]
@@ -37,9 +40,22 @@ def test_it_stops_between_two_steps_and_gives_up_what_waits_for_long() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped) as stopped:
-        carried_out(rest(operation(1)), "t/n", "switchover", "eu", 60.0, StepProgress(Output(True), stop))
+        carried_out(rest(operation(1)), MOVE, StepProgress(Output(True), stop))
     assert stopped.value.operation["step"] == "drain"
     with pytest.raises(NotDone, match="waits at drain: a broker"):
-        carried_out(
-            rest(operation(1, "a broker")), "t/n", "switchover", "eu", -1.0, cast(Any, StepProgress(Output(True)))
-        )
+        carried_out(rest(operation(1, "a broker")), replace(MOVE, wait_s=-1.0), StepProgress(Output(True)))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    (
+        ({}, "say which namespace"),
+        ({"namespace": "t/n", "region": "us", "to": "eu"}, "not both"),
+        ({"region": "us"}, "--to eu"),
+        ({"everything": True, "tenant": "t", "to": "eu"}, "--all"),
+    ),
+)
+def test_which_namespaces_are_meant_is_clear(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        assert Wanted(kind="switchover", **given).several
+    assert not Wanted(kind="switchover", namespace="t/n").several
