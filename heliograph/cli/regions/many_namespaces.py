@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 import typer
@@ -45,17 +46,27 @@ _CLOSED = frozenset(
 )
 """Steps before which the namespace was closed, or is being closed."""
 
-DONE, THERE, CANNOT, FAILED, GONE, STANDS, NOT_BEGUN = (
-    "done",
-    "there",
-    "cannot",
-    "failed",
-    "gone",
-    "stands",
-    "not begun",
-)
-_GOOD = (DONE, THERE, GONE)
 Row = dict[str, Any]
+
+
+class Result(StrEnum):
+    """What became of a namespace; of those that are not moved some are a plan's verdicts."""
+
+    DONE = "done"
+    THERE = "there"
+    """It is active in the target already, or somebody else has moved it."""
+    CANNOT = "cannot"
+    FAILED = "failed"
+    GONE = "gone"
+    """It was deleted meanwhile."""
+    STANDS = "stands"
+    """It was begun, and its operation is where it is."""
+    NOT_BEGUN = "not begun"
+
+    @property
+    def good(self) -> bool:
+        """Nothing is left to do."""
+        return self in (Result.DONE, Result.THERE, Result.GONE)
 
 
 def carry_out(rest: Rest, output: Output, wanted: Wanted) -> None:
@@ -80,13 +91,13 @@ def carry_out(rest: Rest, output: Output, wanted: Wanted) -> None:
     work = _Work(rest, output, wanted, len(moving))
     found = {row["namespace"]: row for row in work.run(moving)}
     rows = [
-        found.get(row["namespace"], {**_named(row), "result": row["verdict"], "because": row["because"]})
+        found.get(row["namespace"], {**_named(row), "result": _unmoved(row), "because": row["because"]})
         for row in plan["namespaces"]
     ]
     _report(output, wanted, plan, rows, time.monotonic() - began, interrupted=work.interrupted)
     if work.interrupted:
         raise typer.Exit(_INTERRUPTED)
-    if any(row["result"] not in _GOOD for row in rows):
+    if any(not row["result"].good for row in rows):
         raise typer.Exit(1)
 
 
@@ -110,9 +121,9 @@ def plan_lines(wanted: Wanted, plan: Mapping[str, Any]) -> Iterator[str]:
     if warned := [row for row in moving if row["because"]]:
         yield f"  of {len(warned)} that {what} something is not known:"
         yield from (f"    {row['namespace']}: {row['because']}" for row in warned[:_NAMED])
-    if there := [row["namespace"] for row in rows if row["verdict"] == THERE]:
+    if there := [row["namespace"] for row in rows if row["verdict"] == Result.THERE]:
         yield f"  {len(there)} are active in {wanted.to} already"
-    if cannot := [row for row in rows if row["verdict"] == CANNOT]:
+    if cannot := [row for row in rows if row["verdict"] == Result.CANNOT]:
         yield f"  {len(cannot)} cannot be moved:"
         yield from (f"    {row['namespace']}: {row['because']}" for row in cannot)
     for other in plan["passed"]:
@@ -226,15 +237,15 @@ class _Work:
                     for future, row in futures.items():
                         if future.done() and future not in out:
                             out[future] = _not_begun(row) if future.cancelled() else future.result()
-                            self._tell(sum(row["result"] != NOT_BEGUN for row in out.values()), out[future])
+                            self._tell(sum(row["result"] != Result.NOT_BEGUN for row in out.values()), out[future])
                 except KeyboardInterrupt:
                     self._interrupts += 1
         return list(out.values())
 
     def _tell(self, number: int, row: Row) -> None:
-        if row["result"] == NOT_BEGUN:
+        if row["result"] == Result.NOT_BEGUN:
             return
-        what = f"{row['seconds']:.1f} s" if row["result"] == DONE else f"{row['result']}: {row['because']}"
+        what = f"{row['seconds']:.1f} s" if row["result"] == Result.DONE else f"{row['result']}: {row['because']}"
         echo(self._output, f"  [{number}/{self._count}] {row['namespace']}: {what}")
 
     def _heed(self, left: Sequence[Future[Row]]) -> None:
@@ -255,11 +266,11 @@ class _Work:
         out: Row = _named(row)
         line = _Line(self._output, self._stop, namespace, self._found)
         if self._lost:
-            return {**out, "result": FAILED, "because": self._lost, "seconds": 0.0}
+            return {**out, **_failed(self._lost), "seconds": 0.0}
         try:
             out |= self._patiently(row, line)
         except Stopped as stopped:
-            out |= {"result": STANDS, "because": _standing(stopped.operation)}
+            out |= {"result": Result.STANDS, "because": _standing(stopped.operation)}
         except ConfigError as error:
             out |= self._given_up(namespace, error)
         return {**out, "seconds": round(time.monotonic() - began, 1)}
@@ -290,27 +301,27 @@ class _Work:
         found = carried_out(self._rest, wanted, line, planned)
         report = found["report"]
         if found["state"] != "done":
-            return {"result": FAILED, "because": f"somebody has {found['state']} it meanwhile"}
+            return _failed(f"somebody has {found['state']} it meanwhile")
         if wanted.kind == "drill" and not report["signed"]["passed"]:
-            return {"result": FAILED, "because": f"the drill did not pass: {'; '.join(report['signed']['because'])}"}
+            return _failed(f"the drill did not pass: {'; '.join(report['signed']['because'])}")
         closed = {"closed_s": report["rto_s"]} if "rto_s" in report else {}
-        return {"result": DONE, "because": found["steps"][-1]["found"], "operation": found["id"], **closed}
+        return {"result": Result.DONE, "because": found["steps"][-1]["found"], "operation": found["id"], **closed}
 
     def _given_up(self, namespace: str, error: ConfigError) -> Row:
         """What became of one that does not go: it is gone, or somebody else has moved it, or it stays where it is."""
         if not isinstance(error, NotDone | RestRefused):
             self._lost = self._lost or str(error)
-            return {"result": FAILED, "because": str(error)}
+            return _failed(str(error))
         try:
             found = self._rest.get(dr_path(namespace))
         except ConfigError:
             if self._gone(namespace):
-                return {"result": GONE, "because": "it was deleted meanwhile"}
-            return {"result": FAILED, "because": str(error)}
+                return {"result": Result.GONE, "because": "it was deleted meanwhile"}
+            return _failed(str(error))
         wanted, operation = self._wanted, found.get("operation") or {}
         running = operation if operation.get("state") == "running" else {}
         if found.get("active") == wanted.to and not running and wanted.kind != "drill":
-            return {"result": THERE, "because": f"it is active in {wanted.to} by now"}
+            return {"result": Result.THERE, "because": f"it is active in {wanted.to} by now"}
         why = str(error)
         if running.get("kind") == "switchover" and running["target"] == wanted.to and wanted.kind != "failover":
             try:
@@ -320,7 +331,7 @@ class _Work:
                 why = f"{_standing(running)}; it could not be cancelled: {refused}"
         elif running.get("kind") == wanted.kind and running["target"] == wanted.to:
             why = _standing(running)
-        return {"result": FAILED, "because": why}
+        return _failed(why)
 
     def _gone(self, namespace: str) -> bool:
         try:
@@ -336,8 +347,16 @@ def _named(row: Row) -> Row:
     return {"namespace": row["namespace"], "from": row["from"], "topics": row.get("topics")}
 
 
+def _unmoved(row: Row) -> Result:
+    return Result.THERE if row["verdict"] == Result.THERE else Result.CANNOT
+
+
+def _failed(because: str) -> Row:
+    return {"result": Result.FAILED, "because": because}
+
+
 def _not_begun(row: Row) -> Row:
-    return {**_named(row), "result": NOT_BEGUN, "because": "interrupted"}
+    return {**_named(row), "result": Result.NOT_BEGUN, "because": "interrupted"}
 
 
 def _passes(error: ConfigError) -> bool:
@@ -383,7 +402,7 @@ def _report(
                 *(row[key] for key in ("namespace", "from", "topics", "result")),
                 row.get("seconds"),
                 row.get("closed_s"),
-                "" if row["result"] == DONE else row["because"],
+                "" if row["result"] == Result.DONE else row["because"],
             )
             for row in rows
         ],
@@ -391,8 +410,8 @@ def _report(
     )
     if output.json:
         return
-    bad = sum(count for result, count in counts.items() if result not in _GOOD)
-    text = f"{wanted.text}: {counts[DONE]} done in {took_s:.1f} s, {counts[THERE]} were there"
+    bad = sum(count for result, count in counts.items() if not result.good)
+    text = f"{wanted.text}: {counts[Result.DONE]} done in {took_s:.1f} s, {counts[Result.THERE]} were there"
     if bad:
         text += f"; {bad} are left: the same command goes on with them"
     typer.echo(text)
