@@ -8,28 +8,18 @@ every message that was due meanwhile is late by its own wait, so a stall is not 
 
 from __future__ import annotations
 
-import json
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from heliograph.cli.groups import add, group
 from heliograph.cli.messaging.latency_histogram import Histogram, due_times
-from heliograph.cli.messaging.produce_consume import (
-    SERVICE,
-    ServiceOption,
-    TopicArgument,
-    client,
-    official,
-    refused,
-)
-from heliograph.cli.rest import JsonOption, TokenOption
-from heliograph.cli.show import table
+from heliograph.cli.messaging.produce_consume import Service, TopicArgument, official
+from heliograph.cli.show import Output, table
 
 Size = Annotated[int, typer.Option("--size", help="Bytes of a message.", min=16, max=5 << 20)]
 Count = Annotated[int, typer.Option("--count", "-n", help="Messages.", min=1)]
@@ -48,18 +38,6 @@ def register(app: typer.Typer) -> None:
         consume=consume,
         latency=latency,
     )
-
-
-@contextmanager
-def _connected(service: str, token: str, what: str) -> Iterator[Any]:
-    """A connection, closed behind its use. what: what could not be done, where a broker refuses it."""
-    connection = client(service, token)
-    try:
-        yield connection
-    except official().PulsarException as error:
-        raise refused(what, service, error) from error
-    finally:
-        connection.close()
 
 
 def _producer(connection: Any, topic: str, batching: bool) -> Any:
@@ -82,19 +60,19 @@ def produce(
     count: Count = 100_000,
     size: Size = 1024,
     batching: Batching = True,
-    service: ServiceOption = SERVICE,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    service: Service = Service(),
+    *,
+    output: Output,
 ) -> None:
     """As fast as it goes: messages and bytes a second until the last receipt; exit code 1 where some were not
     stored.
     """
-    with _connected(service, token, f"cannot produce to {topic}") as connection:
-        produce_all(_producer(connection, topic, batching), official(), count, size, json_output)
+    with service.connected(f"cannot produce to {topic}") as connection:
+        produce_all(_producer(connection, topic, batching), official(), count, size, output)
 
 
 def produce_all(
-    producer: Any, pulsar: Any, count: int, size: int, json_output: bool, *, quiet_s: float = _QUIET_S
+    producer: Any, pulsar: Any, count: int, size: int, output: Output, *, quiet_s: float = _QUIET_S
 ) -> None:
     """Sends `count` messages of `size` bytes, and prints what became of them. pulsar: the official client's module.
     quiet_s: where no receipt comes for so long, none is waited for any more. Raises typer.Exit(1) where some were not
@@ -107,17 +85,11 @@ def produce_all(
     with suppress(pulsar.PulsarException):  # says that some failed: they are counted
         producer.flush()
     receipts.wait(count, quiet_s)
-    _throughput(
-        "produced",
-        receipts.stored,
-        size,
-        time.perf_counter() - begun,
-        json_output,
-        {"failed": count - receipts.stored},
-    )
-    if receipts.stored < count:
-        if not json_output:
-            typer.echo(f"{count - receipts.stored} failed: {receipts.why or 'no receipt came'}")
+    failed = count - receipts.stored
+    _throughput(output, "produced", receipts.stored, size, time.perf_counter() - begun, {"failed": failed})
+    if failed:
+        if not output.json:
+            typer.echo(f"{failed} failed: {receipts.why or 'no receipt came'}")
         raise typer.Exit(1)
 
 
@@ -154,20 +126,20 @@ def consume(
     subscription: Annotated[
         str, typer.Option("--subscription", "-s", help="A new one begins at the earliest message.")
     ] = "heliograph-perf",
-    service: ServiceOption = SERVICE,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    service: Service = Service(),
+    *,
+    output: Output,
 ) -> None:
     """As fast as it goes: messages and bytes a second of what waits."""
     pulsar = official()
-    with _connected(service, token, f"cannot consume {topic}") as connection:
+    with service.connected(f"cannot consume {topic}") as connection:
         consumer = connection.subscribe(
             topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=10_000
         )
-        consume_all(consumer, pulsar, count, json_output=json_output)
+        consume_all(consumer, pulsar, count, output)
 
 
-def consume_all(consumer: Any, pulsar: Any, count: int, *, json_output: bool) -> None:
+def consume_all(consumer: Any, pulsar: Any, count: int, output: Output) -> None:
     """Takes so many messages, or all that come until nothing does; says what was taken, and how fast."""
     got = size = 0
     begun = last = time.perf_counter()
@@ -181,21 +153,18 @@ def consume_all(consumer: Any, pulsar: Any, count: int, *, json_output: bool) ->
         got, size, last = got + 1, size + len(message.data()), time.perf_counter()
         if got % 1000 == 0 or got == count:
             consumer.acknowledge_cumulative(message)
-    _throughput("consumed", got, size // max(got, 1), max(last - begun, 1e-9), json_output)
+    _throughput(output, "consumed", got, size // max(got, 1), max(last - begun, 1e-9))
 
 
 def _throughput(
-    what: str, count: int, size: int, seconds: float, json_output: bool, more: dict[str, int] | None = None
+    output: Output, what: str, count: int, size: int, seconds: float, more: dict[str, int] | None = None
 ) -> None:
     rates = {"messages_per_s": round(count / seconds, 1), "mb_per_s": round(count * size / seconds / 1e6, 2)}
-    found = {"messages": count, "seconds": round(seconds, 3), **rates}
-    if json_output:
-        typer.echo(json.dumps(found | (more or {})))
-    else:
-        typer.echo(
-            f"{what} {count} messages of {size} B in {seconds:.2f} s: {found['messages_per_s']:.0f} messages/s, "
-            f"{found['mb_per_s']:.1f} MB/s"
-        )
+    output.told(
+        {"messages": count, "seconds": round(seconds, 3), **rates, **(more or {})},
+        f"{what} {count} messages of {size} B in {seconds:.2f} s: {rates['messages_per_s']:.0f} messages/s, "
+        f"{rates['mb_per_s']:.1f} MB/s",
+    )
 
 
 # -- latency -----------------------------------------------------------------------------------------------------------
@@ -277,25 +246,23 @@ def latency(
     size: Size = 100,
     batching: Batching = True,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw how the latencies are spread.")] = True,
-    service: ServiceOption = SERVICE,
-    token: TokenOption = "",
-    json_output: JsonOption = False,
+    service: Service = Service(),
+    *,
+    output: Output,
 ) -> None:
     """At a fixed rate: from when each message was due to its receipt, and to a consumer; exit code 1 where some did not
     arrive.
     """
-    with _connected(service, token, f"cannot measure {topic}") as connection:
+    with service.connected(f"cannot measure {topic}") as connection:
         run = LatencyRun(connection, topic, size, batching)
         run.run(rate, seconds, burst)
         run.close()
     missing = run.to_receipt.count + run.failed - run.to_consumer.count
-    if json_output:
-        found = {"receipt_ms": run.to_receipt.as_json(), "consumer_ms": run.to_consumer.as_json()}
-        typer.echo(
-            json.dumps(found | {"failed": run.failed, "missing": missing, "client_late_ms": round(run.late_ms, 3)})
-        )
+    receipt, consumer = run.to_receipt.as_json(), run.to_consumer.as_json()
+    if output.json:
+        lost = {"failed": run.failed, "missing": missing, "client_late_ms": round(run.late_ms, 3)}
+        output.show({"receipt_ms": receipt, "consumer_ms": consumer, **lost})
     else:
-        receipt, consumer = run.to_receipt.as_json(), run.to_consumer.as_json()
         table(
             ("from due, ms", "to receipt", "to consumer"),
             [(key, f"{receipt[key]:g}", f"{consumer[key]:g}") for key in receipt],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +16,7 @@ from heliograph.cli.groups import add
 from heliograph.cli.rest import TokenOption
 from heliograph.model.errors import ConfigError
 
-ServiceOption = Annotated[str, typer.Option("--service", envvar="HELIOGRAPH_SERVICE", help="The Pulsar service URL.")]
 TopicArgument = Annotated[str, typer.Argument(help="A full name, or a short one in public/default.")]
-SERVICE = "pulsar://127.0.0.1:6650"
 
 
 def register(app: typer.Typer) -> None:
@@ -34,26 +34,43 @@ def official() -> Any:
     return pulsar
 
 
-def client(service: str, token: str, **options: Any) -> Any:
-    """A client of that service. Raises ConfigError where the URL is none."""
-    pulsar = official()
-    if not service.startswith(("pulsar://", "pulsar+ssl://")):
-        raise ConfigError(f"--service: expected pulsar://host:port or pulsar+ssl://host:port, not {service!r}")
-    if token:
-        options["authentication"] = pulsar.AuthenticationToken(token)
-    if service.startswith("pulsar+ssl://") and os.environ.get("HELIOGRAPH_CA"):
-        options["tls_trust_certs_file_path"] = os.environ["HELIOGRAPH_CA"]
-    quiet = pulsar.FileLogger(
-        pulsar.LoggerLevel.Error, os.devnull
-    )  # its own console log would stand among the messages
-    return pulsar.Client(service, logger=quiet, operation_timeout_seconds=30, **options)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What a command speaks to through the official client: a Pulsar service, and a token where it wants one."""
 
-
-def refused(what: str, service: str, error: Exception) -> ConfigError:
-    """What the client raised, as one sentence."""
-    return ConfigError(
-        f"{what} at {service}: {str(error).removeprefix('Pulsar error: ')}; is it running, and may this role do that?"
+    url: Annotated[str, typer.Option("--service", envvar="HELIOGRAPH_SERVICE", help="The Pulsar service URL.")] = (
+        "pulsar://127.0.0.1:6650"
     )
+    token: TokenOption = ""
+
+    @contextmanager
+    def connected(self, what: str) -> Iterator[Any]:
+        """A connection, closed behind its use. what: what could not be done, where a broker refuses it. Raises
+        ConfigError then, and where the URL is none.
+        """
+        connection = self._client()
+        try:
+            yield connection
+        except official().PulsarException as error:
+            raise ConfigError(
+                f"{what} at {self.url}: {str(error).removeprefix('Pulsar error: ')}; is it running, and may this role "
+                "do that?"
+            ) from error
+        finally:
+            connection.close()
+
+    def _client(self) -> Any:
+        pulsar, options = official(), dict[str, Any]()
+        if not self.url.startswith(("pulsar://", "pulsar+ssl://")):
+            raise ConfigError(f"--service: expected pulsar://host:port or pulsar+ssl://host:port, not {self.url!r}")
+        if self.token:
+            options["authentication"] = pulsar.AuthenticationToken(self.token)
+        if self.url.startswith("pulsar+ssl://") and os.environ.get("HELIOGRAPH_CA"):
+            options["tls_trust_certs_file_path"] = os.environ["HELIOGRAPH_CA"]
+        quiet = pulsar.FileLogger(
+            pulsar.LoggerLevel.Error, os.devnull
+        )  # its own console log would stand among the messages
+        return pulsar.Client(self.url, logger=quiet, operation_timeout_seconds=30, **options)
 
 
 def produce(
@@ -66,27 +83,20 @@ def produce(
     properties: Annotated[
         list[str] | None, typer.Option("--property", help="name=value of every message; again for each further one.")
     ] = None,
-    service: ServiceOption = SERVICE,
-    token: TokenOption = "",
+    service: Service = Service(),
     json_output: Annotated[bool, typer.Option("--json", help="Print the message ids as JSON.")] = False,
 ) -> None:
     """Send messages and print their ids."""
-    pulsar = official()
     pairs = dict(_pair(text) for text in properties or ())
     found: Iterable[str] = message if message else (line.rstrip("\n") for line in sys.stdin)
-    connection = client(service, token)
     sent: list[str] = []
-    try:
+    with service.connected(f"cannot produce to {topic}") as connection:
         producer = connection.create_producer(topic)
         for text in found:
             sent.append(str(producer.send(text.encode(), properties=pairs or None, partition_key=key or None)))
             if not json_output:
                 typer.echo(sent[-1])
         producer.close()
-    except pulsar.PulsarException as error:
-        raise refused(f"cannot produce to {topic}", service, error) from error
-    finally:
-        connection.close()
     if json_output:
         typer.echo(json.dumps(sent))
 
@@ -110,16 +120,14 @@ def consume(
     ] = None,
     earliest: Annotated[bool, typer.Option("--earliest/--latest", help="Where a new subscription begins.")] = True,
     shared: Annotated[bool, typer.Option("--shared", help="Beside other consumers of the subscription.")] = False,
-    service: ServiceOption = SERVICE,
-    token: TokenOption = "",
+    service: Service = Service(),
     json_output: Annotated[bool, typer.Option("--json", help="A line of JSON a message.")] = False,
 ) -> None:
     """Receive messages, acknowledge them, and print them; exit code 1 where fewer came than --count."""
     pulsar = official()
-    connection = client(service, token)
     wait_ms = int(1000 * (timeout_s or (60.0 if count else 5.0)))
     got = 0
-    try:
+    with service.connected(f"cannot consume {topic}") as connection:
         consumer = connection.subscribe(
             topic,
             subscription,
@@ -135,10 +143,6 @@ def consume(
             typer.echo(_line(received, json_output))
             consumer.acknowledge(received)
         consumer.close()
-    except pulsar.PulsarException as error:
-        raise refused(f"cannot consume {topic}", service, error) from error
-    finally:
-        connection.close()
     if got < count:
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from heliograph.cli.messaging.perf import consume_all, produce_all
+from heliograph.cli.show import Output
 
 OK, TOO_LARGE = "Ok", "MessageTooBig"
 
@@ -41,7 +42,7 @@ def produce(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str,
         pulsar = SimpleNamespace(Result=SimpleNamespace(Ok=OK), PulsarException=Refused)
         code = 0
         try:
-            produce_all(producer, pulsar, 100, 100, json_output=True, quiet_s=0.05)
+            produce_all(producer, pulsar, 100, 100, Output(True), quiet_s=0.05)
         except typer.Exit as ended:
             code = ended.exit_code
         return json.loads(capsys.readouterr().out), code
@@ -99,7 +100,7 @@ def test_what_came_is_counted_and_acknowledged_now_and_then(
 ) -> None:
     """What waits is left to the subscription where fewer were asked for."""
     consumer = Consumer(there)
-    consume_all(consumer, SimpleNamespace(Timeout=Quiet), wanted, json_output=True)
+    consume_all(consumer, SimpleNamespace(Timeout=Quiet), wanted, Output(True))
     found = json.loads(capsys.readouterr().out)
     assert found["messages"] == taken == consumer.taken and consumer.acknowledged == acknowledged
     assert found["mb_per_s"] == pytest.approx(found["messages_per_s"] * 10 / 1e6, abs=0.01)
@@ -107,5 +108,5 @@ def test_what_came_is_counted_and_acknowledged_now_and_then(
 
 def test_nothing_that_came_is_of_no_size(capsys: pytest.CaptureFixture[str]) -> None:
     for there, said in ((0, "consumed 0 messages of 0 B"), (3, "consumed 3 messages of 10 B")):
-        consume_all(Consumer(there), SimpleNamespace(Timeout=Quiet), 5, json_output=False)
+        consume_all(Consumer(there), SimpleNamespace(Timeout=Quiet), 5, Output())
         assert said in capsys.readouterr().out
