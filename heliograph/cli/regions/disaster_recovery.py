@@ -20,8 +20,8 @@ from heliograph.cli.groups import add, group
 from heliograph.cli.regions.automatic_failover import Auto, automatic_text, hold, seconds_of, set_automatic
 from heliograph.cli.regions.dr_operations import (
     DryRun,
+    OperationRequest,
     Wait,
-    Wanted,
     Yes,
     echo,
     operate,
@@ -222,7 +222,7 @@ def unset(namespace: Namespace) -> None:
 # -- moving it ---------------------------------------------------------------------------------------------------------
 
 
-def switchover(rest: Rest, output: Output, wanted: Wanted = Wanted(kind="switchover")) -> None:
+def switchover(rest: Rest, output: Output, wanted: OperationRequest = OperationRequest(kind="switchover")) -> None:
     """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice.
 
     A whole region, first what it would do: heliograph dr switchover --region us --to eu --dry-run
@@ -236,7 +236,7 @@ def switchover(rest: Rest, output: Output, wanted: Wanted = Wanted(kind="switcho
 def failover(
     rest: Rest,
     output: Output,
-    wanted: Wanted = Wanted(kind="failover"),
+    wanted: OperationRequest = OperationRequest(kind="failover"),
     force: Annotated[
         bool,
         typer.Option(
@@ -273,11 +273,13 @@ def rejoin(
     """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are
     kept.
     """
-    wanted = Wanted(kind="rejoin", namespace=namespace, to=returned, dry_run=dry_run, wait_s=wait_s)
+    wanted = OperationRequest(kind="rejoin", namespace=namespace, to=returned, dry_run=dry_run, wait_s=wait_s)
     operate(rest, output, wanted)
 
 
-def failback(rest: Rest, output: Output, wanted: Wanted = Wanted(kind="failback", wait_s=120.0)) -> None:
+def failback(
+    rest: Rest, output: Output, wanted: OperationRequest = OperationRequest(kind="failback", wait_s=120.0)
+) -> None:
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on.
 
     All that had been taken away from a region: heliograph dr failback --all --to us
@@ -293,7 +295,7 @@ def failback(rest: Rest, output: Output, wanted: Wanted = Wanted(kind="failback"
 def drill(
     rest: Rest,
     output: Output,
-    wanted: Wanted = Wanted(kind="drill", wait_s=600.0),
+    wanted: OperationRequest = OperationRequest(kind="drill", wait_s=600.0),
     out: Annotated[str, typer.Option("--out", help="Write the signed report to this file.")] = "",
     every: Annotated[
         str,
@@ -330,7 +332,7 @@ def drill(
         raise typer.Exit(1)
 
 
-def _repeat(rest: Rest, output: Output, wanted: Wanted, every: str) -> None:
+def _repeat(rest: Rest, output: Output, wanted: OperationRequest, every: str) -> None:
     namespace, dry_run = wanted.namespace, wanted.dry_run
     path = f"{dr_path(namespace)}/schedule"
     if every == "off":

@@ -45,7 +45,7 @@ Parallel = Annotated[int, typer.Option("--parallel", help="So many namespaces at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class OperationRequest:
     """What is done, and with which namespaces: one, or many. namespace: ""; many. region, tenant: "" whichever;
     everything: neither was said.
     """
@@ -144,7 +144,7 @@ class StepProgress:
         self._waiting = operation["waiting"]
 
 
-def planned(rest: Rest, wanted: Wanted) -> dict[str, Any]:
+def planned(rest: Rest, wanted: OperationRequest) -> dict[str, Any]:
     """What it would do and cost; nothing is changed."""
     asked = {"kind": wanted.kind, "to": wanted.to, "dry_run": True}
     found: dict[str, Any] = rest.post(f"{dr_path(wanted.namespace)}/operations", asked)
@@ -152,7 +152,7 @@ def planned(rest: Rest, wanted: Wanted) -> dict[str, Any]:
 
 
 def carried_out(
-    rest: Rest, wanted: Wanted, progress: StepProgress, planned: Mapping[str, Any] | None = None
+    rest: Rest, wanted: OperationRequest, progress: StepProgress, planned: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The operation of one namespace, done or cancelled. planned: what a plan says of the namespace; nothing is begun
     where that is otherwise by now. Raises NotDone, Stopped, ConfigError.
@@ -193,7 +193,7 @@ def _advanced(rest: Rest, namespace: str, kind: str, progress: StepProgress) -> 
     return found
 
 
-def operate(rest: Rest, output: Output, wanted: Wanted, *, show_all: bool = True) -> dict[str, Any]:
+def operate(rest: Rest, output: Output, wanted: OperationRequest, *, show_all: bool = True) -> dict[str, Any]:
     """Carries it out and prints it, or its plan. show_all: print the whole operation as JSON, where that was asked
     for.
     """
@@ -215,7 +215,7 @@ def operate(rest: Rest, output: Output, wanted: Wanted, *, show_all: bool = True
     return found
 
 
-def rejoin_wanted(rest: Rest, wanted: Wanted) -> bool:
+def rejoin_wanted(rest: Rest, wanted: OperationRequest) -> bool:
     """Whether a failback has to rejoin the region first: it has a tail, and the switchover to it has not begun."""
     status, to = rest.get(dr_path(wanted.namespace)), wanted.to
     under_way, away = status.get("operation") or {}, status.get("to_rejoin")

@@ -21,9 +21,9 @@ import typer
 
 from heliograph.cli.regions.dr_operations import (
     NotDone,
+    OperationRequest,
     StepProgress,
     Stopped,
-    Wanted,
     carried_out,
     echo,
     rejoin_wanted,
@@ -69,7 +69,7 @@ class Result(StrEnum):
         return self in (Result.DONE, Result.THERE, Result.GONE)
 
 
-def carry_out(rest: Rest, output: Output, wanted: Wanted) -> None:
+def carry_out(rest: Rest, output: Output, wanted: OperationRequest) -> None:
     """The plan, a question, the namespaces, the report. Exit code 1 where one could not be moved, 130 where somebody
     has interrupted it.
     """
@@ -104,7 +104,7 @@ def carry_out(rest: Rest, output: Output, wanted: Wanted) -> None:
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
-def plan_lines(wanted: Wanted, plan: Mapping[str, Any]) -> Iterator[str]:
+def plan_lines(wanted: OperationRequest, plan: Mapping[str, Any]) -> Iterator[str]:
     """The plan for people, line by line."""
     rows: Sequence[Row] = plan["namespaces"]
     moving = [row for row in rows if row["verdict"] == "moves"]
@@ -218,7 +218,7 @@ class _Line(StepProgress):
 class _Work:
     """Several namespaces side by side, each by one thread."""
 
-    def __init__(self, rest: Rest, output: Output, wanted: Wanted, count: int) -> None:
+    def __init__(self, rest: Rest, output: Output, wanted: OperationRequest, count: int) -> None:
         self._rest, self._output, self._wanted, self._count = rest, output, wanted, count
         self._stop = threading.Event()
         self._lost = ""
@@ -375,7 +375,7 @@ def _standing(operation: Mapping[str, Any]) -> str:
 
 def _report(
     output: Output,
-    wanted: Wanted,
+    wanted: OperationRequest,
     plan: Mapping[str, Any],
     rows: Sequence[Row],
     took_s: float,

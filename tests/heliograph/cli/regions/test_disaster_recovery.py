@@ -13,7 +13,7 @@ import pytest
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.cli.regions import disaster_recovery
-from heliograph.cli.regions.dr_operations import Wanted
+from heliograph.cli.regions.dr_operations import OperationRequest
 from heliograph.cli.show import Output
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.kv.metadata_store import Put
@@ -84,8 +84,8 @@ def _shown(operation: Operation) -> dict[str, Any]:
     return {**asdict(operation), "steps": [{"step": name, "found": text} for name, _, text in operation.steps]}
 
 
-def wanted(kind: str, to: str, **more: bool) -> Wanted:
-    return Wanted(kind=kind, namespace=NS, to=to, **more)
+def wanted(kind: str, to: str, **more: bool) -> OperationRequest:
+    return OperationRequest(kind=kind, namespace=NS, to=to, **more)
 
 
 COMMANDS: dict[str, tuple[Callable[[Any], None], list[str], str]] = {

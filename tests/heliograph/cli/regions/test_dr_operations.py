@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from heliograph.cli.regions.dr_operations import NotDone, StepProgress, Stopped, Wanted, carried_out
+from heliograph.cli.regions.dr_operations import NotDone, OperationRequest, StepProgress, Stopped, carried_out
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError
 
 STEPS = ("check", "drain", "flip")
-MOVE = Wanted(kind="switchover", namespace="t/n", to="eu")
+MOVE = OperationRequest(kind="switchover", namespace="t/n", to="eu")
 
 
 def operation(done: int, waiting: str = "") -> dict[str, Any]:
@@ -57,5 +57,5 @@ def test_it_stops_between_two_steps_and_gives_up_what_waits_for_long() -> None:
 )
 def test_which_namespaces_are_meant_is_clear(given: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        assert Wanted(kind="switchover", **given).several
-    assert not Wanted(kind="switchover", namespace="t/n").several
+        assert OperationRequest(kind="switchover", **given).several
+    assert not OperationRequest(kind="switchover", namespace="t/n").several

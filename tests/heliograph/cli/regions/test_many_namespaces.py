@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from heliograph.cli.regions import dr_operations, many_namespaces
-from heliograph.cli.regions.dr_operations import Wanted
+from heliograph.cli.regions.dr_operations import OperationRequest
 from heliograph.cli.regions.many_namespaces import PLAN, carry_out, full_parts, plan_lines
 from heliograph.cli.rest import RestRefused
 from heliograph.cli.show import Output
@@ -137,7 +137,7 @@ def give(region: Region, **wanted: Any) -> tuple[int, Any]:
     output.rows = lambda columns, found, value: printed.append(value)  # type: ignore[method-assign]
     given = {"kind": "switchover", "to": "eu", "region": "us", "yes": True, **wanted}
     try:
-        carry_out(cast(Any, region), output, Wanted(**given))
+        carry_out(cast(Any, region), output, OperationRequest(**given))
         code = 0
     except typer.Exit as ended:
         code = ended.exit_code
@@ -269,7 +269,7 @@ def test_one_that_waits_for_ever_is_given_up_though_a_broker_is_away_now_and_the
 
 def test_where_one_answers_again_the_rest_is_begun() -> None:
     region = Region(*NAMES[:3])
-    work = many_namespaces._Work(cast(Any, region), Output(True), Wanted(kind="switchover", to="eu"), 3)
+    work = many_namespaces._Work(cast(Any, region), Output(True), OperationRequest(kind="switchover", to="eu"), 3)
     work._lost = "no broker answers"
     row = region._plan("eu")["namespaces"]
     assert work._one(row[0])["result"] == "failed"
@@ -373,7 +373,7 @@ def test_the_plan_has_the_numbers_and_nothing_is_done_without_a_yes(capsys: pyte
         "brokers": [{"broker": "b", "cpu": 0.91, "memory": 0.2}],
         "bookies": [{"bookie": "k", "writable": True, "free_bytes": 5_000_000_000, "disk": None}],
     }
-    wanted = Wanted(kind="switchover", to="eu", region="us")
+    wanted = OperationRequest(kind="switchover", to="eu", region="us")
     plan = region.get(PLAN, to="eu")
     said = "\n".join(plan_lines(wanted, plan))
     for part in (
@@ -400,7 +400,7 @@ def test_what_is_not_known_to_be_missing_is_said_with_its_age() -> None:
     for row in plan["namespaces"]:
         row["at_risk"] = {"messages": None, "bytes": None, "last": {"messages": 7, "bytes": 1, "ago_s": 40.0}}
     plan["load"], plan["namespaces"][1]["because"] = None, "eu does not answer"
-    said = "\n".join(plan_lines(Wanted(kind="failover", to="eu", region="us"), plan))
+    said = "\n".join(plan_lines(OperationRequest(kind="failover", to="eu", region="us"), plan))
     assert "of 2 namespaces it is not known" in said and "14 messages" in said and "40.0 s ago" in said
     assert "it is not known what eu has in use" in said
     assert f"of 1 that move something is not known:\n    {NAMES[1]}: eu does not answer" in said
