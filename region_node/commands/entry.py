@@ -30,7 +30,6 @@ from region_node.commands import (
     support_commands,
     token_commands,
     topic_commands,
-    witness_commands,
 )
 from region_node.commands.instance_options import DEFAULT_DATA, Data
 from region_node.commands.storage import (
@@ -78,7 +77,6 @@ def register(app: typer.Typer) -> None:
     metadata_members.register(app)
     forced_quorum.register(app)
     region_commands.register(app)
-    witness_commands.register(app)
     rolling_commands.register(app)
     autoscale.register(app)
     support_commands.register(app)

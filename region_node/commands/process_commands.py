@@ -17,7 +17,7 @@ from rich.status import Status
 
 from heliograph.cli import groups
 from heliograph.cli.show import Output
-from region_node.commands.instance_options import DEFAULT_DATA, Data, Region, region_of
+from region_node.commands.instance_options import DEFAULT_DATA, Data, Region, asked, region_of
 from region_node.instance.control import STARTED_S, call
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say whether it can go, or why not, and do nothing.")]
@@ -48,8 +48,7 @@ def add(output: Output, role: ProcessRole, region: Region = "", data: Data = DEF
     """
     data = data.resolve()
     region, _ = region_of(data, region)
-    with Console(stderr=True, quiet=output.json).status(f"a {role} is added to {region}"):
-        answer = call(data, "add", timeout_s=STARTED_S, region=region, role=str(role))
+    answer = asked(data, f"a {role} is added to {region}", output, "add", region=region, role=str(role))
     name = answer["process"]
     by_load = (
         f"bundles come to it by the load; by hand: `heliograph namespaces unload NAMESPACE --bundle BUNDLE --to {name}`"
