@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -61,13 +62,18 @@ def table(columns: Sequence[str], found: Iterable[Sequence[Any]]) -> None:
 
 
 def cells(row: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
-    """Those fields of a row, for a table."""
-    return tuple(row[name] for name in names)
+    """Those fields of a row, for a table; one that is not there is shown as "-"."""
+    return tuple(row.get(name) for name in names)
 
 
 def when(ms: int) -> str:
-    """A time as tables show it, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000))
+    """A time as tables show it, in UTC; 0: "-"."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1000)) if ms else "-"
+
+
+def iso_time(ms: int) -> str:
+    """A time with its offset, as programs read it too."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def done(text: str, json_output: bool = False) -> None:
@@ -81,19 +87,13 @@ def confirm(question: str) -> None:
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, float):
         return f"{value:.1f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        value
-        if isinstance(value, str)
-        else json.dumps(value)
-        if isinstance(value, dict | list)
-        else "-"
-        if value is None
-        else str(value)
-    )
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def _number(text: str) -> bool:

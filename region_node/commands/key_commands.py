@@ -16,7 +16,7 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, table
+from heliograph.cli.show import Output, iso_time, table
 from heliograph.model.admin_paths import path_of
 from heliograph.model.errors import ConfigError
 
@@ -81,13 +81,7 @@ def show(
         return
     found: dict[str, list[dict[str, Any]]] = {tenant: answer["keys"]} if tenant else answer["tenants"]
     rows = [
-        (
-            name,
-            key["number"],
-            key["master"],
-            datetime.fromtimestamp(key["created_ms"] / 1000, UTC).isoformat(timespec="seconds"),
-            _state(key),
-        )
+        (name, key["number"], key["master"], iso_time(key["created_ms"]), _state(key))
         for name, keys in found.items()
         for key in keys
     ]
@@ -223,7 +217,7 @@ def reseal_text(job: dict[str, Any]) -> str:
         lines.append(job["trouble"])
     to_do = "ledgers_left", "ledgers_kept", "ledgers_open", "compacted_left", "objects_left"
     if job["state"] == "running" and not any(job[name] for name in to_do):
-        until = datetime.fromtimestamp(job["settled_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        until = iso_time(job["settled_ms"])
         lines.append(f"it looks for more until {until}, when every broker has heard of the newest key")
     return "\n".join(lines)
 

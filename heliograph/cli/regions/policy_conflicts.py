@@ -10,10 +10,11 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import done, table, when
+from heliograph.cli.show import cells, done, table, when
 from heliograph.model.errors import ConfigError
 
 _PATH = "/heliograph/v1/conflicts"
+_VALUES = ("before", "mine", "theirs")
 
 
 def register(app: typer.Typer) -> None:
@@ -27,35 +28,18 @@ def register(app: typer.Typer) -> None:
 def listed(answer: dict[str, Any]) -> None:
     """List edits that this region has not merged yet, and the conflicts of all regions."""
     lines = [
-        (
-            "waits",
-            f"{answer['region']}/{edit['id']}",
-            edit["key"],
-            path[0],
-            _shown(before),
-            _shown(after),
-            "",
-            when(edit["made_ms"]),
-            edit["by"],
-        )
+        ("waits", f"{answer['region']}/{edit['id']}", edit["key"], path[0], _shown(before), _shown(after), "", edit)
         for edit in answer["pending"]
         for path, before, after in edit["changes"]
     ]
     lines += [
-        (
-            "conflict",
-            row["name"],
-            row["key"],
-            "/".join(row["path"]),
-            _shown(row["before"]),
-            _shown(row["mine"]),
-            _shown(row["theirs"]),
-            when(row["made_ms"]),
-            row["by"],
-        )
+        ("conflict", *cells(row, "name", "key"), "/".join(row["path"]), *map(_shown, cells(row, *_VALUES)), row)
         for row in answer["conflicts"]
     ]
-    table(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines)
+    table(
+        ("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"),
+        [(*line, when(edit["made_ms"]), edit["by"]) for *line, edit in lines],
+    )
 
 
 def resolve(

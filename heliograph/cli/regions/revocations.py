@@ -15,7 +15,7 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, table, when
+from heliograph.cli.show import Output, cells, table, when
 from heliograph.model.configuration.revocations import Revoked, named
 from heliograph.model.errors import ConfigError
 
@@ -83,10 +83,11 @@ def revoke(
     if before:
         body["before_ms"] = _time(before, "--before")
     found = rest.put(_one(kind, name), body)
-    closed = found["closed_here"]
+    closed, since = found["closed_here"], found["before_ms"]
+    issued = f", with what was issued before {when(since)} UTC" if since else ""
     output.told(
         found,
-        f"{kind} {found['name']} is revoked{_since(found)}: this broker has closed {closed} "
+        f"{kind} {found['name']} is revoked{issued}: this broker has closed {closed} "
         f"{'connection' if closed == 1 else 'connections'} by it; others do within seconds, regions that are cut off "
         "when they are back",
     )
@@ -97,13 +98,9 @@ def listed(answer: dict[str, Any]) -> None:
     """List what is revoked, as the broker that is asked has heard of it."""
     lines = [
         (
-            row["kind"],
-            row["name"],
-            when(row["before_ms"]) if row["before_ms"] else "-",
-            when(row["since_ms"]),
-            when(row["until_ms"]) if row["until_ms"] else "-",
-            row["by"],
-            row["reason"],
+            *cells(row, "kind", "name"),
+            *(when(row[time]) for time in ("before_ms", "since_ms", "until_ms")),
+            *cells(row, "by", "reason"),
         )
         for row in answer["revocations"]
     ]
@@ -135,10 +132,6 @@ def remove(
 
 def _one(kind: Revoked, name: str) -> str:
     return f"{_PATH}/{kind}/{quote(named(kind, name), safe='')}"
-
-
-def _since(found: dict[str, Any]) -> str:
-    return f", with what was issued before {when(found['before_ms'])} UTC" if found["before_ms"] else ""
 
 
 def _time(text: str, option: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, confirm, done, table
+from heliograph.cli.show import Output, confirm, done, iso_time, table
 from heliograph.model.admin_paths import path_of
 
 Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
@@ -46,13 +45,8 @@ def brokers_health() -> None:
 def brokers_topics(rest: Rest, output: Output) -> None:
     """List the topics that this broker serves just now, with their rates."""
     found = rest.get("/admin/v2/broker-stats/topics")
-    topics = {
-        t: s
-        for bundles in found.values()
-        for domains in bundles.values()
-        for ts in domains.values()
-        for t, s in ts.items()
-    }
+    domains = [topics for bundles in found.values() for domains in bundles.values() for topics in domains.values()]
+    topics = {name: stats for of_domain in domains for name, stats in of_domain.items()}
     lines = [
         (t, s["msgRateIn"], s["msgRateOut"], s["storageSize"], len(s["publishers"]), len(s["subscriptions"]))
         for t, s in sorted(topics.items())
@@ -140,14 +134,8 @@ def brokers_rotate_secret(
     or a host of the region, was in other hands; the one before counts for ten minutes more.
     """
     answer = rest.post("/heliograph/v1/brokers/secret", {"at_once": at_once})
-    if output.json:
-        output.show(answer)
-        return
-    until = answer["before_until_ms"]
-    done(
-        f"the brokers of {answer['region']} sign with a new secret; the one before counts "
-        + (f"until {datetime.fromtimestamp(until / 1000, UTC).isoformat(timespec='seconds')}" if until else "no more")
-    )
+    ends = f"until {iso_time(until)}" if (until := answer["before_until_ms"]) else "no more"
+    output.told(answer, f"the brokers of {answer['region']} sign with a new secret; the one before counts {ends}")
 
 
 @Call("GET", "/heliograph/v1/bookies")

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
 from heliograph.cli.groups import add
-from heliograph.cli.show import Output
+from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, data_of, load_plan
@@ -268,10 +268,8 @@ def _restore_global(reader: BackupReader, targets: list[Path], voters: list[str]
 
 
 def _summary(reader: BackupReader, targets: list[Path], count: int) -> dict[str, Any]:
-    from datetime import UTC, datetime
-
-    made = datetime.fromtimestamp(reader.info.made_ms / 1000, UTC).isoformat(timespec="seconds")
-    return {"keys": count, "made": made, "region": reader.info.region, "folders": [str(target) for target in targets]}
+    made, folders = iso_time(reader.info.made_ms), [str(target) for target in targets]
+    return {"keys": count, "made": made, "region": reader.info.region, "folders": folders}
 
 
 def _write(target: Path, index: int, voters: list[str], pieces: Iterable[bytes]) -> None:

@@ -7,7 +7,6 @@ alone asks the store itself, so that it works where no region is left.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +16,14 @@ from rich.table import Table
 
 from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output
+from heliograph.cli.show import Output, iso_time
 from heliograph.model.admin_paths import topic_path
 from heliograph.model.errors import ConfigError
 from heliograph.model.topic_names import TopicName
 
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
 _TIMEOUT_S = 600.0
+_SAYS = {"NOT_RUN": "not run since this broker loaded the topic", "RUNNING": "running", "SUCCESS": "done"}
 
 
 def register(app: typer.Typer) -> None:
@@ -53,11 +53,7 @@ def list_store(
         return
     table = Table("topic", "holder", "ledgers", "bytes", "entries to restore", "manifest of")
     for row in rows:
-        made = (
-            datetime.fromtimestamp(row["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds")
-            if row["manifest_ms"]
-            else row["trouble"]
-        )
+        made = iso_time(row["manifest_ms"]) if row["manifest_ms"] else row["trouble"]
         table.add_row(row["topic"], row["holder"], str(row["ledgers"]), str(row["bytes"]), str(row["entries"]), made)
     Console().print(table)
 
@@ -138,8 +134,7 @@ def restore(
             f"restored {one['topic']}: {one['entries']} entries in {one['ledgers']} ledgers through "
             f"{one['last']}{cursors}"
         )
-        made = datetime.fromtimestamp(one["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds")
-        typer.echo(f"subscriptions and policies are as of {made}, from {one['holder']}")
+        typer.echo(f"subscriptions and policies are as of {iso_time(one['manifest_ms'])}, from {one['holder']}")
         for note in one["notes"]:
             typer.echo(f"note: {note}")
 
@@ -182,19 +177,13 @@ def status(rest: Rest, output: Output, topic: Topic) -> None:
     if output.json:
         output.show(answer)
     else:
-        first = answer["firstUnoffloadedMessage"]
-        typer.echo(
-            {"NOT_RUN": "not run since this broker loaded the topic", "RUNNING": "running", "SUCCESS": "done"}.get(
-                answer["status"], "failed"
-            )
-        )
+        typer.echo(_SAYS.get(answer["status"], "failed"))
         if answer["lastError"]:
             typer.echo(answer["lastError"])
-        typer.echo(
-            f"first message that only bookies have: {first['ledgerId']}:{first['entryId']}"
-            if first
-            else "the object store has every message"
-        )
+        if first := answer["firstUnoffloadedMessage"]:
+            typer.echo(f"first message that only bookies have: {first['ledgerId']}:{first['entryId']}")
+        else:
+            typer.echo("the object store has every message")
     raise typer.Exit(1 if answer["status"] == "ERROR" else 0)
 
 

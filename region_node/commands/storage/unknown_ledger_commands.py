@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.cli.groups import add
-from heliograph.cli.show import Output
+from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.commands.storage.backup_commands import DataOption, RegionOption, of_data_folder, region_of
 from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given
@@ -262,6 +262,4 @@ def _show(found: list[Unknown]) -> None:
 
 
 def _when(wall_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds") if wall_ms else "-"
+    return iso_time(wall_ms) if wall_ms else "-"
