@@ -21,8 +21,8 @@ ANSWER, _PLAIN = "answer", Output()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One row, above a function that has the command's arguments and its help. It returns the body; or, where it takes
-    the `answer`, it prints that for people.
+    """One row, above a function that has the command's arguments and its help. It returns the body, and may take a
+    `rest` to ask what belongs there; or, where it takes the `answer`, it prints that for people.
     """
 
     method: str
@@ -44,8 +44,9 @@ class Call:
 
     def make(self, function: Callable[..., Any], rest: Rest, output: Output = _PLAIN, **given: Any) -> None:
         asked = {name: given[name] for name in self.query}
-        prints = ANSWER in signature(function).parameters
-        answer = rest.ask(self.method, path_of(self.path, **given), None if prints else function(**given), asked)
+        path, takes = path_of(self.path, **given), signature(function).parameters
+        prints, more = ANSWER in takes, {"rest": rest} if "rest" in takes else {}
+        answer = rest.ask(self.method, path, None if prints else function(**given, **more), asked)
         if prints and not output.json:
             function(**given, answer=answer)
         elif self.said:

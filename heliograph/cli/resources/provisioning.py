@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from heliograph.cli.calls import Call
 from heliograph.cli.groups import add, group
 from heliograph.cli.resources import policies
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, done, table
+from heliograph.cli.show import Output, cells, done, table
 from heliograph.model.admin_paths import NAMESPACE, namespace_path, path_of
 
 Cluster = Annotated[str, typer.Argument(help="The region's name.")]
@@ -41,62 +41,59 @@ def register(app: typer.Typer) -> None:
 
 # -- clusters ----------------------------------------------------------------------------------------------------------
 
-Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface, or https://.")]
-BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients, or pulsar+ssl://.")]
+_SAME_FOLDER = "Of a Pulsar cluster: the file's name, in the same folder"
+_FILE = "Of a Pulsar cluster: the file's name, in security.cluster_files"
 
-Gateway = Annotated[
-    str | None, typer.Option("--gateway", help="Of a Pulsar cluster: the region that exchanges messages with it.")
-]
-ClusterRole = Annotated[
-    str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")
-]
-TokenFile = Annotated[
-    str | None,
-    typer.Option(
-        "--token-file",
-        help="Of a Pulsar cluster: the file's name, in security.cluster_files of its gateway, of the token there.",
-    ),
-]
-TrustFile = Annotated[
-    str | None,
-    typer.Option(
-        "--trust-file",
-        help="Of a Pulsar cluster: the file's name, in security.cluster_files of its gateway, of its authorities.",
-    ),
-]
-CertificateFile = Annotated[
-    str | None,
-    typer.Option(
-        "--certificate-file",
-        help="Of a Pulsar cluster: the file's name, in the same folder, of what is shown there by TLS.",
-    ),
-]
-KeyFile = Annotated[
-    str | None, typer.Option("--key-file", help="The file's name of its key; none given: it is in the same file.")
-]
-OAuthFile = Annotated[
-    str | None,
-    typer.Option(
-        "--oauth-file",
-        help="Of a Pulsar cluster: the file's name, in the same folder: issuer_url, client_id, client_secret.",
-    ),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFields:
+    """What a cluster is given. None: it stays as it is."""
+
+    url: Annotated[str, typer.Option("--url", help="http://host:port of its admin interface, or https://.")] = ""
+    broker_url: Annotated[
+        str, typer.Option("--broker-url", help="pulsar://host:port for its clients, or pulsar+ssl://.")
+    ] = ""
+    gateway: Annotated[
+        str | None, typer.Option("--gateway", help="Of a Pulsar cluster: the region that exchanges messages with it.")
+    ] = None
+    role: Annotated[
+        str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")
+    ] = None
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", help=f"{_FILE} of its gateway, of the token there.")
+    ] = None
+    trust_file: Annotated[
+        str | None, typer.Option("--trust-file", help=f"{_FILE} of its gateway, of its authorities.")
+    ] = None
+    certificate_file: Annotated[
+        str | None, typer.Option("--certificate-file", help=f"{_SAME_FOLDER}, of what is shown there by TLS.")
+    ] = None
+    key_file: Annotated[
+        str | None, typer.Option("--key-file", help="The file's name of its key; none given: it is in the same file.")
+    ] = None
+    oauth_file: Annotated[
+        str | None, typer.Option("--oauth-file", help=f"{_SAME_FOLDER}: issuer_url, client_id, client_secret.")
+    ] = None
+
+    def body(self) -> dict[str, str]:
+        more = {
+            "gateway": self.gateway,
+            "role": self.role,
+            "tokenFile": self.token_file,
+            "trustFile": self.trust_file,
+            "certificateFile": self.certificate_file,
+            "keyFile": self.key_file,
+            "oauthFile": self.oauth_file,
+        }
+        given = {name: value for name, value in more.items() if value is not None}
+        return {"serviceUrl": self.url, "brokerServiceUrl": self.broker_url, **given}
 
 
 def clusters_list(rest: Rest, output: Output) -> None:
     """List the regions, and the Pulsar clusters behind them."""
     found = {name: rest.get(f"{_CLUSTERS}/{quote(name)}") for name in rest.get(_CLUSTERS)}
-    lines = [
-        (
-            name,
-            c.get("gateway", "region"),
-            c.get("number"),
-            c.get("epoch"),
-            c.get("brokerServiceUrl"),
-            c.get("serviceUrl"),
-        )
-        for name, c in found.items()
-    ]
+    same = ("number", "epoch", "brokerServiceUrl", "serviceUrl")
+    lines = [(name, one.get("gateway", "region"), *cells(one, *same)) for name, one in found.items()]
     output.rows(("cluster", "behind", "number", "epoch", "service", "admin"), lines, found)
 
 
@@ -105,48 +102,18 @@ def clusters_get(cluster: Cluster) -> None:
     """Show one region or Pulsar cluster."""
 
 
-def _writes(method: str, what: str, text: str) -> Callable[..., None]:
-    """The command that gives a cluster's values by `method`; text: its help."""
-
-    def command(
-        rest: Rest,
-        cluster: Cluster,
-        url: Url = "",
-        broker_url: BrokerUrl = "",
-        gateway: Gateway = None,
-        role: ClusterRole = None,
-        token_file: TokenFile = None,
-        trust_file: TrustFile = None,
-        certificate_file: CertificateFile = None,
-        key_file: KeyFile = None,
-        oauth_file: OAuthFile = None,
-    ) -> None:
-        files = {
-            "tokenFile": token_file,
-            "trustFile": trust_file,
-            "certificateFile": certificate_file,
-            "keyFile": key_file,
-            "oauthFile": oauth_file,
-        }
-        more = {"gateway": gateway, "role": role, **files}
-        given = {
-            "serviceUrl": url,
-            "brokerServiceUrl": broker_url,
-            **{name: value for name, value in more.items() if value is not None},
-        }
-        rest.ask(method, path_of(_CLUSTER, cluster=cluster), given)
-        done(f"cluster {cluster} is {what}")
-
-    command.__doc__ = text
-    return command
+@Call("PUT", _CLUSTER, said="cluster {cluster} is created")
+def clusters_create(cluster: Cluster, fields: ClusterFields = ClusterFields()) -> dict[str, str]:
+    """Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated
+    with.
+    """
+    return fields.body()
 
 
-clusters_create = _writes(
-    "PUT",
-    "created",
-    "Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated with.",
-)
-clusters_update = _writes("POST", "changed", "Change what is given of a region or a Pulsar cluster.")
+@Call("POST", _CLUSTER, said="cluster {cluster} is changed")
+def clusters_update(cluster: Cluster, fields: ClusterFields = ClusterFields()) -> dict[str, str]:
+    """Change what is given of a region or a Pulsar cluster."""
+    return fields.body()
 
 
 @Call("DELETE", _CLUSTER, said="cluster {cluster} is removed")
@@ -170,18 +137,20 @@ def tenants_get(tenant: Tenant) -> None:
     """Show a tenant's admin roles and allowed clusters."""
 
 
-def _info(rest: Rest, roles: str, clusters: str) -> dict[str, Any]:
-    return {"adminRoles": _names(roles), "allowedClusters": _names(clusters) or rest.get(_CLUSTERS)}
-
-
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def tenants_create(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> None:
+@Call("PUT", _TENANT, said="tenant {tenant} is created")
+def tenants_create(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> dict[str, Any]:
     """Make a tenant, with its admin roles and allowed clusters."""
-    rest.put(path_of(_TENANT, tenant=tenant), _info(rest, admin_roles, clusters))
-    done(f"tenant {tenant} is created")
+    return {"adminRoles": _names(admin_roles), "allowedClusters": _names(clusters) or rest.get(_CLUSTERS)}
+
+
+@Call("POST", _TENANT, said="tenant {tenant} is changed")
+def tenants_update(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> dict[str, Any]:
+    """Change who administers a tenant and where it may be."""
+    return {"adminRoles": _names(admin_roles), "allowedClusters": _names(clusters) or rest.get(_CLUSTERS)}
 
 
 def tenants_quota(
@@ -221,12 +190,6 @@ def tenants_quota(
         (name, found[f"max_{name}"] or "any", found["used"][name]) for name in ("namespaces", "topics", "storage_bytes")
     ]
     output.rows(("", "may have", "has"), [*lines, ("resource group", found["resource_group"] or "-", "")], found)
-
-
-def tenants_update(rest: Rest, tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "") -> None:
-    """Change who administers a tenant and where it may be."""
-    rest.post(path_of(_TENANT, tenant=tenant), _info(rest, admin_roles, clusters))
-    done(f"tenant {tenant} is changed")
 
 
 @Call("DELETE", _TENANT, ("force",), said="tenant {tenant} is removed")
@@ -304,11 +267,9 @@ def namespaces_unload(
     """Move its topics to other brokers; clients follow by themselves."""
     if to and not bundle:
         raise typer.BadParameter("a destination is for one bundle: give --bundle too", param_hint="--to")
-    rest.put(
-        f"{namespace_path(namespace)}{'/' if bundle else ''}{bundle}/unload"
-        + (f"?destinationBroker={quote(to, safe='')}" if to else "")
-    )
-    done(f"{namespace}{' ' if bundle else ''}{bundle} is unloaded" + (f" to {to}" if to else ""))
+    path = f"/{bundle}" if bundle else ""
+    rest.put(f"{namespace_path(namespace)}{path}/unload", destinationBroker=to or None)
+    done(f"{' '.join(filter(None, (namespace, bundle)))} is unloaded" + (f" to {to}" if to else ""))
 
 
 @Call("GET", f"{NAMESPACE}/bundles")
@@ -347,8 +308,8 @@ def namespaces_split(
         raise typer.BadParameter(
             f"hashes are whole numbers, such as 2147483648 or 0x80000000: {error}", param_hint="--split-boundaries"
         ) from error
-    query = f"splitAlgorithmName={quote(way, safe='')}&unload={str(unload).lower()}"
-    rest.put(f"{namespace_path(namespace)}/{quote(bundle, safe='')}/split?{query}", at or None)
+    path = path_of(f"{NAMESPACE}/{{bundle}}/split", namespace=namespace, bundle=bundle)
+    rest.put(path, at or None, splitAlgorithmName=way, unload=str(unload).lower())
     done(f"{bundle} of {namespace} is split")
 
 
@@ -358,7 +319,6 @@ def namespaces_clear(
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="Only of this subscription.")] = "",
 ) -> None:
     """Drop the backlog of all topics: messages that wait are not delivered any more."""
-    rest.post(
-        f"{namespace_path(namespace)}/clearBacklog" + (f"/{quote(subscription, safe='')}" if subscription else "")
-    )
+    of = f"/{quote(subscription, safe='')}" if subscription else ""
+    rest.post(f"{namespace_path(namespace)}/clearBacklog{of}")
     done(f"the backlog of {namespace} is cleared")

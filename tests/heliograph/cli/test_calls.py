@@ -43,6 +43,12 @@ def stats(topic: Topic, answer: dict[str, Any], count: int = 1) -> None:
     typer.echo(f"{topic} {count} is {answer['kind']}")
 
 
+@Call("POST", f"{OWN_TOPIC}/repair", said="{topic} is repaired")
+def repair(rest: Rest, topic: Topic) -> dict[str, Any]:
+    """Repair it."""
+    return {"seen": rest.get("/seen")["kind"]}
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
@@ -57,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def run(*words: str) -> str:
     made_of = typer.Typer()
-    add(made_of, made=made, links=links, trim=trim, stats=stats)
+    add(made_of, made=made, links=links, trim=trim, stats=stats, repair=repair)
     result = CliRunner().invoke(made_of, list(words))
     assert result.exit_code == 0, result.output
     return result.output
@@ -71,6 +77,9 @@ def test_a_command_asks_what_its_row_says(asked: list[Any]) -> None:
     assert run("trim", "t") == "t is trimmed\n" and json.loads(run("trim", "t", "--json")) == {"kind": "durable"}
     assert run("stats", "t") == "t 1 is durable\n" and json.loads(run("stats", "t", "--json")) == {"kind": "durable"}
     assert asked[-1] == ("GET", "/heliograph/v1/topics/public/default/t/stats", None, {"count": 1})
+    assert run("repair", "t") == "t is repaired\n"
+    repaired = ("POST", "/heliograph/v1/topics/public/default/t/repair", {"seen": "durable"}, {})
+    assert asked[-2:] == [("GET", "/seen", None, {}), repaired]
     assert "answer" not in run("stats", "--help")
     assert "--json" not in run("made", "--help") and "Make it." in run("made", "--help")
 
