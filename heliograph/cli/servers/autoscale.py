@@ -16,13 +16,13 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from heliograph.cli.rest import ADMIN, AdminOption, TokenOption
+from heliograph.cli.groups import add
+from heliograph.cli.rest import Rest
 from heliograph.cli.servers.scaling_rules import METRIC, Scaler, ScalingRule, rules_of
-from heliograph.cli.signing_in.signed_in import authorize
 from heliograph.model.errors import ConfigError
 
 _HOOK_S = 300.0
@@ -30,27 +30,26 @@ _ASK_S = 10.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(autoscale)
+    add(app, autoscale=autoscale)
 
 
 def autoscale(
+    rest: Rest,
     rules: Annotated[
         Path, typer.Argument(help="A TOML file of [[rule]] tables; see docs/operating/scaling.md.", exists=True)
     ],
-    admin: AdminOption = ADMIN,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3600)] = 10.0,
     looks: Annotated[int, typer.Option(help="End after so many; 0: never.", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run or called, and do not.")] = False,
-    token: TokenOption = "",
 ) -> None:
     """Watch a region, and run a command or call a URL of yours where a rule has come true: to add or remove brokers or
     bookies.
 
     Prints one JSON line for each rule that fires.
     """
-    scaler, done = Scaler(rules_of(rules.read_text())), 0
+    scaler, done, patient = Scaler(rules_of(rules.read_text())), 0, rest.at(timeout_s=_ASK_S)
     while True:
-        for rule, value in scaler.look(measures(admin, token, scaler), time.monotonic()):
+        for rule, value in scaler.look(measures(patient, scaler), time.monotonic()):
             outcome = "dry run" if dry_run else _fire(rule, value)
             typer.echo(json.dumps({"rule": rule.name, "tier": rule.tier, "value": round(value, 4), "outcome": outcome}))
         done += 1
@@ -59,27 +58,27 @@ def autoscale(
         time.sleep(every)
 
 
-def measures(admin: str, token: str, scaler: Scaler) -> dict[str, list[float]]:
+def measures(rest: Rest, scaler: Scaler) -> dict[str, list[float]]:
     """What the rules ask for. What cannot be had is left out, and said."""
     found: dict[str, list[float]] = {}
     wanted = {rule.measure for rule in scaler.rules}
     try:
         if any(name.startswith("broker.") for name in wanted):
-            brokers = json.loads(_read(admin, "/heliograph/v1/balance", token))["brokers"]
+            brokers = rest.get("/heliograph/v1/balance")["brokers"]
             found |= {
                 "broker.load": [row["load"] for row in brokers],
                 "broker.bundles": [row["bundles"] for row in brokers],
             }
         if any(name.startswith("bookie.") for name in wanted):
-            bookies = [row for row in json.loads(_read(admin, "/heliograph/v1/bookies", token)) if row["registered"]]
+            bookies = [row for row in rest.get("/heliograph/v1/bookies") if row["registered"]]
             found["bookie.free_bytes"] = [row["free_bytes"] for row in bookies if row["free_bytes"]]
             found["bookie.writable"] = [float(row["writable"]) for row in bookies]
         names = {name.removeprefix(METRIC) for name in wanted if name.startswith(METRIC)}
         if names:
-            for record in json.loads(_read(admin, "/heliograph/v1/status", token))["brokers"]:
-                for name, value in _samples(_read(record["admin_url"], "/metrics", token).decode(), names):
+            for record in rest.get("/heliograph/v1/status")["brokers"]:
+                for name, value in _samples(rest.at(record["admin_url"]).get("/metrics"), names):
                     found.setdefault(METRIC + name, []).append(value)
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         typer.echo(json.dumps({"error": f"the region's measures are not to be had: {error}"}), err=True)
         return {}
     return found
@@ -115,9 +114,3 @@ def _fire(rule: ScalingRule, value: float) -> str:
         return f"the command did not end within {_HOOK_S:.0f} s"
     except OSError as error:
         return f"it could not be reached: {error}"
-
-
-def _read(admin: str, path: str, token: str) -> Any:
-    request = authorize(urllib.request.Request(admin + path), admin, token)
-    with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
-        return answer.read()
