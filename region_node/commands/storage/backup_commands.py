@@ -25,7 +25,7 @@ from heliograph import __version__
 from heliograph.cli.groups import add
 from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
-from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given, of_instance
+from region_node.commands.storage.tls_options import CertificateFiles, of_instance
 from region_node.instance.plan.layout import HOST, InstancePlan, RegionPlan, data_of, load_plan
 from region_node.runtime.private_files import private_folder
 
@@ -59,9 +59,7 @@ def backup(
     address: Annotated[
         str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")
     ] = "",
-    ca: CaOption = "",
-    cert: CertOption = "",
-    key: KeyOption = "",
+    files: CertificateFiles = CertificateFiles(),
 ) -> None:
     """Back up a running region's local metadata, or the global configuration: consistent at one moment, while
     everything goes on.
@@ -71,7 +69,7 @@ def backup(
     from heliograph.kv.backup_file import BackedUpStore
 
     store = BackedUpStore.GLOBAL if config else BackedUpStore.LOCAL
-    tls = given(ca, cert, key)
+    tls = files.context()
     if address:
         name = region
     else:
@@ -162,9 +160,7 @@ def restore(
     without_bookie: Annotated[
         list[str] | None, typer.Option("--without-bookie", help="ID of a bookie that is gone for good.")
     ] = None,
-    ca: CaOption = "",
-    cert: CertOption = "",
-    key: KeyOption = "",
+    files: CertificateFiles = CertificateFiles(),
 ) -> None:
     """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers
     must be stopped.
@@ -185,7 +181,7 @@ def restore(
             targets, voters, tls = _of_host(reader, prefix)
         else:
             targets, voters = _targets(reader, region, data, to, voter or [])
-            tls = given(ca, cert, key) or (of_data_folder(data, region or reader.info.region) if to is None else None)
+            tls = files.context() or (of_data_folder(data, region or reader.info.region) if to is None else None)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
         with (
             _locked(targets),
@@ -406,9 +402,7 @@ def confirm_restore(
         list[str] | None, typer.Option("--http", help="HOST:PORT of a bookie's HTTP, without a data folder.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    ca: CaOption = "",
-    cert: CertOption = "",
-    key: KeyOption = "",
+    files: CertificateFiles = CertificateFiles(),
     token: Annotated[
         str,
         typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the bookies want one."),
@@ -417,7 +411,7 @@ def confirm_restore(
     """Let the bookies collect garbage by a metadata that was restored, or went back to an earlier state: what it does
     not know goes. Look before at what was published since.
     """
-    tls = given(ca, cert, key)
+    tls = files.context()
     if http:
         places = {address: address for address in http}
     else:

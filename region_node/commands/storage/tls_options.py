@@ -10,6 +10,7 @@ the broker's certificate of the region, which may ask metadata nodes, bookies, a
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,32 +19,34 @@ import typer
 from heliograph.model.errors import ConfigError
 from region_node.instance.plan.layout import InstancePlan
 
-CaOption = Annotated[
-    str,
-    typer.Option(
-        "--tls-ca", envvar="HELIOGRAPH_TLS_CA", help="The instance's CA, where its processes speak TLS inside."
-    ),
-]
-CertOption = Annotated[
-    str,
-    typer.Option(
-        "--tls-cert", envvar="HELIOGRAPH_TLS_CERT", help="A certificate of that CA, of role broker in the region."
-    ),
-]
-KeyOption = Annotated[str, typer.Option("--tls-key", envvar="HELIOGRAPH_TLS_KEY", help="Its key.")]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFiles:
+    """What a command presents to the processes of an instance. All of them are given, or none."""
 
-def given(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
-    """Returns the TLS context that the options `--tls-ca`, `--tls-cert`, `--tls-key` ask for; None: none of them was
-    given. Raises ConfigError where only some are, or a file cannot be used.
-    """
-    from region_node.security.tls import client_context
+    ca: Annotated[
+        str,
+        typer.Option(
+            "--tls-ca", envvar="HELIOGRAPH_TLS_CA", help="The instance's CA, where its processes speak TLS inside."
+        ),
+    ] = ""
+    cert: Annotated[
+        str,
+        typer.Option(
+            "--tls-cert", envvar="HELIOGRAPH_TLS_CERT", help="A certificate of that CA, of role broker in the region."
+        ),
+    ] = ""
+    key: Annotated[str, typer.Option("--tls-key", envvar="HELIOGRAPH_TLS_KEY", help="Its key.")] = ""
 
-    if not (ca or cert or key):
-        return None
-    if not (ca and cert and key):
-        raise ConfigError("--tls-ca, --tls-cert, and --tls-key belong together: give all of them")
-    return client_context(ca, cert, key)
+    def context(self) -> ssl.SSLContext | None:
+        """None: none of them was given. Raises ConfigError where only some are, or a file cannot be used."""
+        from region_node.security.tls import client_context
+
+        if not (self.ca or self.cert or self.key):
+            return None
+        if not (self.ca and self.cert and self.key):
+            raise ConfigError("--tls-ca, --tls-cert, and --tls-key belong together: give all of them")
+        return client_context(self.ca, self.cert, self.key)
 
 
 def of_instance(plan: InstancePlan, data: Path, region: str) -> ssl.SSLContext | None:

@@ -23,7 +23,7 @@ from heliograph.cli.groups import add
 from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.commands.storage.backup_commands import DataOption, RegionOption, of_data_folder, region_of
-from region_node.commands.storage.tls_options import CaOption, CertOption, KeyOption, given
+from region_node.commands.storage.tls_options import CertificateFiles
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def unknown_ledgers(
         str,
         typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known."),
     ] = "",
-    ca: CaOption = "",
-    cert: CertOption = "",
-    key: KeyOption = "",
+    files: CertificateFiles = CertificateFiles(),
 ) -> None:
     """List what lies on bookies and is in no topic since a restore; publish one such ledger again, but for what other
     regions have brought back.
@@ -78,7 +76,7 @@ def unknown_ledgers(
         raise ConfigError(
             "--after says from where on to publish: give --ledger and --publish-to with it, or leave it out"
         )
-    tls = given(ca, cert, key)
+    tls = files.context()
     if not address:
         where = region_of(data, region)
         tls = tls or of_data_folder(data, where.name)
