@@ -23,31 +23,25 @@ class Output:
         self.json = json
 
     def show(self, value: Any) -> None:
-        show(value, self.json)
+        """JSON as it is; for a person: a list line by line, an object as two columns, nothing as nothing."""
+        if self.json:
+            typer.echo(json.dumps(value))
+        elif isinstance(value, dict):
+            table(("", ""), value.items())
+        elif value is not None:
+            for item in value if isinstance(value, list) else [value]:
+                typer.echo(item if isinstance(item, str) else json.dumps(item))
 
     def rows(self, columns: Sequence[str], found: Iterable[Sequence[Any]], value: Any) -> None:
         """`value` for programs, `found` as a table for people; numbers stand to the right."""
         if self.json:
-            show(value, True)
+            self.show(value)
         else:
             table(columns, found)
 
     def told(self, value: Any, text: str) -> None:
         """`value` for programs, a sentence for people."""
         typer.echo(json.dumps(value) if self.json else text)
-
-
-def show(value: Any, json_output: bool) -> None:
-    """JSON as it is; for a person: a list line by line, an object as two columns, nothing as nothing."""
-    if json_output:
-        typer.echo(json.dumps(value))
-    elif isinstance(value, dict):
-        table(("", ""), [(key, _cell(part)) for key, part in value.items()])
-    elif isinstance(value, list):
-        for item in value:
-            typer.echo(item if isinstance(item, str) else json.dumps(item))
-    elif value is not None:
-        typer.echo(value if isinstance(value, str) else json.dumps(value))
 
 
 def table(columns: Sequence[str], found: Iterable[Sequence[Any]]) -> None:
@@ -76,8 +70,8 @@ def iso_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def done(text: str, json_output: bool = False) -> None:
-    typer.echo(json.dumps({"done": text}) if json_output else text)
+def done(text: str) -> None:
+    typer.echo(text)
 
 
 def confirm(question: str) -> None:

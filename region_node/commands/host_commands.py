@@ -16,6 +16,12 @@ from heliograph.cli.groups import add, group
 from heliograph.model.errors import ConfigError
 
 Description = Annotated[Path, typer.Argument(help="The description, JSON.", metavar="FILE")]
+CaFolder = Annotated[
+    Path,
+    typer.Option(
+        "--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs."
+    ),
+]
 Prefix = Annotated[
     Path, typer.Option("--prefix", help="Where program and settings lie on this host.", show_default=True)
 ]
@@ -41,12 +47,7 @@ def check(file: Description) -> None:
 
 def render(
     file: Description,
-    ca: Annotated[
-        Path,
-        typer.Option(
-            "--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs."
-        ),
-    ],
+    ca: CaFolder,
     out: Annotated[Path, typer.Option("--out", help="A folder for each host is made in it.")],
 ) -> None:
     """Make each host's folder: settings, certificates, units."""
@@ -59,12 +60,7 @@ def render(
 
 def certificates(
     region: Annotated[list[str], typer.Option("--region", help="A region; again for each.")],
-    ca: Annotated[
-        Path,
-        typer.Option(
-            "--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs."
-        ),
-    ],
+    ca: CaFolder,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", help="REGION=HOST: a name or address for its certificates; again for each."),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.cli.calls import Call
-from heliograph.cli.groups import add
+from heliograph.cli.groups import add, group
 from heliograph.cli.rest import Rest
 from heliograph.cli.show import Output, iso_time, table
 from heliograph.model.admin_paths import path_of
@@ -28,12 +28,9 @@ TenantArgument = Annotated[str, typer.Argument(help="The tenant.")]
 
 
 def register(app: typer.Typer) -> None:
-    keys = typer.Typer(
-        help="Keys of encryption at rest: master keys in files, data keys of tenants in a region.", no_args_is_help=True
-    )
+    keys = group(app, "keys", "Keys of encryption at rest: master keys in files, data keys of tenants in a region.")
     add(keys, master=master, list=show, rotate=rotate, require=require, rewrap=rewrap, remove=remove)
     add(keys, reseal=reseal, reseal_status=reseal_status)
-    app.add_typer(keys, name="keys")
 
 
 def master(
@@ -125,10 +122,11 @@ def require(
     published from now on.
     """
     path = path_of(f"{_TENANT}/required", tenant=tenant)
-    answer = rest.delete(path) if off else rest.post(path)
     if off:
+        rest.delete(path)
         typer.echo(f"{tenant}: what is set for its namespaces and topics holds")
         return
+    answer = rest.post(path)
     typer.echo(
         f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a "
         "master key refuses to write it"

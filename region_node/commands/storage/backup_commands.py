@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from heliograph.kv.backup_file import BackedUpStore, BackupReader
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
+AddressOption = Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")]
 RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
 _DEFAULT_DATA = Path(".heliograph")
 _PARTS = {1: "meta", 2: "config"}

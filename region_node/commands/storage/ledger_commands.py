@@ -19,14 +19,13 @@ import typer
 from heliograph.cli.groups import add
 from heliograph.cli.show import Output
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
-from region_node.commands.storage.backup_commands import DataOption, RegionOption, region_of
+from region_node.commands.storage.backup_commands import AddressOption, DataOption, RegionOption, region_of
 from region_node.instance.plan.layout import HOST
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run
     from storage.ledger.ledger_context import LedgerContext
 
-AddressOption = Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")]
 _PAGE = 200
 
 

@@ -22,7 +22,13 @@ from rich.table import Table
 from heliograph.cli.groups import add
 from heliograph.cli.show import Output, iso_time
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.commands.storage.backup_commands import DataOption, RegionOption, of_data_folder, region_of
+from region_node.commands.storage.backup_commands import (
+    AddressOption,
+    DataOption,
+    RegionOption,
+    of_data_folder,
+    region_of,
+)
 from region_node.commands.storage.tls_options import CertificateFiles
 from region_node.instance.plan.layout import HOST
 
@@ -48,17 +54,12 @@ def unknown_ledgers(
     output: Output,
     region: RegionOption = "",
     data: DataOption = None,
-    address: Annotated[
-        str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")
-    ] = "",
+    address: AddressOption = "",
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
     publish_to: Annotated[
         str, typer.Option("--publish-to", help="Publish the messages of --ledger to this topic, as they once were.")
     ] = "",
-    after: Annotated[
-        int,
-        typer.Option(help="Publish only what lies behind this entry.", min=-1),
-    ] = -1,
+    after: Annotated[int, typer.Option(help="Publish only what lies behind this entry.", min=-1)] = -1,
     service: Annotated[
         str,
         typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known."),
