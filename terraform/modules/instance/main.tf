@@ -55,14 +55,17 @@ locals {
     pip_options = var.pip_options
     python      = var.python
   }
-  # The host through which the instance's own facts are written down: the configuration node of the first region.
-  first = [
-    for name in sort(keys(var.regions)) : {
-      address  = one([for host in var.regions[name].hosts : host.ssh_address == "" ? host.address : host.ssh_address if contains(host.roles, "config")])
-      host_key = one([for host in var.regions[name].hosts : host.ssh_host_key if contains(host.roles, "config")])
-      name     = one([for host, fields in var.regions[name].hosts : host if contains(fields.roles, "config")])
-    } if !var.regions[name].joins
-  ][0]
+  # The host of each region that has the configuration node, and the one through which the instance's own facts are written down.
+  nodes = {
+    for name, region in var.regions : name => one([
+      for host, fields in region.hosts : {
+        name     = host
+        address  = fields.ssh_address == "" ? fields.address : fields.ssh_address
+        host_key = fields.ssh_host_key
+      } if contains(fields.roles, "config")
+    ])
+  }
+  first = [for name in sort(keys(var.regions)) : local.nodes[name] if !var.regions[name].joins][0]
 }
 
 resource "terraform_data" "rendered" {
@@ -156,13 +159,13 @@ resource "terraform_data" "provisioned" {
 
 # An apply is done when every region is well: all bookies, brokers, and voters there.
 resource "terraform_data" "well" {
-  for_each         = var.regions
+  for_each         = local.nodes
   triggers_replace = [terraform_data.provisioned.id]
 
   connection {
     type         = "ssh"
-    host         = one([for host in each.value.hosts : host.ssh_address == "" ? host.address : host.ssh_address if contains(host.roles, "config")])
-    host_key     = one([for host in each.value.hosts : host.ssh_host_key if contains(host.roles, "config")])
+    host         = each.value.address
+    host_key     = each.value.host_key
     user         = var.ssh.user
     port         = var.ssh.port
     private_key  = var.ssh.key_file == "" ? null : file(var.ssh.key_file)
@@ -172,11 +175,7 @@ resource "terraform_data" "well" {
   }
 
   provisioner "remote-exec" {
-    inline = [
-      for host, fields in each.value.hosts :
-      "${var.ssh.sudo} '${replace(var.prefix, "{host}", host)}/current/bin/heliograph' host well --prefix '${replace(var.prefix, "{host}", host)}' --wait ${var.wait_s}"
-      if contains(fields.roles, "config")
-    ]
+    inline = ["${var.ssh.sudo} '${replace(var.prefix, "{host}", each.value.name)}/current/bin/heliograph' host well --prefix '${replace(var.prefix, "{host}", each.value.name)}' --wait ${var.wait_s}"]
   }
 }
 
