@@ -324,8 +324,7 @@ def drill(
         return
     report = found["report"]["signed"]
     if out:
-        with open(out, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
+        _save(out, report)
     if output.json:
         output.show(report)
     if not report["passed"]:
@@ -349,6 +348,11 @@ def _repeat(rest: Rest, output: Output, wanted: OperationRequest, every: str) ->
     )
 
 
+def _save(out: str, report: dict[str, Any]) -> None:
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+
+
 def reports(
     rest: Rest,
     output: Output,
@@ -363,8 +367,7 @@ def reports(
         if chosen is None:
             raise ConfigError(f"{namespace} has no report {number}: `heliograph dr reports {namespace}` lists them")
         if out:
-            with open(out, "w", encoding="utf-8") as file:
-                json.dump(chosen, file, indent=1)
+            _save(out, chosen)
         output.show(chosen)
         return
     lines = [

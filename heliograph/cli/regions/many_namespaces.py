@@ -29,7 +29,7 @@ from heliograph.cli.regions.dr_operations import (
     rejoin_wanted,
 )
 from heliograph.cli.rest import Rest, RestRefused
-from heliograph.cli.show import Output, confirm
+from heliograph.cli.show import Output, cells, confirm
 from heliograph.model.admin_paths import dr_path, namespace_path
 from heliograph.model.errors import ConfigError
 
@@ -394,18 +394,10 @@ def _report(
         "passed": plan["passed"],
         "namespaces": rows,
     }
-    columns = ("namespace", "from", "topics", "result", "seconds", "closed s", "because")
+    fields = ("namespace", "from", "topics", "result", "seconds", "closed_s")
     output.rows(
-        columns,
-        [
-            (
-                *(row[key] for key in ("namespace", "from", "topics", "result")),
-                row.get("seconds"),
-                row.get("closed_s"),
-                "" if row["result"] == Result.DONE else row["because"],
-            )
-            for row in rows
-        ],
+        [*(name.replace("_", " ") for name in fields), "because"],
+        [(*cells(row, *fields), "" if row["result"] == Result.DONE else row["because"]) for row in rows],
         value,
     )
     if output.json:

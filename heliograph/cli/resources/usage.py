@@ -7,9 +7,9 @@ picture. Isn't: the counting.
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +21,11 @@ import typer
 from heliograph.cli.groups import add, group
 from heliograph.cli.resources import usage_plot
 from heliograph.cli.rest import Rest
-from heliograph.cli.show import Output, table
+from heliograph.cli.show import Output, cells, table
 from heliograph.model.errors import ConfigError
 
 _COUNTED = ("messages_in", "bytes_in", "messages_out", "bytes_out")
-_STORED = "storage_byte_hours"
+_STORED, _STORED_SECONDS = "storage_byte_hours", "storage_byte_seconds"
 
 Month = Annotated[str, typer.Option("--month", help="Such as 2026-11, in UTC; not given: this month, until now.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this one; its admins may ask. All of them: super users.")]
@@ -71,7 +71,7 @@ def usage(
             if not all_regions:
                 raise
             silent.append(f"{name}: {error}")
-    _print(_added(rows, by_day), month, as_csv, output.json)
+    _print(_added(rows, by_day), month, as_csv, output)
     if plot is not None:
         _draw(_added(rows, True), month, plot)
     for text in silent:
@@ -96,37 +96,32 @@ def _regions(rest: Rest) -> list[tuple[str, Rest]]:
 
 def _added(rows: Iterable[dict[str, Any]], by_day: bool) -> list[dict[str, Any]]:
     """One row a region and tenant, and a day; in order."""
-    sums: dict[tuple[str, ...], dict[str, Any]] = {}
+    sums = defaultdict[tuple[str, str, str], Counter[str]](Counter)
     for row in rows:
-        when = row["day"] if by_day else row["day"][:7]
-        key = (row["region"], row["tenant"], when)
-        into = sums.setdefault(
-            key,
-            {
-                "period": when,
-                "region": key[0],
-                "tenant": key[1],
-                **dict.fromkeys(_COUNTED, 0),
-                "storage_byte_seconds": 0,
-            },
-        )
-        for name in (*_COUNTED, "storage_byte_seconds"):
+        into = sums[row["region"], row["tenant"], row["day"] if by_day else row["day"][:7]]
+        for name in (*_COUNTED, _STORED_SECONDS):
             into[name] += int(row[name])
-    out = [sums[key] for key in sorted(sums)]
-    for row in out:
-        row[_STORED] = row.pop("storage_byte_seconds") // 3600
-    return out
+    return [
+        {
+            "period": when,
+            "region": region,
+            "tenant": tenant,
+            **{name: found[name] for name in _COUNTED},
+            _STORED: found[_STORED_SECONDS] // 3600,
+        }
+        for (region, tenant, when), found in sorted(sums.items())
+    ]
 
 
-def _print(rows: list[dict[str, Any]], month: str, as_csv: bool, json_output: bool) -> None:
+def _print(rows: list[dict[str, Any]], month: str, as_csv: bool, output: Output) -> None:
     columns = ("period", "region", "tenant", *_COUNTED, _STORED)
-    if json_output:
-        typer.echo(json.dumps(rows))
+    if output.json:
+        output.show(rows)
     elif as_csv:
         writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     elif rows:
-        table(tuple(name.replace("_", " ") for name in columns), [tuple(row[name] for name in columns) for row in rows])
+        table(tuple(name.replace("_", " ") for name in columns), [cells(row, *columns) for row in rows])
     else:
         typer.echo(f"nothing was used in {month}, or it is not kept any more")
