@@ -14,6 +14,7 @@ from region_node.faces.admin.brokers.extensions import recovery_of
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from storage.ledger.bookies.bookie_labels import Labels
 
 _NO_GROUP = "default"
@@ -33,10 +34,7 @@ async def racks(admin: Admin) -> dict[str, dict[str, BookieInfo]]:
 
 
 async def rack(admin: Admin, bookie: str) -> BookieInfo:
-    found = _all(admin).get(bookie)
-    if found is None:
-        raise NotFound(f"Bookie address not found: {bookie}")
-    return _shown(bookie, found)
+    return _shown(bookie, existing(_all(admin).get(bookie), NotFound(f"Bookie address not found: {bookie}")))
 
 
 class BookieInfo(Given):
@@ -76,9 +74,8 @@ async def forget_rack(admin: Admin, request: web.Request, bookie: str) -> None:
     """What the bookie says of itself holds again."""
     recovery = recovery_of(admin)
     check_name("bookie", bookie)
-    before = recovery.labels().get(bookie)
-    if before is None:
-        raise NotFound(f"Bookie address not found: {bookie}: no rack was set for it here")
+    error = NotFound(f"Bookie address not found: {bookie}: no rack was set for it here")
+    before = existing(recovery.labels().get(bookie), error)
     await recovery.set_labels(bookie, None)
     await admin.seen(lambda: bookie not in recovery.labels())
     admin.changed(request, _shown(bookie, before), None)

@@ -18,6 +18,7 @@ from heliograph.model.configuration.policy_table import BY_BROKER, Policy
 from heliograph.model.errors import NotAllowed
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 
 
 async def names(admin: Admin) -> list[str]:
@@ -67,10 +68,8 @@ async def _write(admin: Admin, request: web.Request, changed: Any) -> None:
 
 
 def _policy(name: str) -> Policy:
-    found = BY_BROKER.get(name)
-    if found is None:
-        raise NotAllowed(f"{name} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}")
-    return found
+    why = f"{name} cannot be changed while brokers run; these can: {', '.join(sorted(BY_BROKER))}"
+    return existing(BY_BROKER.get(name), NotAllowed(why))
 
 
 PARTS = {"allowAutoSubscriptionCreation": "allowAutoSubscriptionCreation"}

@@ -15,6 +15,7 @@ from region_node.faces.admin.brokers import config_conflicts, load_balancing, me
 from region_node.faces.admin.calls.admin_context import EXPECTED, Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from region_node.faces.admin.calls.large_answers import SCRAPES
 from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
 from region_node.placement.ownership.broker_records import BrokerRecord
@@ -52,9 +53,8 @@ async def leader(admin: Admin) -> dict[str, str]:
 
 async def owned_namespaces(admin: Admin, request: web.Request, broker: str) -> Any:
     if broker != _address(admin.ownership.record):
-        record = next((r for r in admin.ownership.brokers() if _address(r) == broker), None)
-        if record is None:
-            raise NotFound(f"Broker {broker} does not live here")
+        found = next((r for r in admin.ownership.brokers() if _address(r) == broker), None)
+        record = existing(found, NotFound(f"Broker {broker} does not live here"))
         return await admin.call(record, "GET", request.path)
     return {
         bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
@@ -304,9 +304,8 @@ async def rotate_secret(admin: Admin, request: web.Request, given: SecretTerms |
     """Makes the secret anew by which the brokers of this region know each other. `before_until_ms`: until when the one
     before counts, in milliseconds since 1970; 0: no more.
     """
-    secrets = admin.security.authentication.brokers_secrets
-    if secrets is None:
-        raise NotAllowed("nobody is asked here who it is, so the brokers have no secret among themselves")
+    why = "nobody is asked here who it is, so the brokers have no secret among themselves"
+    secrets = existing(admin.security.authentication.brokers_secrets, NotAllowed(why))
     until_ms = await secrets.rotate(0.0 if given is not None and given.at_once else OVERLAP_S)
     answer = {"region": admin.region, "before_until_ms": until_ms}
     admin.changed(request, None, answer)

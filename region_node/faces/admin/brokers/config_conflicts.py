@@ -17,7 +17,7 @@ from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import part_of
+from region_node.faces.admin.calls.existing import existing
 from region_node.runtime.prometheus_text import Sample
 
 
@@ -48,7 +48,7 @@ def samples(admin: Admin) -> Iterator[Sample]:
 
 
 def _deferred(admin: Admin) -> DeferredEdits:
-    return part_of(admin.deferred, NotFound("this broker keeps no edits of the configuration"))
+    return existing(admin.deferred, NotFound("this broker keeps no edits of the configuration"))
 
 
 ROUTES: tuple[Route, ...] = (

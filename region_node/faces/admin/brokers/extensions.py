@@ -26,7 +26,7 @@ from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import of_other_brokers, part_of
+from region_node.faces.admin.calls.existing import existing, of_other_brokers
 from replicator.log.coordinate_lookup import own_before, vector_at
 from storage.ledger.repair.autorecovery import AutoRecovery, Emptying
 from storage.ledger.repair.new_lives import NewLife
@@ -227,7 +227,7 @@ async def audit(admin: Admin, *, count: int = 100, all: bool = False) -> dict[st
 
 
 def recovery_of(admin: Admin) -> AutoRecovery:
-    return part_of(admin.recovery, NotAllowed("this broker takes no part in auto-recovery"))
+    return existing(admin.recovery, NotAllowed("this broker takes no part in auto-recovery"))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -22,6 +22,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from region_node.placement.isolation.anti_affinity import FailureDomain
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
@@ -59,10 +60,8 @@ async def list_all(admin: Admin, rules: Rules) -> dict[str, IsolationData]:
 
 
 async def get(admin: Admin, rules: Rules, policy: str) -> IsolationData:
-    found = rules.isolation.policies.get(policy)
-    if found is None:
-        raise NotFound(f"Cannot find NamespaceIsolationPolicy {policy} for cluster {admin.region}")
-    return _shown(found)
+    error = NotFound(f"Cannot find NamespaceIsolationPolicy {policy} for cluster {admin.region}")
+    return _shown(existing(rules.isolation.policies.get(policy), error))
 
 
 async def put(admin: Admin, request: web.Request, rules: Rules, policy: str, given: IsolationData) -> None:
@@ -104,9 +103,8 @@ async def list_domains(admin: Admin, rules: Rules) -> dict[str, Domain]:
 
 
 async def get_domain(admin: Admin, rules: Rules, domain: str) -> Domain:
-    if domain not in rules.domains:
-        raise NotFound(f"Domain {domain} for cluster {admin.region} does not exist")
-    return Domain(list(rules.domains[domain].brokers))
+    error = NotFound(f"Domain {domain} for cluster {admin.region} does not exist")
+    return Domain(list(existing(rules.domains.get(domain), error).brokers))
 
 
 async def put_domain(admin: Admin, request: web.Request, rules: Rules, domain: str, given: Domain) -> None:
@@ -137,16 +135,14 @@ async def delete_domain(admin: Admin, request: web.Request, rules: Rules, domain
 
 def _rules(admin: Admin, request: web.Request) -> IsolationRules:
     cluster = request.match_info["cluster"]
-    if admin.view.region(cluster) is None:
-        raise NotFound(f"Cluster {cluster} does not exist")
+    existing(admin.view.region(cluster), NotFound(f"Cluster {cluster} does not exist"))
     if cluster != admin.region:
         raise NotFound(
             f"Cluster {cluster} is not this one: its isolation policies and failure domains are kept there, ask it at "
             "its own address"
         )
-    if admin.isolation is None:
-        raise MetadataUnavailable("this broker does not know the isolation policies yet: it is not started")
-    return admin.isolation
+    why = "this broker does not know the isolation policies yet: it is not started"
+    return existing(admin.isolation, MetadataUnavailable(why))
 
 
 Rules = Annotated[IsolationRules, Read(_rules)]

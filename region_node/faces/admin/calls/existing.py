@@ -20,14 +20,20 @@ from region_node.placement.balance.balancer import Balancer
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
 
-Part = TypeVar("Part")
+V = TypeVar("V")
+
+
+def existing(found: V | None, error: Exception) -> V:
+    """What was looked for. Raises the error where nothing was found."""
+    if found is None:
+        raise error
+    return found
 
 
 def existing_tenant(admin: Admin, request: web.Request) -> str:
     """Raises NotFound where there is no such tenant."""
     tenant = admin.tenant(request)
-    if admin.view.tenant(tenant) is None:
-        raise NotFound(f"Tenant {tenant} does not exist")
+    existing(admin.view.tenant(tenant), NotFound(f"Tenant {tenant} does not exist"))
     return tenant
 
 
@@ -55,22 +61,13 @@ async def existing_topic(admin: Admin, name: TopicName) -> TopicName:
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
     """Raises SubscriptionNotFound where the topic has none of that name."""
-    found = topic.subscriptions.get(name)
-    if found is None:
-        raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
-    return found
-
-
-def part_of(broker_part: Part | None, error: Exception) -> Part:
-    """Raises the error where this broker has no such part."""
-    if broker_part is None:
-        raise error
-    return broker_part
+    error = SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
+    return existing(topic.subscriptions.get(name), error)
 
 
 def leases_of(admin: Admin) -> WriteLeases:
     """Raises NotAllowed where this broker has none."""
-    return part_of(admin.leases, NotAllowed("this broker takes no part in disaster recovery"))
+    return existing(admin.leases, NotAllowed("this broker takes no part in disaster recovery"))
 
 
 def balancer_of(admin: Admin) -> Balancer:
@@ -78,9 +75,9 @@ def balancer_of(admin: Admin) -> Balancer:
     return started(admin.balancer)
 
 
-def started(part: Part | None) -> Part:
+def started(part: V | None) -> V:
     """The broker's balancer, or a part of it. Raises MetadataUnavailable where it is not there yet."""
-    return part_of(part, MetadataUnavailable("this broker does not balance: it is not started yet"))
+    return existing(part, MetadataUnavailable("this broker does not balance: it is not started yet"))
 
 
 def role_of(request: web.Request) -> str:

@@ -33,7 +33,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, leases_of, role_of
+from region_node.faces.admin.calls.existing import check_in_region, existing, leases_of, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, topics_here
 from region_node.faces.admin.dr import (
@@ -295,9 +295,7 @@ async def health(admin: Admin) -> Any:
     """Whether this broker stores a message with its ack quorum and reads it back; 503 where it does not. For everybody:
     why not is told by `dr`.
     """
-    if admin.canary is None:
-        raise NotAllowed("this broker has no canary")
-    verdict = await admin.canary.once()
+    verdict = await existing(admin.canary, NotAllowed("this broker has no canary")).once()
     found = {"region": admin.region, "healthy": verdict.good, "latency_ms": verdict.latency_ms}
     return web.json_response(found, status=200 if verdict.good else 503)
 

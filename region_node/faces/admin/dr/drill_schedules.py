@@ -21,7 +21,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, leases_of, role_of
+from region_node.faces.admin.calls.existing import check_in_region, existing, leases_of, role_of
 
 
 class OwnCredentials:
@@ -43,10 +43,9 @@ class OwnCredentials:
 
 async def get(admin: Admin, namespace: ExistingNamespace) -> Schedule:
     """How often the namespace is drilled, when next, and why the last one could not begin."""
-    found = await leases_of(admin).store.get(schedule(namespace))
-    if found is None:
-        raise NotFound(f"{namespace} has no schedule of drills: `heliograph dr drill {namespace} --every 7d` makes one")
-    return Schedule.decode(found[0])
+    why = f"{namespace} has no schedule of drills: `heliograph dr drill {namespace} --every 7d` makes one"
+    value, _ = existing(await leases_of(admin).store.get(schedule(namespace)), NotFound(why))
+    return Schedule.decode(value)
 
 
 class Repetition(Given):

@@ -22,7 +22,7 @@ from region_node.dr.operations.report_signing import check
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import of_other_brokers
+from region_node.faces.admin.calls.existing import existing, of_other_brokers
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
 
@@ -85,9 +85,7 @@ class RegionShadows:
         ]
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
-        if self._admin.signer is None:
-            raise NotAllowed("this broker has no key to sign with")
-        return await self._admin.signer.sign(report)
+        return await existing(self._admin.signer, NotAllowed("this broker has no key to sign with")).sign(report)
 
 
 # -- here --------------------------------------------------------------------------------------------------------------

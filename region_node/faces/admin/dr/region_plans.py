@@ -46,7 +46,7 @@ from region_node.faces.admin.brokers import bookie_state
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import leases_of
+from region_node.faces.admin.calls.existing import existing, leases_of
 from region_node.faces.admin.calls.other_regions import elsewhere
 from region_node.faces.admin.dr.disaster_recovery import conductor_for
 from region_node.faces.admin.dr.drills import is_shadow
@@ -188,8 +188,8 @@ async def plan(
         if admin.view.region(name) is None:
             known = ", ".join(info.name for info in admin.view.regions())
             raise NotFound(f"there is no region {name}; there are {known}")
-    if tenant and admin.view.tenant(tenant) is None:
-        raise NotFound(f"Tenant {tenant} does not exist")
+    if tenant:
+        existing(admin.view.tenant(tenant), NotFound(f"Tenant {tenant} does not exist"))
     names = await _namespaces(admin, tenant)
     conductor = conductor_for(admin, request)
     told, said = await asyncio.gather(_led(admin, conductor, names), _said(admin, request, wanted, names))

@@ -34,7 +34,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, part_of
+from region_node.faces.admin.calls.existing import check_in_region, existing
 from region_node.faces.admin.calls.region_facts import facts_of
 
 FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
@@ -178,7 +178,7 @@ Named = Annotated[str, Read(_name)]
 
 def _leadership(admin: Admin) -> SubscriptionLeadership:
     error = NotFound("this broker has no subscriptions that are active in one region")
-    return part_of(admin.subscription_leadership, error)
+    return existing(admin.subscription_leadership, error)
 
 
 _SUBSCRIPTIONS = f"{DR}/subscriptions"

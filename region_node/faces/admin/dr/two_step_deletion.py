@@ -22,7 +22,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import leases_of, part_of, role_of
+from region_node.faces.admin.calls.existing import existing, leases_of, role_of
 from region_node.faces.admin.calls.region_facts import facts_here, where_copies_may_be
 from region_node.topics.serving.deferred_deletion import Tombstones
 
@@ -133,9 +133,7 @@ async def bring_back_namespace(admin: Admin, request: web.Request, namespace: Na
 
 async def _bring_back(admin: Admin, request: web.Request, name: str) -> None:
     store = leases_of(admin).store
-    found = await store.get(tombstone(name))
-    if found is None:
-        raise NotFound(f"{name} is not deleted, or its data has gone")
+    found = existing(await store.get(tombstone(name)), NotFound(f"{name} is not deleted, or its data has gone"))
     buried = Tombstone.decode(found[0])
     if buried.purging and not buried.asks:
         raise NotAllowed(f"{name} is being purged in {', '.join(buried.purging)}: it is too late")
@@ -169,7 +167,7 @@ def _added(found: dict[str, Any]) -> dict[str, int]:
 
 
 def _tombstones(admin: Admin) -> Tombstones:
-    return part_of(admin.tombstones, NotAllowed("this broker takes no part in deletions"))
+    return existing(admin.tombstones, NotAllowed("this broker takes no part in deletions"))
 
 
 _DELETIONS = f"{DR}/deletions"

@@ -19,6 +19,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from region_node.faces.admin.geo_replication.clusters import ExistingCluster
 
 _FIELDS = (
@@ -31,10 +32,8 @@ _FIELDS = (
 
 async def get(admin: Admin, cluster: ExistingCluster) -> dict[str, Any]:
     """Where the clients of a cluster are sent on, and whether they are."""
-    found = admin.view.migration(cluster.name)
-    if found is None:
-        raise NotFound(f"nobody has ever said where the clients of cluster {cluster.name} are to go")
-    return _shown(found)
+    error = NotFound(f"nobody has ever said where the clients of cluster {cluster.name} are to go")
+    return _shown(existing(admin.view.migration(cluster.name), error))
 
 
 class Urls(Given, rename={ours: theirs for theirs, ours, _ in _FIELDS}):

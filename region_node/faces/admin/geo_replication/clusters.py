@@ -21,6 +21,7 @@ from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_parameters import Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from replicator.pulsar.cluster_credentials import check_file_name
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
@@ -92,10 +93,8 @@ async def delete(admin: Admin, request: web.Request, found: ExistingCluster) -> 
 
 def _found(admin: Admin, request: web.Request) -> RegionInfo | PulsarCluster:
     name = request.match_info["cluster"]
-    found = admin.view.region(name) or admin.view.cluster(name)
-    if found is None:
-        raise NotFound(f"Cluster {name} does not exist")
-    return found
+    error = NotFound(f"Cluster {name} does not exist")
+    return admin.view.region(name) or existing(admin.view.cluster(name), error)
 
 
 ExistingCluster = Annotated[RegionInfo | PulsarCluster, Read(_found)]

@@ -17,6 +17,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, U
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.console_session import HEADER, PATH, cookie_name
+from region_node.faces.admin.calls.existing import existing
 from region_node.security.authentication.code_sign_in import Begun, CodeSignIn, Session
 
 _BACK = "/console/signed-in"
@@ -86,9 +87,8 @@ def _keep(answer: web.Response, session: Session, secure: bool) -> None:
 
 
 def _sign_in(admin: Admin) -> CodeSignIn:
-    if admin.sign_in is None:
-        raise NotFound("no source in security.tokens has a console_client_id: nobody signs in at an issuer here")
-    return admin.sign_in
+    why = "no source in security.tokens has a console_client_id: nobody signs in at an issuer here"
+    return existing(admin.sign_in, NotFound(why))
 
 
 def _redirect(request: web.Request) -> str:

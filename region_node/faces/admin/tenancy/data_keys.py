@@ -26,6 +26,7 @@ from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from region_node.tiering.topic_resealing import stored_compacted
 from storage.managed_ledger.metadata.ledger_pages import stored_topic
 from storage.sealing.keyring import SETTLED_MS, DataKey
@@ -91,8 +92,7 @@ async def _require(admin: Admin, request: web.Request, *, on: bool) -> dict[str,
 
 async def rotate(admin: Admin, request: web.Request) -> dict[str, Any]:
     tenant = request.match_info["tenant"]
-    if admin.view.tenant(tenant) is None:
-        raise NotFound(f"tenant {tenant} does not exist")
+    existing(admin.view.tenant(tenant), NotFound(f"tenant {tenant} does not exist"))
     sealing = await _sealing(admin)
     count = len(sealing.listing().get(tenant, ()))
     if count >= KEYS_MAX and not admin.security.rights.is_super(request[PRINCIPAL]):
@@ -131,10 +131,9 @@ async def remove(admin: Admin, request: web.Request) -> Any:
 
 
 async def _sealing(admin: Admin) -> Sealing:
-    if admin.sealing is None:
-        raise KeyMissing("this broker knows of no encryption at rest")
-    await admin.sealing.look()
-    return admin.sealing
+    sealing = existing(admin.sealing, KeyMissing("this broker knows of no encryption at rest"))
+    await sealing.look()
+    return sealing
 
 
 def _shown(found: tuple[DataKey, ...]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from heliograph.model.feature_levels import RESEALED_LEDGERS
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing_tenant
+from region_node.faces.admin.calls.existing import existing, existing_tenant
 from storage.managed_ledger.resealing.reseal_job import ResealJob, begin, cancel, job_of
 from storage.sealing.keyring import SETTLED_MS
 
@@ -62,10 +62,9 @@ async def start(admin: Admin, request: web.Request, given: ResealWanted) -> dict
 async def status(admin: Admin, request: web.Request) -> dict[str, Any]:
     """Says how far the tenant's last job is."""
     tenant = existing_tenant(admin, request)
-    found = await job_of(_meta(admin), tenant)
-    if found is None:
-        raise NotFound(f"no ledgers of tenant {tenant} were ever sealed anew in this region")
-    return _shown(found[0])
+    error = NotFound(f"no ledgers of tenant {tenant} were ever sealed anew in this region")
+    job, _ = existing(await job_of(_meta(admin), tenant), error)
+    return _shown(job)
 
 
 async def end(admin: Admin, request: web.Request) -> dict[str, Any]:

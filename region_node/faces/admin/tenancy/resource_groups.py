@@ -15,6 +15,7 @@ from heliograph.model.topic_names import check_name
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 
 _FIELDS = (
     ("publishRateInMsgs", "publish_messages"),
@@ -65,10 +66,7 @@ async def delete(admin: Admin, request: web.Request) -> None:
 
 def _existing(admin: Admin, request: web.Request) -> tuple[str, ResourceGroup]:
     name = request.match_info["name"]
-    found = admin.view.resource_group(name)
-    if found is None:
-        raise NotFound(f"Resource group {name} does not exist")
-    return name, found
+    return name, existing(admin.view.resource_group(name), NotFound(f"Resource group {name} does not exist"))
 
 
 def _shown(group: ResourceGroup) -> Rates:

@@ -16,7 +16,7 @@ from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_parameters import Tenant
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import of_other_brokers
+from region_node.faces.admin.calls.existing import existing, of_other_brokers
 from region_node.usage.tenant_usage import Usage, added
 from region_node.usage.usage_days import check_month, day_of, days_of, stored_by_tenant
 
@@ -51,9 +51,7 @@ async def ones_days(admin: Admin, request: web.Request, tenant: Tenant) -> Any:
 async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, Any]:
     """{"region", "month", "days": [{"day", "tenant", sums}]}."""
     month = check_month(request.query.get("month", day_of(admin.clock.wall_ms())[:7]))
-    if admin.usage_store is None:
-        raise NotFound("this broker keeps no usage by day")
-    rows = await days_of(admin.usage_store, month, tenant)
+    rows = await days_of(existing(admin.usage_store, NotFound("this broker keeps no usage by day")), month, tenant)
     return {
         "region": admin.region,
         "month": month,

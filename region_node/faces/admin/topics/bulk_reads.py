@@ -28,6 +28,7 @@ from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, goes_on
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
 from region_node.security.authorization.authorization_service import Action
 
 log = logging.getLogger("region_node.admin.reading")
@@ -136,9 +137,8 @@ async def held(admin: Admin, request: web.Request, given: HeldTopics) -> Any:
     name = given.subscription
 
     async def one(topic: str, _: Any) -> Any:
-        found = (await admin.topics.get(topic, create=False)).subscriptions.get(name)
-        if found is None:
-            raise NotFound(f"{topic} has no subscription {name}")
+        subscriptions = (await admin.topics.get(topic, create=False)).subscriptions
+        found = existing(subscriptions.get(name), NotFound(f"{topic} has no subscription {name}"))
         at = found.cursor.mark_delete
         return [at[0], at[1] + 1] if at > BEFORE_ALL else [-1, -1]
 

@@ -19,7 +19,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import part_of
+from region_node.faces.admin.calls.existing import existing
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
 
@@ -112,12 +112,12 @@ async def restore(admin: Admin, given: TopicRestore) -> list[Any]:
 
 
 def _tier(admin: Admin) -> BrokerTier:
-    return part_of(admin.tier, StoreRefused("this broker has no tiered storage"))
+    return existing(admin.tier, StoreRefused("this broker has no tiered storage"))
 
 
 def _collector(admin: Admin) -> ObjectCollector:
     error = StoreRefused("this broker is set to no object store: set broker.tiered.store")
-    return part_of(_tier(admin).tiering.collector, error)
+    return existing(_tier(admin).tiering.collector, error)
 
 
 def _one(admin: Admin, request: web.Request) -> TopicName:

@@ -24,7 +24,7 @@ from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, n
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Loaded, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
-from region_node.faces.admin.calls.existing import part_of, subscription_of
+from region_node.faces.admin.calls.existing import existing, subscription_of
 from region_node.faces.admin.transactions.transaction_calls import ARRIVED, END
 from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
@@ -40,7 +40,7 @@ _TOPIC = "{tenant}/{namespace}/{topic}"
 def _transactions(admin: Admin) -> Transactions:
     """Raises 503 as Pulsar does."""
     reason = "This Broker is not configured with transactionCoordinatorEnabled=true."
-    return part_of(admin.transactions, web.HTTPServiceUnavailable(reason=reason))
+    return existing(admin.transactions, web.HTTPServiceUnavailable(reason=reason))
 
 
 def _txn(request: web.Request) -> TxnId:
