@@ -107,6 +107,23 @@ def removing(name: str) -> Change:
     return lambda policies: {key: value for key, value in policies.items() if key != name}
 
 
+def setting_item(name: str, key: str, value: Any) -> Change:
+    """Returns the change that sets one value of a policy that is an object."""
+    return lambda policies: policies | {name: policies.get(name, {}) | {key: value}}
+
+
+def removing_item(name: str, key: str, *, last: bool = True) -> Change:
+    """Returns the change that takes one value out of a policy that is an object; with its last one the policy itself,
+    but where `last` is false.
+    """
+
+    def change(policies: dict[str, Any]) -> dict[str, Any]:
+        left = removing(key)(policies.get(name, {}))
+        return removing(name)(policies) if name not in policies or (last and not left) else policies | {name: left}
+
+    return change
+
+
 def shown(value: Any, empty: int = 200) -> Any:
     """Not set is an empty answer, as Pulsar's is; numbers, texts, and lists are JSON too."""
     return web.Response(status=empty) if value is None else web.json_response(value)
@@ -221,17 +238,11 @@ def _quotas(level: Level) -> tuple[Handler, Handler, Handler]:
         return {kind: {"limit": one["limitSize"], **one} for kind, one in found.items()}
 
     async def set_(admin: Admin, request: web.Request, given: Any) -> None:
-        kind, value = _quota_type(request), quota("backlogQuota", given)
-        await level.write(admin, request, lambda p: p | {"backlogQuota": p.get("backlogQuota", {}) | {kind: value}})
+        kind = _quota_type(request)
+        await level.write(admin, request, setting_item("backlogQuota", kind, quota("backlogQuota", given)))
 
     async def unset(admin: Admin, request: web.Request) -> None:
-        kind = _quota_type(request)
-
-        def change(policies: dict[str, Any]) -> dict[str, Any]:
-            left = {key: value for key, value in policies.get("backlogQuota", {}).items() if key != kind}
-            return policies | {"backlogQuota": left} if left else removing("backlogQuota")(policies)
-
-        await level.write(admin, request, change)
+        await level.write(admin, request, removing_item("backlogQuota", _quota_type(request)))
 
     return get, set_, unset
 
@@ -252,17 +263,10 @@ def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handl
         return shown((await level.read(admin, request)).get(name, {}).get(field, unset))
 
     async def set_(admin: Admin, request: web.Request, given: int) -> None:
-        await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {field: given}})
+        await level.write(admin, request, setting_item(name, field, given))
 
     async def remove(admin: Admin, request: web.Request) -> None:
-        def change(policies: dict[str, Any]) -> dict[str, Any]:
-            return (
-                policies | {name: {key: value for key, value in policies[name].items() if key != field}}
-                if name in policies
-                else policies
-            )
-
-        await level.write(admin, request, change)
+        await level.write(admin, request, removing_item(name, field, last=False))
 
     return get, set_, remove
 
@@ -282,7 +286,7 @@ def _keyed(
 
     async def set_(admin: Admin, request: web.Request) -> None:
         chosen, value = request.match_info[key], read(request.match_info.get("value") or await body(request))
-        await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {chosen: value}})
+        await level.write(admin, request, setting_item(name, chosen, value))
 
     async def unset(admin: Admin, request: web.Request) -> Any:
         chosen, removed = request.match_info[key], None
@@ -290,8 +294,7 @@ def _keyed(
         def change(policies: dict[str, Any]) -> dict[str, Any]:
             nonlocal removed
             removed = policies.get(name, {}).get(chosen)
-            left = {item: value for item, value in policies.get(name, {}).items() if item != chosen}
-            return policies | {name: left} if left else removing(name)(policies)
+            return removing_item(name, chosen)(policies)
 
         await level.write(admin, request, change)
         return said(removed) if tells else None
