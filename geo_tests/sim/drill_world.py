@@ -34,7 +34,7 @@ from region_node.dr.operations.report_signing import Signer, check
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.region_facts import facts_here
 from region_node.faces.admin.dr.disaster_recovery import counts_here
-from region_node.faces.admin.dr.drills import audits_here, drop_here, mark, probe_here
+from region_node.faces.admin.dr.drills import audits, drop, mark, probe
 from region_node.process.broker_role import BrokerRole
 
 _DRILLER = "driller"
@@ -79,7 +79,8 @@ class _Shadows:
         self._world, self._config = world, config
 
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
-        return cast(dict[str, Any], await self._world.on(region, lambda admin: audits_here(admin, namespace, since_ms)))
+        found = await self._world.on(region, lambda admin: audits(admin, namespace, since_ms=since_ms))
+        return cast(dict[str, Any], found)
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
         try:
@@ -90,7 +91,7 @@ class _Shadows:
             pass
 
     async def probe(self, region: str, shadow: str) -> float:
-        return cast(float, await self._world.on(region, lambda admin: probe_here(admin, shadow)))
+        return cast(float, (await self._world.on(region, lambda admin: probe(admin, shadow)))["took_ms"])
 
     async def drop(self, shadow: str, region: str) -> None:
         await self._world.on(region, lambda admin: _drop(admin, shadow))
@@ -107,7 +108,7 @@ class _Shadows:
 
 async def _drop(admin: Admin, shadow: str) -> None:
     if admin.view.namespace(shadow) is not None:
-        await drop_here(admin, shadow)
+        await drop(admin, shadow)
 
 
 def _signer(admin: Admin) -> Signer:

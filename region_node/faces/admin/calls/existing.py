@@ -17,6 +17,7 @@ from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.placement.balance.balancer import Balancer
+from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
 
@@ -131,7 +132,11 @@ def everywhere(act: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
     return handle
 
 
+def other_brokers(admin: Admin) -> list[BrokerRecord]:
+    """Of this region."""
+    return [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
+
+
 async def of_other_brokers(admin: Admin, method: str, path: str) -> list[Any]:
     """What each other broker of the region answers. Raises what a call to one raises."""
-    own = admin.ownership.record.broker
-    return [await admin.call(record, method, path) for record in admin.ownership.brokers() if record.broker != own]
+    return [await admin.call(record, method, path) for record in other_brokers(admin)]

@@ -33,7 +33,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given, OnlyGiven
 from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, existing, leases_of, role_of
+from region_node.faces.admin.calls.existing import check_in_region, existing, leases_of, other_brokers, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
 from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, topics_here
 from region_node.faces.admin.dr import (
@@ -228,13 +228,18 @@ async def _led(admin: Admin, conductor: Conductor, namespace: str) -> _Led | Non
         return None
     except (TimeoutError, HeliographError) as error:
         gate = leases_of(admin).core.gate(namespace)
-        why = reason_of(error, f"nothing came from it within {admin.region_patience_s:g} s")
-        trouble = f"the global configuration does not answer ({why}): this is what the copy here says"
+        trouble = by_copy(admin, error)
         if gate is None or gate.record is None:
             raise MetadataUnavailable(trouble) from error
         return _Led(gate.record, gate.version, unheard="it is not known who has heard of it", trouble=trouble)
     found = dict(zip(names, writers, strict=True))
     return _Led(record, version, operation, away, found, unheard_text(unheard(namespace, record, version, found)))
+
+
+def by_copy(admin: Admin, error: BaseException) -> str:
+    """Why the global configuration could not be asked, where this broker's copy is told instead."""
+    why = reason_of(error, f"nothing came from it within {admin.region_patience_s:g} s")
+    return f"the global configuration does not answer ({why}): this is what the copy here says"
 
 
 async def region_facts(admin: Admin, namespace: Namespace, *, stored: bool = False, local: bool = False) -> Any:
@@ -283,10 +288,10 @@ async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[
 
 async def counts_here(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Counts in this region's topics of `given`, by all of its brokers. what: "tails" or "spans"."""
-    others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
+    path = f"{dr_path(namespace)}/{what}?local=true"
     parts = await asyncio.gather(
         _local_counts(admin, namespace, what, given),
-        *(admin.call(record, "POST", f"{dr_path(namespace)}/{what}?local=true", dict(given)) for record in others),
+        *(admin.call(record, "POST", path, dict(given)) for record in other_brokers(admin)),
     )
     return namespace_facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 

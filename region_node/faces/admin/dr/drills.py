@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -42,10 +42,10 @@ class RegionShadows:
         self._admin, self._ask = admin, ask
 
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
-        if region == self._admin.region:
-            return await audits_here(self._admin, namespace, since_ms)
-        found: dict[str, Any] = await self._ask(
-            region, "POST", f"{dr_path(namespace)}/audits?since_ms={since_ms}", None
+        found: dict[str, Any] = await (
+            audits(self._admin, namespace, since_ms=since_ms)
+            if region == self._admin.region
+            else self._ask(region, "POST", f"{dr_path(namespace)}/audits?since_ms={since_ms}", None)
         )
         return found
 
@@ -61,14 +61,14 @@ class RegionShadows:
 
     async def probe(self, region: str, shadow: str) -> float:
         if region == self._admin.region:
-            return await probe_here(self._admin, shadow)
+            return (await probe(self._admin, shadow))["took_ms"]
         return float((await self._ask(region, "POST", f"{dr_path(shadow)}/probe", None))["took_ms"])
 
     async def drop(self, shadow: str, region: str) -> None:
         if self._admin.view.namespace(shadow) is None:
             return
         if region == self._admin.region:
-            await drop_here(self._admin, shadow)
+            await drop(self._admin, shadow)
         else:
             await self._ask(region, "DELETE", f"{dr_path(shadow)}/shadow", None)
 
@@ -91,19 +91,16 @@ class RegionShadows:
 # -- here --------------------------------------------------------------------------------------------------------------
 
 
-async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: bool = False) -> dict[str, Any]:
-    """Every topic of this region's copy is compared once after `since_ms`; asked again until nothing runs."""
+_SUMMED = ("entries", "ranges", "unchecked", "left")
+_LISTED = ("errors", "running")
+
+
+async def audits(admin: Admin, namespace: ExistingNamespace, *, since_ms: int = 0, local: bool = False) -> Any:
+    """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is
+    empty.
+    """
     auditor = admin.links.auditor
-    out: dict[str, Any] = {
-        "topics": 0,
-        "entries": 0,
-        "ranges": 0,
-        "unchecked": 0,
-        "left": 0,
-        "found": {},
-        "errors": [],
-        "running": [],
-    }
+    out: dict[str, Any] = {"topics": 0, **dict.fromkeys(_SUMMED, 0), "found": {}, "errors": [], "running": []}
     for topic in [
         t
         for t in admin.topics.loaded.values()
@@ -121,57 +118,54 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
             except NotAllowed as error:
                 out["errors"].append(str(error))
         else:
-            out["topics"] += 1
-            if report.error:
-                out["errors"].append(f"{topic.text}: {report.error}")
-            for key, value in (
-                ("entries", report.entries),
-                ("ranges", report.ranges),
-                ("unchecked", report.unchecked),
-                ("left", report.left),
-            ):
-                out[key] += value
-            for fault, count in report.found.items():
-                out["found"][fault] = out["found"].get(fault, 0) + count
+            errors = [f"{topic.text}: {report.error}"] if report.error else []
+            _add(out, {"topics": 1, **report._asdict(), "errors": errors, "running": []})
     if not local:
         path = f"{dr_path(namespace)}/audits?since_ms={since_ms}&local=true"
         for part in await of_other_brokers(admin, "POST", path):
-            for key in ("topics", "entries", "ranges", "unchecked", "left", "errors", "running"):
-                out[key] += part[key]
-            for fault, count in part["found"].items():
-                out["found"][fault] = out["found"].get(fault, 0) + count
+            _add(out, part)
     return out
 
 
-async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float:
-    """A message, stored with its ack quorum and read back, at the broker that owns the shadow's topic. Raises
-    RegionPassive, and what storage raises.
+def _add(out: dict[str, Any], part: Mapping[str, Any]) -> None:
+    for key in ("topics", *_SUMMED, *_LISTED):
+        out[key] += part[key]
+    for fault, count in part["found"].items():
+        out["found"][fault] = out["found"].get(fault, 0) + count
+
+
+async def probe(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, float]:
+    """Stores a message in a shadow, and reads it back.
+
+    Raises RegionPassive, and what storage raises.
     """
-    _check_shadow(admin, shadow)
-    name = TopicName.parse(f"persistent://{shadow}/{_PROBE}")
+    _check_shadow(admin, namespace)
+    name = TopicName.parse(f"persistent://{namespace}/{_PROBE}")
     owner = await admin.ownership.owner(str(name))
     if owner is not admin.ownership.record:
         if local:
             raise MetadataUnavailable("the shadow's bundle is moving: try again")
-        return float((await admin.call(owner, "POST", f"{dr_path(shadow)}/probe?local=true"))["took_ms"])
+        answer = await admin.call(owner, "POST", f"{dr_path(namespace)}/probe?local=true")
+        return {"took_ms": float(answer["took_ms"])}
     began = admin.clock.monotonic()
     async with asyncio.timeout(_PROBE_S):
         topic = await admin.topics.get(str(name), create=True)
-        entry = entry_of("heliograph-drill", shadow.encode(), 1, admin.clock.wall_ms())
+        entry = entry_of("heliograph-drill", namespace.encode(), 1, admin.clock.wall_ms())
         _, whole = await round_trip(topic, entry)
     if not whole:
         raise MetadataUnavailable("the message did not come back as it was stored")
-    return (admin.clock.monotonic() - began) * 1000
+    return {"took_ms": (admin.clock.monotonic() - began) * 1000}
 
 
-async def drop_here(admin: Admin, shadow: str) -> None:
-    _check_shadow(admin, shadow)
-    await delete_topics(admin, await admin.topics.topics(shadow))
+async def drop(admin: Admin, namespace: ExistingNamespace) -> None:
+    """Deletes a shadow, with its message."""
+    _check_shadow(admin, namespace)
+    await delete_topics(admin, await admin.topics.topics(namespace))
     try:
-        await admin.config.delete_namespace(shadow)
+        await admin.config.delete_namespace(namespace)
     except NotFound:
         pass  # dropped before this step was interrupted
-    await admin.seen(lambda: admin.view.namespace(shadow) is None)
+    await admin.seen(lambda: admin.view.namespace(namespace) is None)
 
 
 def mark(shadow: str) -> dict[str, str]:
@@ -195,29 +189,8 @@ def _check_shadow(admin: Admin, namespace: str) -> None:
     if not is_shadow(admin, namespace):
         raise NotAllowed(
             f"{namespace} is not the shadow of a drill: where somebody made it, delete it or rename it, or cancel the "
-            "drill "
-            "(`heliograph dr cancel`); the next one has another name"
+            "drill (`heliograph dr cancel`); the next one has another name"
         )
-
-
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
-async def audits(admin: Admin, namespace: ExistingNamespace, *, since_ms: int = 0, local: bool = False) -> Any:
-    """Compares every topic of this region's copy with its origin, once after `since_ms`; asked again until `running` is
-    empty.
-    """
-    return await audits_here(admin, namespace, since_ms, local=local)
-
-
-async def probe(admin: Admin, namespace: ExistingNamespace, *, local: bool = False) -> dict[str, float]:
-    """Stores a message in a shadow, and reads it back."""
-    return {"took_ms": await probe_here(admin, namespace, local=local)}
-
-
-async def drop(admin: Admin, namespace: ExistingNamespace) -> None:
-    """Deletes a shadow, with its message."""
-    await drop_here(admin, namespace)
 
 
 async def verify(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:

@@ -46,9 +46,9 @@ from region_node.faces.admin.brokers import bookie_state
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing, leases_of
+from region_node.faces.admin.calls.existing import existing, leases_of, other_brokers
 from region_node.faces.admin.calls.other_regions import elsewhere
-from region_node.faces.admin.dr.disaster_recovery import conductor_for
+from region_node.faces.admin.dr.disaster_recovery import by_copy, conductor_for
 from region_node.faces.admin.dr.drills import is_shadow
 from region_node.placement.ownership.broker_records import BrokerRecord
 
@@ -84,7 +84,6 @@ async def lags(admin: Admin, request: web.Request, given: AskedLags, *, local: b
     if local:
         return own
     known = [name for name in {**given.not_in, **given.lacking} if admin.view.namespace(name) is not None]
-    others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
     places, until = asyncio.Semaphore(_LISTED_AT_ONCE), asyncio.get_running_loop().time() + _own_s(admin)
 
     async def part_of(record: BrokerRecord) -> Any:
@@ -103,7 +102,7 @@ async def lags(admin: Admin, request: web.Request, given: AskedLags, *, local: b
             return reason_of(error, f"not within {_own_s(admin):g} s")
 
     parts, names, load = await asyncio.gather(
-        asyncio.gather(*map(part_of, others)),
+        asyncio.gather(*map(part_of, other_brokers(admin))),
         asyncio.gather(*map(listed, known)),
         _load(admin, request, wanted=given.load),
     )
@@ -291,10 +290,8 @@ async def _led(admin: Admin, conductor: Conductor, names: Mapping[str, Namespace
                 asyncio.gather(*(conductor.switching.writers(region) for region in regions)),
             )
     except (TimeoutError, HeliographError) as error:
-        why = reason_of(error, f"nothing came from it within {admin.region_patience_s:g} s")
         copied = {gate.namespace: (gate.record, gate.version) for gate in _gates(admin)}
-        trouble = f"the global configuration does not answer ({why}): this is what the copy here says"
-        return _Told(names, copied, trouble=trouble)
+        return _Told(names, copied, trouble=by_copy(admin, error))
     operations = {key.removeprefix(OPERATIONS): Operation.decode(value) for key, value, _ in rows}
     return _Told(names, records, operations, dict(zip(regions, writers, strict=True)))
 

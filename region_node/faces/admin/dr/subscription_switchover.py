@@ -11,7 +11,6 @@ Source: docs/operating/disaster-recovery.md, "Subscriptions in one region".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from aiohttp import web
@@ -36,9 +35,6 @@ from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Nam
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import check_in_region, existing
 from region_node.faces.admin.calls.region_facts import facts_of
-
-FactsOf = Callable[[str, str], Awaitable[dict[str, Any]]]
-"""(region, namespace) -> what `region_node.dr.operations.namespace_facts` says of it there."""
 
 
 async def listed(admin: Admin, namespace: ExistingNamespace) -> list[dict[str, Any]]:
@@ -98,42 +94,36 @@ async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence
     switching, now_ms = _leadership(admin).switching, admin.clock.wall_ms()
     record, _ = await switching.get(name)
     if record.active == to and record.state == OPEN:
-        return {"done": True, "active": to, "epoch": record.epoch, "waiting": ""}
+        return _reached(record)
     if record.state == OPEN or (fence and record.state != FENCED):
         record, _ = await switching.change(name, lambda old: closing(old, to, FENCED if fence else DRAINING, now_ms))
     if record.to != to:
         raise NotAllowed(f"{name} is being moved to {record.to}: finish that, or cancel it, first")
     if waits := await switching.waiting(name):
         what = "messages that are not acknowledged yet" if record.state == DRAINING else "a lease that has not ended"
-        return {
-            "done": False,
-            "active": record.active,
-            "epoch": record.epoch,
-            "state": record.state,
-            "waiting": f"{what} at {', '.join(waits[:5])}",
-        }
+        return _stands(record, f"{what} at {', '.join(waits[:5])}")
     regions = () if force else admin.policies(namespace_of(name)).regions
     if left := await switching.settle(name, regions):
-        return {
-            "done": False,
-            "active": record.active,
-            "epoch": record.epoch,
-            "state": record.state,
-            "waiting": f"whoever has not heard that it is active in one region hands it out ({unheard_text(left)}); "
-            "--force does not wait for them",
-        }
+        return _stands(
+            record,
+            f"whoever has not heard that it is active in one region hands it out ({unheard_text(left)}); --force does "
+            "not wait for them",
+        )
     if not force and (behind := await _out_of_step(admin, request, name, record.active, to)):
-        return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": behind}
+        return _stands(record, behind)
     new, waits = await switching.flip(name, to, record.since_ms, regions=regions)  # what was looked at was this closing
     if new is None:
-        return {
-            "done": False,
-            "active": record.active,
-            "epoch": record.epoch,
-            "state": record.state,
-            "waiting": f"brokers {', '.join(waits[:5])}",
-        }
-    return {"done": True, "active": new.active, "epoch": new.epoch, "waiting": ""}
+        return _stands(record, f"brokers {', '.join(waits[:5])}")
+    return _reached(new)
+
+
+def _reached(record: Leadership) -> dict[str, Any]:
+    return {"done": True, "active": record.active, "epoch": record.epoch, "waiting": ""}
+
+
+def _stands(record: Leadership, waiting: str) -> dict[str, Any]:
+    found = {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state}
+    return {**found, "waiting": waiting}
 
 
 async def _out_of_step(admin: Admin, request: web.Request, name: str, source: str, target: str) -> str:
