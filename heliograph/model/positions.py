@@ -13,3 +13,8 @@ BEFORE_ALL: Position = (-1, -1)
 
 AFTER_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
 """After every entry: Pulsar's "latest"."""
+
+
+def position_text(position: Position) -> str:
+    """As ledger:entry."""
+    return f"{position[0]}:{position[1]}"

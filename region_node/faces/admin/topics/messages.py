@@ -17,7 +17,7 @@ from aiohttp import web
 
 from heliograph.model.admin_paths import TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import BEFORE_ALL, Position, position_text
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import pause
 from heliograph.wire.kafka.entry_conversion import as_pulsar
@@ -77,10 +77,10 @@ async def entry_at(request: web.Request, topic: Topic, position: Position) -> we
     async with answers.place(request):
         runs = await topic.readable.read(position, 1, 1) if position <= topic.readable.last_confirmed else []
         if not runs or runs[0][:2] != position:
-            raise NotFound(f"Message not found: {topic.text} holds nothing at {position[0]}:{position[1]}")
+            raise NotFound(f"Message not found: {topic.text} holds nothing at {position_text(position)}")
         run = runs[0][2]
         if run.flags is not None and run.flags[0] & ~FLAG_KAFKA:
-            raise NotFound(f"Message not found: {position[0]}:{position[1]} is a marker")
+            raise NotFound(f"Message not found: {position_text(position)} is a marker")
         entry = run.parts[0]
         if run.flags is not None and run.flags[0] & FLAG_KAFKA:  # of any number of records, and any size, unpacked
             entry = await asyncio.to_thread(as_pulsar, entry)
@@ -94,7 +94,7 @@ async def entry_at(request: web.Request, topic: Topic, position: Position) -> we
 def _headers(position: Position, size: int, metadata: pb.MessageMetadata) -> dict[str, str]:
     headers = {
         "Content-Type": "application/octet-stream",
-        "X-Pulsar-Message-ID": f"{position[0]}:{position[1]}",
+        "X-Pulsar-Message-ID": position_text(position),
         "X-Pulsar-producer-name": metadata.producer_name,
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
         "X-Pulsar-publish-time": iso_time(metadata.publish_time),
@@ -196,8 +196,8 @@ async def analyze(admin: Admin, topic: Loaded, subscription: str) -> dict[str, A
         "filterRescheduledEntries": by_verdict[RESCHEDULE],
         "filterRescheduledMessages": filtering.rescheduled,
         "aborted": at <= last,
-        "firstMessageId": f"{first[0]}:{first[1]}" if first else None,
-        "lastMessageId": f"{end[0]}:{end[1]}" if first else None,
+        "firstMessageId": position_text(first) if first else None,
+        "lastMessageId": position_text(end) if first else None,
     }
 
 

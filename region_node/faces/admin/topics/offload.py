@@ -13,7 +13,7 @@ from aiohttp import web
 
 from heliograph.model.admin_paths import NAMESPACE
 from heliograph.model.errors import NotAllowed, StoreRefused
-from heliograph.model.positions import AFTER_ALL
+from heliograph.model.positions import AFTER_ALL, position_text
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
@@ -102,7 +102,7 @@ async def restore(admin: Admin, given: TopicRestore) -> list[Any]:
             "ledgers": one.ledgers,
             "entries": one.entries,
             "size": one.size_bytes,
-            "last": f"{one.last[0]}:{one.last[1]}",
+            "last": position_text(one.last),
             "cursors": list(one.cursors),
             "manifest_ms": one.made_ms,
             "notes": list(one.notes),

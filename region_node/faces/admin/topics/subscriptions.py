@@ -14,7 +14,7 @@ from aiohttp import web
 from heliograph.model.admin_paths import SUBSCRIPTION, TOPIC
 from heliograph.model.configuration.policy_values import mapped, text
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.positions import AFTER_ALL, Position
+from heliograph.model.positions import AFTER_ALL, Position, position_text
 from heliograph.model.topic_names import TopicName, check_name
 from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_bodies import Given, MessageId
@@ -164,8 +164,7 @@ def _moving(admin: Admin, request: web.Request, topic: Topic, found: Subscriptio
 
 
 def _at(found: Subscription) -> str:
-    ledger, entry = found.cursor.mark_delete
-    return f"{ledger}:{entry}"
+    return position_text(found.cursor.mark_delete)
 
 
 async def _pass(subscription: Subscription, through: Position) -> None:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from heliograph.model.admin_paths import TOPIC
 from heliograph.model.ledger_metadata import LedgerInfo, local_gone
-from heliograph.model.positions import Position
+from heliograph.model.positions import Position, position_text
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin, flag
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
@@ -65,10 +65,10 @@ _SUMMED = (
     "backlogSize",
     "msgInCounter",
     "msgOutCounter",
-)
-_SUMMED_MORE = (
     "bytesInCounter",
     "bytesOutCounter",
+)
+_SUMMED_MORE = (
     "msgBacklog",
     "msgBacklogNoDelayed",
     "msgDelayed",
@@ -86,8 +86,6 @@ def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
     listed.
     """
     total: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts) for key in _SUMMED}
-    for key in ("bytesInCounter", "bytesOutCounter"):
-        total[key] = sum(part.get(key, 0) for part in parts)
     created = [part["topicCreationTimeStamp"] for part in parts if part.get("topicCreationTimeStamp")]
     total["topicCreationTimeStamp"] = min(created, default=0)
     total["lastPublishTimestamp"] = max((part.get("lastPublishTimestamp", 0) for part in parts), default=0)
@@ -118,19 +116,15 @@ def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def internal_stats(admin: Admin, topic: TopicName) -> dict[str, Any]:
-    return await _internal_of(admin, topic)
+    found = _internal(await admin.ledger(topic))
+    compacted = (await admin.loaded(topic)).compacted
+    return found | ({"compactedLedger": compacted.ledger_stats()} if compacted is not None else {})
 
 
 def _ledger(info: LedgerInfo) -> dict[str, Any]:
     """Pulsar's LedgerInfo, and whether bookies have it too."""
     row = {"ledgerId": info.ledger, "entries": info.entries, "size": info.size_bytes, "timestamp": info.closed_ms}
     return {**row, "offloaded": stored(info), "onBookies": not local_gone(info)}
-
-
-async def _internal_of(admin: Admin, name: TopicName) -> dict[str, Any]:
-    found = _internal(await admin.ledger(name))
-    compacted = (await admin.loaded(name)).compacted
-    return found | ({"compactedLedger": compacted.ledger_stats()} if compacted is not None else {})
 
 
 def _internal(ledger: ManagedLedger) -> dict[str, Any]:
@@ -143,8 +137,8 @@ def _internal(ledger: ManagedLedger) -> dict[str, Any]:
         "totalSize": ledger.size_bytes,
         "currentLedgerEntries": infos[-1].entries if infos else 0,
         "currentLedgerSize": infos[-1].size_bytes if infos else 0,
-        "lastConfirmedEntry": _text(ledger.last_confirmed),
-        "firstPosition": _text(ledger.first_position()),
+        "lastConfirmedEntry": position_text(ledger.last_confirmed),
+        "firstPosition": position_text(ledger.first_position()),
         "state": "LedgerOpened" if ledger.failed is None else "Failed",
         "ledgers": rows,
         "cursors": {name: _cursor(ledger, name) for name in sorted(ledger.cursors)},
@@ -161,8 +155,8 @@ def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
     ranges = cursor.acked_ranges
     shown = ",".join(f"({number}:{first - 1}..{number}:{last}]" for number, first, last in ranges[:100])
     return {
-        "markDeletePosition": _text(cursor.mark_delete),
-        "readPosition": _text(cursor.read_position),
+        "markDeletePosition": position_text(cursor.mark_delete),
+        "readPosition": position_text(cursor.read_position),
         "waitingReadOp": not cursor.backlog_entries,
         "pendingReadOps": 0,
         "messagesConsumedCounter": ledger.entries - cursor.backlog_entries,
@@ -178,7 +172,7 @@ def _cursor(ledger: ManagedLedger, name: str) -> dict[str, Any]:
 
 async def partitioned_internal_stats(admin: Admin, topic: TopicName) -> dict[str, Any]:
     names = partitions_of(admin, topic)
-    found = await at_owners(admin, names, "GET", "/internalStats", lambda part: _internal_of(admin, part))
+    found = await at_owners(admin, names, "GET", "/internalStats", lambda part: internal_stats(admin, part))
     parts = {str(part): fields for part, fields in found.items()}
     return {"metadata": {"partitions": len(names)}, "partitions": parts}
 
@@ -229,10 +223,6 @@ async def backlog(admin: Admin, name: TopicName) -> dict[str, Any]:
         },
         "statGeneratedAt": iso_time(admin.clock.wall_ms()),
     }
-
-
-def _text(position: Position) -> str:
-    return f"{position[0]}:{position[1]}"
 
 
 def _position(position: Position) -> dict[str, int]:

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.positions import position_text
 from heliograph.wire.run import Origin
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
@@ -51,7 +52,7 @@ def _shown(admin: Admin, origin: Origin, coordinator: int, number: int, found: O
         "transaction": f"{coordinator}:{number}",
         "entries": found.entries,
         "messages": found.messages,
-        "from": f"{found.first[0]}:{found.first[1]}",
+        "from": position_text(found.first),
     }
 
 

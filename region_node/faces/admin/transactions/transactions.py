@@ -10,6 +10,7 @@ TransactionBufferStats.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.positions import Position
+from heliograph.model.positions import position_text
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.run import TxnId
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, number
@@ -26,7 +27,6 @@ from region_node.faces.admin.calls.call_parameters import Loaded, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import existing, subscription_of
 from region_node.faces.admin.transactions.transaction_calls import ARRIVED, END
-from region_node.topics.topic import Topic
 from region_node.transactions.coordinators.coordinator import Txn
 from region_node.transactions.coordinators.replicated_transactions import Abroad
 from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
@@ -52,10 +52,6 @@ NamedTxn = Annotated[TxnId, Read(lambda _, request: _txn(request))]
 
 def _named(txn: TxnId) -> str:
     return f"({txn[0]},{txn[1]})"
-
-
-def _at(position: Position) -> str:
-    return f"{position[0]}:{position[1]}"
 
 
 # -- coordinators -----------------------------------------------------------------------------------------------------
@@ -160,17 +156,18 @@ async def _asked(admin: Admin, topic: str, call: str, txn: TxnId, subscription: 
     name = TopicName.parse(topic)
     try:
         loaded = await admin.loaded(name)
-        return _in_buffer(loaded, txn) if not subscription else _in_pending_ack(loaded, subscription, txn)
+        if subscription:
+            return await in_pending_ack(admin, loaded, subscription, txn)
+        return await in_buffer(admin, loaded, txn)
     except OwnedElsewhere as where:
         middle = f"{name.namespace}/{quote(name.local, safe='')}" + (
             f"/{quote(subscription, safe='')}" if subscription else ""
         )
-        try:
+        with suppress(NotFound):
             return await admin.call(where.record, "GET", f"{_V3}/{call}/{middle}/{txn[0]}/{txn[1]}")
-        except NotFound:
-            return {}
     except NotFound:
-        return {}
+        pass
+    return {}
 
 
 async def metadata(admin: Admin, txn: NamedTxn) -> dict[str, Any]:
@@ -206,33 +203,25 @@ async def abort(admin: Admin, request: web.Request, txn: NamedTxn) -> None:
 # -- participants -----------------------------------------------------------------------------------------------------
 
 
-def _in_buffer(topic: Topic, txn: TxnId) -> dict[str, Any]:
+async def in_buffer(admin: Admin, topic: Loaded, txn: NamedTxn) -> dict[str, Any]:
     buffer, key = topic.transactions.buffer, (None, *txn)
     if buffer is None:
         return {}
     found = buffer.open.get(key)
     if found is not None:
-        return {"startPosition": _at(found.first), "aborted": False}
+        return {"startPosition": position_text(found.first), "aborted": False}
     return {"startPosition": None, "aborted": True} if key in buffer.aborted else {}
 
 
-async def in_buffer(admin: Admin, topic: Loaded, txn: NamedTxn) -> dict[str, Any]:
-    return _in_buffer(topic, txn)
-
-
-def _in_pending_ack(topic: Topic, name: str, txn: TxnId) -> dict[str, Any]:
-    found = subscription_of(topic, name)
+async def in_pending_ack(admin: Admin, topic: Loaded, sub: str, txn: NamedTxn) -> dict[str, Any]:
+    found = subscription_of(topic, sub)
     held = None if found.transactional is None else found.transactional.pending.held.get(txn)
     if held is None:
         return {}
     return {
-        "cumulativeAckPosition": None if held.cumulative is None else _at(held.cumulative),
+        "cumulativeAckPosition": None if held.cumulative is None else position_text(held.cumulative),
         "entries": len(held.whole) + len(held.partly),
     }
-
-
-async def in_pending_ack(admin: Admin, topic: Loaded, sub: str, txn: NamedTxn) -> dict[str, Any]:
-    return _in_pending_ack(topic, sub, txn)
 
 
 async def buffer_stats(admin: Admin, topic: Loaded, *, first: bool = False) -> dict[str, Any]:
@@ -243,7 +232,7 @@ async def buffer_stats(admin: Admin, topic: Loaded, *, first: bool = False) -> d
     opened = [] if buffer is None else list(buffer.open.items())
     return {
         "state": "Ready" if buffer is not None else "NoSnapshot",
-        "maxReadPosition": _at(topic.readable.last_confirmed),
+        "maxReadPosition": position_text(topic.readable.last_confirmed),
         "ongoingTxnSize": len(opened),
         "lastSnapshotTimestamps": 0,
         "totalAbortedTransactions": 0 if buffer is None else len(buffer.aborted),
@@ -257,7 +246,7 @@ async def buffer_stats(admin: Admin, topic: Loaded, *, first: bool = False) -> d
                 {
                     "txnId": _named((tc, least)),
                     "origin": origin,
-                    "startPosition": _at(found.first),
+                    "startPosition": position_text(found.first),
                     "entries": found.entries,
                     "messages": found.messages,
                 }
@@ -267,7 +256,7 @@ async def buffer_stats(admin: Admin, topic: Loaded, *, first: bool = False) -> d
                 {
                     "txnId": _named((tc, least)),
                     "origin": origin,
-                    "startPosition": _at(held.first),
+                    "startPosition": position_text(held.first),
                     "waitsFor": list(held.waits)[:100],
                 }
                 for (origin, tc, least), held in ([] if buffer is None else list(buffer.held.items())[:100])
