@@ -40,9 +40,12 @@ async def list_of_tenant(admin: Admin, tenant: ExistingTenant) -> list[str]:
 
 async def get(admin: Admin, namespace: Namespace) -> Any:
     policies = admin.policies(namespace)
-    clusters, bundles = [*policies.regions, *policies.clusters], _bundles(admin, namespace)
-    fields: dict[str, Any] = {"replication_clusters": clusters, "bundles": bundles, "deleted": False}
-    fields["migrated"] = admin.region in admin.view.migrated_in(namespace)
+    fields: dict[str, Any] = {
+        "replication_clusters": [*policies.regions, *policies.clusters],
+        "bundles": await bundles(admin, namespace),
+        "deleted": False,
+        "migrated": admin.region in admin.view.migrated_in(namespace),
+    }
     if policies.allowed_regions:
         fields["allowed_clusters"] = list(policies.allowed_regions)
     for policy in POLICIES:
@@ -149,7 +152,8 @@ async def topics(admin: Admin, namespace: ExistingNamespace, *, mode: str = "") 
 
 
 async def bundles(admin: Admin, namespace: Namespace) -> Any:
-    return _bundles(admin, namespace)
+    table = admin.table(namespace)
+    return {"boundaries": table.boundaries(), "numBundles": table.count}
 
 
 async def unload(admin: Admin, namespace: Namespace) -> None:
@@ -236,11 +240,6 @@ async def set_allowed(admin: Admin, request: web.Request, namespace: Namespace, 
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
-
-
-def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
-    table = admin.table(namespace)
-    return {"boundaries": table.boundaries(), "numBundles": table.count}
 
 
 def _policies(admin: Admin, request: web.Request, given: dict[str, Any] | list[str] | None) -> NamespacePolicies:

@@ -40,16 +40,9 @@ async def one(admin: Admin, request: web.Request, tenant: Tenant) -> Any:
     return added(tables)[tenant]
 
 
-async def everybodys_days(admin: Admin, request: web.Request) -> Any:
-    return await _days(admin, request, "")
-
-
-async def ones_days(admin: Admin, request: web.Request, tenant: Tenant) -> Any:
-    return await _days(admin, request, tenant)
-
-
-async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, Any]:
-    """{"region", "month", "days": [{"day", "tenant", sums}]}."""
+async def days(admin: Admin, request: web.Request) -> Any:
+    """{"region", "month", "days": [{"day", "tenant", sums}]}, of the tenant in the path, or of all."""
+    tenant = admin.tenant(request) if "tenant" in request.match_info else ""
     month = check_month(request.query.get("month", day_of(admin.clock.wall_ms())[:7]))
     rows = await days_of(existing(admin.usage_store, NotFound("this broker keeps no usage by day")), month, tenant)
     return {
@@ -66,6 +59,6 @@ async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/heliograph/v1/usage", CallAccess.SUPER, everybody),
     Route("GET", "/heliograph/v1/usage/{tenant}", CallAccess.TENANT, one, console="usage"),
-    Route("GET", "/heliograph/v1/usage-days", CallAccess.SUPER, everybodys_days),
-    Route("GET", "/heliograph/v1/usage-days/{tenant}", CallAccess.TENANT, ones_days),
+    Route("GET", "/heliograph/v1/usage-days", CallAccess.SUPER, days),
+    Route("GET", "/heliograph/v1/usage-days/{tenant}", CallAccess.TENANT, days),
 )
