@@ -21,6 +21,8 @@ from local_meta import keys
 from region_node.faces.admin.brokers.extensions import Bookie, recovery_of
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.faces.admin.calls.existing import existing
+from region_node.runtime.bounded_answers import read_at_most
 
 _TIMEOUT = ClientTimeout(total=5.0, connect=2.0)
 _ANSWER_BYTES_MAX = 4 << 20
@@ -32,19 +34,18 @@ async def state(admin: Admin, request: web.Request, bookie: Bookie) -> Any:
     if row is None or admin.usage_store is None:
         raise NotFound(f"Bookie {bookie} is not registered in this region")
     found = await admin.usage_store.get(keys.bookie(bookie))
-    if found is None:
-        return {**row, "state": None, "reason": "it is away: its registration has ended"}
-    fields = msgpack.unpackb(found[0])
-    if not fields.get("http_port"):
-        return {
-            **row,
-            "state": None,
-            "reason": "it has no HTTP port: set bookie.http_port (0 is any free one), and start it again",
-        }
     try:
-        return {**row, "state": await _ask(admin, request, f"{fields['host']}:{fields['http_port']}"), "reason": ""}
+        return {**row, "state": await _ask(admin, request, _address(found)), "reason": ""}
     except MetadataUnavailable as error:
         return {**row, "state": None, "reason": str(error)}
+
+
+def _address(registered: tuple[bytes, int] | None) -> str:
+    """Raises MetadataUnavailable where the bookie has none."""
+    fields = msgpack.unpackb(existing(registered, MetadataUnavailable("it is away: its registration has ended"))[0])
+    if not fields.get("http_port"):
+        raise MetadataUnavailable("it has no HTTP port: set bookie.http_port (0 is any free one), and start it again")
+    return f"{fields['host']}:{fields['http_port']}"
 
 
 async def _ask(admin: Admin, request: web.Request, address: str) -> Any:
@@ -57,11 +58,8 @@ async def _ask(admin: Admin, request: web.Request, address: str) -> Any:
             ClientSession(timeout=_TIMEOUT) as session,
             session.get(url, headers=headers, ssl=admin.to_bookies or True, allow_redirects=False) as answer,
         ):
-            text = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
-                text += chunk
-                if len(text) > _ANSWER_BYTES_MAX:
-                    raise MetadataUnavailable(f"its answer at {address} is larger than {_ANSWER_BYTES_MAX >> 20} MiB")
+            if (text := await read_at_most(answer, _ANSWER_BYTES_MAX)) is None:
+                raise MetadataUnavailable(f"its answer at {address} is larger than {_ANSWER_BYTES_MAX >> 20} MiB")
             if answer.status != 200:
                 raise MetadataUnavailable(
                     f"it answered {answer.status} at {address}: {text[:200].decode(errors='replace')}"

@@ -175,11 +175,9 @@ async def load_report(admin: Admin) -> Any:
         for key in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
     }
     used = load_balancing.used(admin)
-    return rates | {
-        "cpu": {"usage": used.get("cpu", 0.0) * 100, "limit": 100.0},
-        "memory": {"usage": used.get("memory", 0.0) * 100, "limit": 100.0},
-        "bandwidthIn": {"usage": used.get("network_in", 0.0) * 100, "limit": 100.0},
-        "bandwidthOut": {"usage": used.get("network_out", 0.0) * 100, "limit": 100.0},
+    return {
+        **rates,
+        **{theirs: load_balancing.shown(used.get(ours, 0.0)) for ours, theirs in load_balancing.RESOURCES.items()},
         "webServiceUrl": record.admin_url,
         "pulsarServiceUrl": record.listeners.get("", ""),
         "pulsarServiceUrlTls": record.listeners.get("tls", ""),

@@ -9,7 +9,8 @@ Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,18 +112,29 @@ async def blocks(admin: Admin, request: web.Request, name: TopicName) -> Any:
     topic = await admin.loaded(name)
     ledger = topic.readable
     at, last = _position(request, "first"), _position(request, "last")
+    async with streamed(request, log, "admin.blocks_broken", topic=topic.text) as answer:
+        check = goes_on(admin.security, request, name, admin.clock.wall_ms)
+        await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed), check)
+    return answer
+
+
+@asynccontextmanager
+async def streamed(
+    request: web.Request, into: logging.Logger, broken: str, **more: str
+) -> AsyncIterator[web.StreamResponse]:
+    """An answer of octets, to be written within. One that fails is broken off, and logged as `broken`: its status has
+    gone out already, and the reader must see that this is not all.
+    """
     answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await answer.prepare(request)
     try:
-        check = goes_on(admin.security, request, name, admin.clock.wall_ms)
-        await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed), check)
-    except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
-        log.warning("admin.blocks_broken", extra={"topic": topic.text, "error": str(error)})
+        yield answer
+    except HeliographError as error:
+        into.warning(broken, extra={**more, "error": str(error)})
         if request.transport is not None:
             request.transport.abort()
-        return answer
+        return
     await answer.write_eof()
-    return answer
 
 
 async def write_blocks(

@@ -22,7 +22,7 @@ from region_node.placement.balance.balancer import Balancer
 from region_node.runtime import prometheus_text
 
 _PAUSE_MAX_S = 86_400.0
-_RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "network_out": "bandwidthOut"}
+RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "network_out": "bandwidthOut"}
 """Our names -> those of Pulsar's load reports."""
 
 
@@ -79,11 +79,7 @@ async def availability(admin: Admin, request: web.Request) -> Any:
             continue
         report, address = balancer.reports.get(record.broker), urlsplit(record.admin_url).netloc
         measured = report.used if report is not None else {}
-        usage = {
-            theirs: {"usage": measured[ours] * 100, "limit": 100.0}
-            for ours, theirs in _RESOURCES.items()
-            if ours in measured
-        }
+        usage = {theirs: shown(measured[ours]) for ours, theirs in RESOURCES.items() if ours in measured}
         answer[address] = {"resourceId": address, "availableResource": {"resourceUsage": usage}}
     return answer
 
@@ -148,6 +144,11 @@ def samples(admin: Admin) -> Iterable[prometheus_text.Sample]:
         yield "pulsar_lb_bundles_split_total", "counter", labels | {"metric": "bundlesSplit"}, balancer.divider.splits
     yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker
     yield "heliograph_balance_paused", "gauge", labels, balancer.book.paused
+
+
+def shown(share: float) -> dict[str, float]:
+    """As Pulsar's load reports say it, in percent."""
+    return {"usage": share * 100, "limit": 100.0}
 
 
 def used(admin: Admin) -> dict[str, float]:

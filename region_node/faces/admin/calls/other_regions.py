@@ -67,25 +67,31 @@ def check_private(url: str, region: str, headers: Mapping[str, str]) -> None:
         )
 
 
-async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
-    """The JSON that the same interface of another region answers, in the name of whoever asks, or None where the answer
-    is empty. Raises MetadataUnavailable, NotAllowed (an address that may not be called, or the region refuses whoever
-    asks).
-    """
+def published_url(admin: RegionsPort, region: str) -> str:
+    """Where the region's admin interface is. Raises MetadataUnavailable where it publishes none."""
     info = admin.view.region(region)
     if info is None or not info.admin_url:
         raise MetadataUnavailable(
             f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
         )
-    admin.urls.check(info.admin_url, ("http", "https"))
+    return info.admin_url
+
+
+async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
+    """The JSON that the same interface of another region answers, in the name of whoever asks, or None where the answer
+    is empty. Raises MetadataUnavailable, NotAllowed (an address that may not be called, or the region refuses whoever
+    asks).
+    """
+    url = published_url(admin, region)
+    admin.urls.check(url, ("http", "https"))
     headers = {name: request.headers[name] for name in _PROOF if name in request.headers}
-    check_private(info.admin_url, region, headers)
+    check_private(url, region, headers)
     try:
         async with (
             ClientSession(timeout=TIMEOUT) as session,
             session.request(
                 method,
-                info.admin_url.rstrip("/") + path,
+                url.rstrip("/") + path,
                 headers=headers,
                 json=given,
                 ssl=admin.outward() if admin.outward else True,
@@ -94,12 +100,12 @@ async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: st
             raw = await read_at_most(answer, ANSWER_BYTES_MAX)
             if raw is None:
                 raise MetadataUnavailable(
-                    f"region {region} answers at {info.admin_url} with more than {ANSWER_BYTES_MAX >> 20} MiB: "
-                    f"ask it there for {path}"
+                    f"region {region} answers at {url} with more than {ANSWER_BYTES_MAX >> 20} MiB: ask it there for "
+                    f"{path}"
                 )
             text = raw[:300].decode(errors="replace")
     except (ClientError, TimeoutError, OSError) as error:
-        raise MetadataUnavailable(f"region {region} does not answer at {info.admin_url}: {reason_of(error)}") from error
+        raise MetadataUnavailable(f"region {region} does not answer at {url}: {reason_of(error)}") from error
     if answer.status in (401, 403):
         raise NotAllowed(_refusal(region, answer.status, text, proven="Authorization" in headers))
     if answer.status >= 300:
@@ -107,9 +113,7 @@ async def elsewhere(admin: RegionsPort, request: Caller, region: str, method: st
     try:
         return await parsed(raw) if raw else None
     except (ValueError, RecursionError) as error:
-        raise MetadataUnavailable(
-            f"region {region} answers at {info.admin_url} with something else than JSON"
-        ) from error
+        raise MetadataUnavailable(f"region {region} answers at {url} with something else than JSON") from error
 
 
 def _finite(text: str) -> float:

@@ -30,7 +30,7 @@ from region_node.faces.admin.calls.admin_context import Admin, whole_body
 from region_node.faces.admin.calls.auth_middleware import ORIGINAL
 from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Route
 from region_node.faces.admin.calls.console_session import authorization_of
-from region_node.faces.admin.calls.other_regions import check_private
+from region_node.faces.admin.calls.other_regions import check_private, published_url
 from region_node.faces.admin.server import console_sign_in
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
@@ -112,7 +112,7 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
             {_address(record, request) for record in admin.ownership.brokers()},
         )
     else:
-        base, brokers = _published(admin, region), set()
+        base, brokers = published_url(admin, region), set()
     behind = request.rel_url.raw_path.split("/", 4)[4]  # as it was written: names may hold what a path may not
     query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
     status, text = await _ask(admin, request, f"{base.rstrip('/')}/{behind}{query}", region, brokers)
@@ -123,15 +123,6 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
 def _address(record: BrokerRecord, request: web.Request) -> str:
     """Returns the URL of a broker here; TLS for who came by TLS: the credentials they bring must not go on without."""
     return record.admin_url_tls if request.secure else record.admin_url
-
-
-def _published(admin: Admin, region: str) -> str:
-    info = admin.view.region(region)
-    if info is None or not info.admin_url:
-        raise MetadataUnavailable(
-            f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`"
-        )
-    return info.admin_url
 
 
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:

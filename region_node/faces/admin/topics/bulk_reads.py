@@ -23,7 +23,7 @@ from heliograph.model.ledger_metadata import OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
-from region_node.faces.admin.brokers.extensions import snapshot_of, vector_rows, write_blocks
+from region_node.faces.admin.brokers.extensions import snapshot_of, streamed, vector_rows, write_blocks
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, goes_on
 from region_node.faces.admin.calls.call_bodies import Given
@@ -57,8 +57,7 @@ class Topics(Given):
     topics: Names
 
 
-class HeldTopics(Given):
-    topics: Names
+class HeldTopics(Topics):
     subscription: Annotated[str, Meta(min_length=1)]
 
 
@@ -68,8 +67,7 @@ class Positions(Given):
     positions: ByTopic
 
 
-class HeldPositions(Given):
-    positions: ByTopic
+class HeldPositions(Positions):
     subscription: Annotated[str, Meta(min_length=1)]
 
 
@@ -182,9 +180,7 @@ async def blocks(admin: Admin, request: web.Request, given: Ranges) -> Any:
     names = [TopicName.parse(row[0]) for row in given.ranges]
     for name in names:
         _allowed(admin, request, name, "")
-    answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    await answer.prepare(request)
-    try:
+    async with streamed(request, log, "admin.reading_broken") as answer:
         for name, (_, number, first, last) in zip(names, given.ranges, strict=True):
             try:
                 ledger = (await admin.loaded(name)).readable
@@ -200,12 +196,6 @@ async def blocks(admin: Admin, request: web.Request, given: Ranges) -> Any:
                 await answer.write(_mark(_LOST, f"{lost.ledger} {lost.first} {lost.last}"))
             else:
                 await answer.write(_mark(_END, ""))
-    except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
-        log.warning("admin.reading_broken", extra={"error": str(error)})
-        if request.transport is not None:
-            request.transport.abort()
-        return answer
-    await answer.write_eof()
     return answer
 
 
