@@ -18,10 +18,10 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from heliograph.model.errors import MetadataUnavailable, NotFound, reason_of
 from local_meta import keys
-from region_node.faces.admin.brokers.extensions import Bookie, recovery_of
+from region_node.faces.admin.brokers.extensions import Bookie
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing
+from region_node.faces.admin.calls.existing import existing, recovery_of
 from region_node.runtime.bounded_answers import read_at_most
 
 _TIMEOUT = ClientTimeout(total=5.0, connect=2.0)

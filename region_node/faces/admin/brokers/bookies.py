@@ -10,11 +10,10 @@ from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.brokers.extensions import recovery_of
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing
+from region_node.faces.admin.calls.existing import existing, recovery_of
 from storage.ledger.bookies.bookie_labels import Labels
 
 _NO_GROUP = "default"

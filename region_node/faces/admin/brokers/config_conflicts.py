@@ -11,19 +11,17 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from global_config.deferred_edits import DeferredEdits
 from global_config.policy_edits import Conflict
-from heliograph.model.errors import NotFound
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing
+from region_node.faces.admin.calls.existing import deferred_of
 from region_node.runtime.prometheus_text import Sample
 
 
 async def listed(admin: Admin) -> Any:
     """What this region has edited while it was cut off and not merged yet, and the conflicts of all regions."""
-    return _deferred(admin).status()
+    return deferred_of(admin).status()
 
 
 class Resolution(Given):
@@ -34,7 +32,7 @@ class Resolution(Given):
 
 async def resolve(admin: Admin, request: web.Request, region: str, conflict: str, given: Resolution) -> Conflict:
     """Ends a conflict, as `take` says."""
-    ended = await _deferred(admin).resolve(f"{region}/{conflict}", given.take)
+    ended = await deferred_of(admin).resolve(f"{region}/{conflict}", given.take)
     admin.changed(request, ended, given.take)
     return ended
 
@@ -45,10 +43,6 @@ def samples(admin: Admin) -> Iterator[Sample]:
         yield "heliograph_config_edits_pending", "gauge", labels, len(found["pending"])
         yield "heliograph_config_conflicts", "gauge", labels, len(found["conflicts"])
         yield "heliograph_config_stale_seconds", "gauge", labels, found["stale_s"]
-
-
-def _deferred(admin: Admin) -> DeferredEdits:
-    return existing(admin.deferred, NotFound("this broker keeps no edits of the configuration"))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector
-from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.throttle import pause
@@ -27,9 +27,9 @@ from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
 from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing, of_other_brokers
+from region_node.faces.admin.calls.existing import of_other_brokers, recovery_of
 from replicator.log.coordinate_lookup import own_before, vector_at
-from storage.ledger.repair.autorecovery import AutoRecovery, Emptying
+from storage.ledger.repair.autorecovery import Emptying
 from storage.ledger.repair.new_lives import NewLife
 
 if TYPE_CHECKING:
@@ -236,10 +236,6 @@ async def audit(admin: Admin, *, count: int = 100, all: bool = False) -> dict[st
         for told in await of_other_brokers(admin, "GET", f"/heliograph/v1/audit?count={count}"):
             found += told["changes"]
     return {"broker": admin.ownership.record.broker, "changes": sorted(found, key=lambda change: str(change["time"]))}
-
-
-def recovery_of(admin: Admin) -> AutoRecovery:
-    return existing(admin.recovery, NotAllowed("this broker takes no part in auto-recovery"))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, SubscriptionNotFound
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, StoreRefused, SubscriptionNotFound
 from heliograph.model.topic_names import TopicName
-from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.faces.admin.calls.admin_context import Admin
-from region_node.placement.balance.balancer import Balancer
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
@@ -29,6 +27,11 @@ def existing(found: V | None, error: Exception) -> V:
     if found is None:
         raise error
     return found
+
+
+def part(look: Callable[[Admin], V | None], error: type[Exception], why: str) -> Callable[[Admin], V]:
+    """How a part of the broker is got at that not every broker has; the error is raised where this one has none."""
+    return lambda admin: existing(look(admin), error(why))
 
 
 def existing_tenant(admin: Admin, request: web.Request) -> str:
@@ -66,19 +69,30 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     return existing(topic.subscriptions.get(name), error)
 
 
-def leases_of(admin: Admin) -> WriteLeases:
-    """Raises NotAllowed where this broker has none."""
-    return existing(admin.leases, NotAllowed("this broker takes no part in disaster recovery"))
-
-
-def balancer_of(admin: Admin) -> Balancer:
-    """Raises MetadataUnavailable while this broker has none."""
-    return started(admin.balancer)
-
-
-def started(part: V | None) -> V:
-    """The broker's balancer, or a part of it. Raises MetadataUnavailable where it is not there yet."""
-    return existing(part, MetadataUnavailable("this broker does not balance: it is not started yet"))
+_NOT_STARTED = "this broker does not balance: it is not started yet"
+leases_of = part(lambda admin: admin.leases, NotAllowed, "this broker takes no part in disaster recovery")
+balancer_of = part(lambda admin: admin.balancer, MetadataUnavailable, _NOT_STARTED)
+quotas_of = part(lambda admin: balancer_of(admin).quotas, MetadataUnavailable, _NOT_STARTED)
+divider_of = part(lambda admin: balancer_of(admin).divider, MetadataUnavailable, _NOT_STARTED)
+recovery_of = part(lambda admin: admin.recovery, NotAllowed, "this broker takes no part in auto-recovery")
+deferred_of = part(lambda admin: admin.deferred, NotFound, "this broker keeps no edits of the configuration")
+tombstones_of = part(lambda admin: admin.tombstones, NotAllowed, "this broker takes no part in deletions")
+leadership_of = part(
+    lambda admin: admin.subscription_leadership,
+    NotFound,
+    "this broker has no subscriptions that are active in one region",
+)
+tier_of = part(lambda admin: admin.tier, StoreRefused, "this broker has no tiered storage")
+collector_of = part(
+    lambda admin: tier_of(admin).tiering.collector,
+    StoreRefused,
+    "this broker is set to no object store: set broker.tiered.store",
+)
+sign_in_of = part(
+    lambda admin: admin.sign_in,
+    NotFound,
+    "no source in security.tokens has a console_client_id: nobody signs in at an issuer here",
+)
 
 
 def role_of(request: web.Request) -> str:

@@ -24,22 +24,21 @@ from heliograph.model.configuration.leadership import (
     namespace_of,
     subscription_name,
 )
-from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.topic_names import TopicName
 from region_node.dr.leadership.leadership_changes import closing, reopened, unheard_text
-from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
 from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import check_in_region, existing
+from region_node.faces.admin.calls.existing import check_in_region, leadership_of
 from region_node.faces.admin.calls.region_facts import facts_of
 
 
 async def listed(admin: Admin, namespace: ExistingNamespace) -> list[dict[str, Any]]:
     """Lists the namespace's subscriptions that are active in one region: in which, and why consumers here wait."""
-    return _leadership(admin).status(namespace)
+    return leadership_of(admin).status(namespace)
 
 
 class Active(Given):
@@ -51,7 +50,7 @@ class Active(Given):
 async def give(admin: Admin, request: web.Request, name: Named, namespace: Namespace, given: Active) -> Leadership:
     """From now on its messages are handed out in that region alone."""
     check_in_region(admin, namespace, given.active)
-    leadership = _leadership(admin)
+    leadership = leadership_of(admin)
     record = await leadership.switching.begin(name, given.active, {})
     admin.changed(request, None, record)
     await admin.seen(lambda: leadership.known(name))
@@ -60,7 +59,7 @@ async def give(admin: Admin, request: web.Request, name: Named, namespace: Names
 
 async def take_away(admin: Admin, request: web.Request, name: Named) -> None:
     """It may be active in every region again."""
-    await _leadership(admin).switching.end(name)
+    await leadership_of(admin).switching.end(name)
     admin.changed(request, "one region", "every region")
 
 
@@ -85,13 +84,13 @@ async def move(admin: Admin, request: web.Request, name: Named, namespace: Names
 
 async def cancel(admin: Admin, request: web.Request, name: Named) -> Leadership:
     """Before it has moved: the active region goes on."""
-    record, _ = await _leadership(admin).switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
+    record, _ = await leadership_of(admin).switching.change(name, lambda old: reopened(old, admin.clock.wall_ms()))
     admin.changed(request, None, record)
     return record
 
 
 async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence: bool, force: bool) -> dict[str, Any]:
-    switching, now_ms = _leadership(admin).switching, admin.clock.wall_ms()
+    switching, now_ms = leadership_of(admin).switching, admin.clock.wall_ms()
     record, _ = await switching.get(name)
     if record.active == to and record.state == OPEN:
         return _reached(record)
@@ -164,11 +163,6 @@ def _name(admin: Admin, request: web.Request) -> str:
 
 
 Named = Annotated[str, Read(_name)]
-
-
-def _leadership(admin: Admin) -> SubscriptionLeadership:
-    error = NotFound("this broker has no subscriptions that are active in one region")
-    return existing(admin.subscription_leadership, error)
 
 
 _SUBSCRIPTIONS = f"{DR}/subscriptions"

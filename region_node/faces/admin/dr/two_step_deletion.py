@@ -22,9 +22,8 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Namespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing, leases_of, role_of
+from region_node.faces.admin.calls.existing import existing, leases_of, role_of, tombstones_of
 from region_node.faces.admin.calls.region_facts import facts_here, where_copies_may_be
-from region_node.topics.serving.deferred_deletion import Tombstones
 
 GRACE_S = 24 * 3600
 _GRACE_S_MAX = 366 * 24 * 3600
@@ -34,7 +33,7 @@ async def listed(admin: Admin, namespace: Namespace) -> list[Tombstone]:
     """Topics of the namespace that were deleted, and can be brought back or are being purged."""
     return [
         found
-        for _, (found, _) in sorted(_tombstones(admin).known.items())
+        for _, (found, _) in sorted(tombstones_of(admin).known.items())
         if namespace in (found.topic, _namespace(found))
     ]
 
@@ -164,10 +163,6 @@ def _added(found: dict[str, Any]) -> dict[str, int]:
         for subscription, count in topic["backlog"].items():
             out[subscription] = out.get(subscription, 0) + count
     return out
-
-
-def _tombstones(admin: Admin) -> Tombstones:
-    return existing(admin.tombstones, NotAllowed("this broker takes no part in deletions"))
 
 
 _DELETIONS = f"{DR}/deletions"

@@ -13,12 +13,12 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.client.secret_urls import secret_may_go_to
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, Unauthenticated
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, Unauthenticated
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.console_session import HEADER, PATH, cookie_name
-from region_node.faces.admin.calls.existing import existing
-from region_node.security.authentication.code_sign_in import Begun, CodeSignIn, Session
+from region_node.faces.admin.calls.existing import sign_in_of
+from region_node.security.authentication.code_sign_in import Begun, Session
 
 _BACK = "/console/signed-in"
 _BEGUN_S = 600
@@ -29,7 +29,7 @@ _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Co
 
 async def begin(admin: Admin, request: web.Request) -> Any:
     """Sends the browser to the issuer."""
-    sign_in, redirect, begun = _sign_in(admin), _redirect(request), Begun.fresh()
+    sign_in, redirect, begun = sign_in_of(admin), _redirect(request), Begun.fresh()
     answer = _to(await sign_in.address(begun, redirect))
     answer.set_cookie(
         cookie_name("sign-in", request.secure),
@@ -45,7 +45,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
 
 async def end(admin: Admin, request: web.Request) -> Any:
     """Where the issuer sends the browser back to: what goes wrong is said in plain text, as nobody reads JSON here."""
-    sign_in, name = _sign_in(admin), cookie_name("sign-in", request.secure)
+    sign_in, name = sign_in_of(admin), cookie_name("sign-in", request.secure)
     try:
         begun = Begun.read(request.cookies.get(name, ""))
         session = await sign_in.completed(begun, request.query, _redirect(request))
@@ -84,11 +84,6 @@ def _keep(answer: web.Response, session: Session, secure: bool) -> None:
         httponly=True,
         samesite="Strict",
     )
-
-
-def _sign_in(admin: Admin) -> CodeSignIn:
-    why = "no source in security.tokens has a console_client_id: nobody signs in at an issuer here"
-    return existing(admin.sign_in, NotFound(why))
 
 
 def _redirect(request: web.Request) -> str:

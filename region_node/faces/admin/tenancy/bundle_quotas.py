@@ -18,10 +18,8 @@ from heliograph.runtime.throttle import RowPace
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import balancer_of, started
+from region_node.faces.admin.calls.existing import divider_of, quotas_of
 from region_node.placement.balance.broker_capacity import ResourceQuota
-from region_node.placement.balance.bundle_divider import BundleDivider
-from region_node.placement.balance.bundle_quotas import QuotaBook
 from region_node.placement.balance.bundle_splitting import RANGE
 
 _WHOLE = (0, 0)
@@ -43,7 +41,7 @@ async def split(
     record = await admin.ownership.bundle_owner(namespace, bundle)
     if record is not admin.ownership.record:
         raise OwnedElsewhere(record)
-    parts = await _divider(admin).split(
+    parts = await divider_of(admin).split(
         (namespace, bundle),
         request.query.get("splitAlgorithmName") or RANGE,
         (given.split_boundaries if isinstance(given, Boundaries) else given) or [],
@@ -82,15 +80,15 @@ async def _chosen(admin: Admin, request: web.Request) -> tuple[str, int]:
 
 
 async def get_quota(admin: Admin, request: web.Request) -> ResourceQuota:
-    return _quotas(admin).of(*_where(admin, request))
+    return quotas_of(admin).of(*_where(admin, request))
 
 
 async def get_default(admin: Admin) -> ResourceQuota:
-    return _quotas(admin).default
+    return quotas_of(admin).default
 
 
 async def set_quota(admin: Admin, request: web.Request, given: Any) -> None:
-    where, quotas = _where(admin, request), _quotas(admin)
+    where, quotas = _where(admin, request), quotas_of(admin)
     before, quota = quotas.of(*where), ResourceQuota.of(given)
     await quotas.put(*where, quota)
     admin.changed(request, before, quota)
@@ -98,7 +96,7 @@ async def set_quota(admin: Admin, request: web.Request, given: Any) -> None:
 
 async def set_default(admin: Admin, request: web.Request, given: Any) -> None:
     """Sets the quota of every bundle that has none of its own."""
-    quotas = _quotas(admin)
+    quotas = quotas_of(admin)
     before, quota = quotas.default, ResourceQuota.of(given)
     await quotas.put("", _WHOLE, quota)
     admin.changed(request, before, quota)
@@ -106,7 +104,7 @@ async def set_default(admin: Admin, request: web.Request, given: Any) -> None:
 
 async def reset_quota(admin: Admin, request: web.Request) -> None:
     """Deletes the bundle's own quota, so that the default holds for it again."""
-    where, quotas = _where(admin, request), _quotas(admin)
+    where, quotas = _where(admin, request), quotas_of(admin)
     before = quotas.of(*where)
     if await quotas.delete(*where):
         admin.changed(request, before, None)
@@ -115,14 +113,6 @@ async def reset_quota(admin: Admin, request: web.Request) -> None:
 def _where(admin: Admin, request: web.Request) -> tuple[str, tuple[int, int]]:
     namespace, bundle = admin.bundle(request)
     return namespace, admin.table(namespace).range(bundle)
-
-
-def _quotas(admin: Admin) -> QuotaBook:
-    return started(balancer_of(admin).quotas)
-
-
-def _divider(admin: Admin) -> BundleDivider:
-    return started(balancer_of(admin).divider)
 
 
 _DEFAULT = "/admin/v2/resource-quotas"

@@ -7,25 +7,21 @@ OffloadProcessStatus and MessageIdImpl.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from aiohttp import web
 
 from heliograph.model.admin_paths import NAMESPACE
-from heliograph.model.errors import NotAllowed, StoreRefused
+from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import AFTER_ALL, position_text
 from heliograph.model.topic_names import TopicName
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import MessageId, OnlyGiven
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.faces.admin.calls.existing import existing
+from region_node.faces.admin.calls.existing import collector_of, tier_of
 from storage.tiered.objects.object_names import LEDGER
 from storage.tiered.reading.topic_restore import objects
-
-if TYPE_CHECKING:
-    from region_node.tiering.broker_tier import BrokerTier
-    from storage.tiered.offload.object_collector import ObjectCollector
 
 
 async def offload(admin: Admin, name: PlainTopic, given: MessageId | None, *, rollOver: bool = False) -> None:
@@ -33,11 +29,11 @@ async def offload(admin: Admin, name: PlainTopic, given: MessageId | None, *, ro
     the open one is closed first.
     """
     before = AFTER_ALL if given is None else given.position
-    _tier(admin).tiering.offload(await admin.ledger(name), before, roll_over=rollOver)
+    tier_of(admin).tiering.offload(await admin.ledger(name), before, roll_over=rollOver)
 
 
 async def status(admin: Admin, name: PlainTopic) -> dict[str, Any]:
-    tier, ledger = _tier(admin), await admin.ledger(name)
+    tier, ledger = tier_of(admin), await admin.ledger(name)
     found, first = tier.tiering.status(str(name)), tier.first_unstored(ledger.ledgers())
     position = None if first is None else {"ledgerId": first[0], "entryId": first[1], "partitionIndex": name.partition}
     return {"status": found.state, "lastError": found.error, "firstUnoffloadedMessage": position}
@@ -45,7 +41,7 @@ async def status(admin: Admin, name: PlainTopic) -> dict[str, Any]:
 
 async def scan(admin: Admin, namespace: ExistingNamespace) -> dict[str, Any]:
     """What the store holds of the namespace, in every holder's folder."""
-    tier, rows = _tier(admin), []
+    tier, rows = tier_of(admin), []
     async for name, size in objects(tier.stores.get()):
         if name.kind == LEDGER and TopicName.parse(name.topic).namespace == namespace:
             rows.append(
@@ -62,20 +58,20 @@ async def scan(admin: Admin, namespace: ExistingNamespace) -> dict[str, Any]:
 
 async def about(admin: Admin) -> dict[str, Any]:
     """Where this region's topics go, and under whose name. store: "" where none is set."""
-    tier = _tier(admin)
+    tier = tier_of(admin)
     return {"region": admin.region, "store": tier.stores.own_url, "holder": tier.tiering.holder}
 
 
 async def collect(admin: Admin) -> dict[str, Any]:
     """Looks for objects that nobody names, now. refusal: why none is deleted; "" where they are."""
-    collector = _collector(admin)
+    collector = collector_of(admin)
     deleted = await collector.sweep()
     return {"deleted": len(deleted), "refusal": collector.went_back}
 
 
 async def confirm(admin: Admin) -> None:
     """The metadata went back, and that was meant: what it does not name goes in the sweeps to come."""
-    collector = _collector(admin)
+    collector = collector_of(admin)
     await collector.sweep()
     if not collector.went_back:
         raise NotAllowed("there is nothing to confirm: the metadata is what it was")
@@ -94,7 +90,7 @@ async def restore(admin: Admin, given: TopicRestore) -> list[Any]:
     name = TopicName.parse(given.topic)
     if not name.persistent:
         raise NotAllowed(f"{name} is not persistent: nothing of it was ever stored")
-    restored = await _tier(admin).restore(name, url=given.store, holder=given.holder)
+    restored = await tier_of(admin).restore(name, url=given.store, holder=given.holder)
     return [
         {
             "topic": one.topic,
@@ -109,15 +105,6 @@ async def restore(admin: Admin, given: TopicRestore) -> list[Any]:
         }
         for one in restored
     ]
-
-
-def _tier(admin: Admin) -> BrokerTier:
-    return existing(admin.tier, StoreRefused("this broker has no tiered storage"))
-
-
-def _collector(admin: Admin) -> ObjectCollector:
-    error = StoreRefused("this broker is set to no object store: set broker.tiered.store")
-    return existing(_tier(admin).tiering.collector, error)
 
 
 def _one(admin: Admin, request: web.Request) -> TopicName:
