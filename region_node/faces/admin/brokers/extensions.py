@@ -9,7 +9,7 @@ Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,7 @@ from storage.ledger.repair.autorecovery import Emptying
 from storage.ledger.repair.new_lives import NewLife
 
 if TYPE_CHECKING:
+    from region_node.runtime.cursor_ports import Piece
     from region_node.runtime.topic_ports import ReadablePort
     from replicator.log.replicated_log import ReplicatedLog
 
@@ -141,18 +142,32 @@ async def write_blocks(
     answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position, check: Callable[[], None]
 ) -> None:
     """check: raises where whoever asked may not read on; asked before each piece, of _READ_BYTES_MAX at most."""
-    while at <= last:
-        runs = await ledger.read(at, _READ_ENTRIES_MAX, _READ_BYTES_MAX)
+    async for pieces in read_from(ledger, at, last, _READ_ENTRIES_MAX, _READ_BYTES_MAX):
         check()
-        for number, first, run in runs:
+        for number, first, run in pieces:
             if (number, first) > last:
                 return
             kept = run.cut(0, min(run.count, last[1] - first + 1)) if number == last[0] else run
             await answer.write(b"".join(encode_block(kept, number, first)))
-        if not runs:
+
+
+async def read_from(
+    ledger: ReadablePort, at: Position, last: Position, entries_max: int, bytes_max: int
+) -> AsyncIterator[list[Piece]]:
+    """What lies from `at` to `last`, some pieces at a time, of which the last one may go on behind it; no pieces where
+    no more is there. Others go on between two reads: what is in the cache would be read without a pause.
+    """
+    while at <= last:
+        yield (pieces := await ledger.read(at, entries_max, bytes_max))
+        if not pieces:
             return
-        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-        await pause()  # what is in the cache, for who reads it as quickly, is sent without a pause
+        at = behind(pieces)
+        await pause()
+
+
+def behind(pieces: Sequence[Piece]) -> Position:
+    ledger, first, run = pieces[-1]
+    return ledger, first + run.count
 
 
 async def vector(admin: Admin, request: web.Request, log: Log) -> dict[str, Any]:

@@ -354,14 +354,12 @@ class Admin:
         was never used.
         """
         try:
-            return await here(await self.here(name))
+            try:
+                return await here(await self.here(name))
+            except OwnedElsewhere as where:
+                return await self.call(where.record, method, f"{topic_path(str(name))}{path}", body)
         except NotFound:
             return None
-        except OwnedElsewhere as where:
-            try:
-                return await self.call(where.record, method, f"{topic_path(str(name))}{path}", body)
-            except NotFound:
-                return None
 
     async def for_each_partition(self, request: web.Request, act: Callable[[TopicName], Awaitable[Any]]) -> bool:
         """Carries a request for a partitioned topic out on every partition, wherever it is owned. False: the topic is
@@ -378,16 +376,14 @@ class Admin:
         given, missing, last = await body(request), 0, ""
         for part in [name.with_partition(index) for index in range(count)]:
             try:
-                await self.here(part)
-                await act(part)
+                try:
+                    await self.here(part)
+                    await act(part)
+                except OwnedElsewhere as where:
+                    path = "/".join([topic_path(str(part)), *behind])
+                    await self.call(where.record, request.method, path + query, given)
             except NotFound as error:
                 missing, last = missing + 1, str(error)
-            except OwnedElsewhere as where:
-                path = "/".join([topic_path(str(part)), *behind])
-                try:
-                    await self.call(where.record, request.method, path + query, given)
-                except NotFound as error:
-                    missing, last = missing + 1, str(error)
         if missing == count:
             raise NotFound(f"nothing of the kind on any of the {count} partitions of {name}: {last}")
         return True

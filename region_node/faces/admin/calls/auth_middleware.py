@@ -52,16 +52,14 @@ def guard(
             return refuse(*found)
         # no resource: there is no such path, and the router says so
         access = CallAccess.PUBLIC if route.resource is None else route_rights.of(route)
-        if access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open):
-            request[PRINCIPAL] = Principal(role=NOBODY)
-            return await handler(request)
-        if security.authentication.open:
-            if foreign_pages.is_foreign_name(request.host, is_own_name):
-                return refuse(
-                    403,
-                    f"nobody is authenticated here, and {request.host[:200]} is no name of this region: ask it by its "
-                    "address, or list the name in security.allowed_hosts",
-                )
+        public = access is CallAccess.PUBLIC or (access is CallAccess.METRICS and metrics_open)
+        if not public and security.authentication.open and foreign_pages.is_foreign_name(request.host, is_own_name):
+            return refuse(
+                403,
+                f"nobody is authenticated here, and {request.host[:200]} is no name of this region: ask it by its "
+                "address, or list the name in security.allowed_hosts",
+            )
+        if public or security.authentication.open:
             request[PRINCIPAL] = Principal(role=NOBODY)
             return await handler(request)
         try:

@@ -19,12 +19,12 @@ from heliograph.model.admin_paths import TOPIC
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position, position_text
 from heliograph.model.topic_names import TopicName
-from heliograph.runtime.throttle import pause
 from heliograph.wire.kafka.entry_conversion import as_pulsar
 from heliograph.wire.payload_compression import decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
+from region_node.faces.admin.brokers.extensions import behind, read_from
 from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
 from region_node.faces.admin.calls.call_bodies import MessageId
 from region_node.faces.admin.calls.call_parameters import Ledger, Loaded
@@ -55,19 +55,14 @@ async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = Fal
         raise NotAllowed(f"a position in the backlog is 1 to {_NTH_MAX}, not {count}")
     found = topic.subscriptions.get(name) if of_all else subscription_of(topic, name)
     start = BEFORE_ALL if found is None else found.cursor.mark_delete
-    at, left, last = (start[0], start[1] + 1), count, topic.readable.last_confirmed
-    while at <= last:
-        runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
-        if not runs:
-            break
-        for piece in runs:
+    at, left = (start[0], start[1] + 1), count
+    async for pieces in read_from(topic.readable, at, topic.readable.last_confirmed, _LOOK_ENTRIES, _LOOK_BYTES):
+        for piece in pieces:
             shown = visible(piece)[0]
             for ledger, first, run in shown if found is None else found.cursor.unacked_runs(shown):
                 if left <= run.count:
                     return ledger, first + left - 1
                 left -= run.count
-        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-        await pause()  # what is in the cache is read without a pause
     raise NotFound(f"Message not found: subscription {name} waits for {count - left} message(s) only")
 
 
@@ -166,16 +161,10 @@ async def analyze(admin: Admin, topic: Loaded, subscription: str) -> dict[str, A
     )  # of its own: what the subscription counts is what consumers were given
     filtering.filters = found.rules.filters
     first: Position | None = None
-    at, end, last = (
-        (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1),
-        found.cursor.mark_delete,
-        topic.readable.last_confirmed,
-    )
-    while at <= last and entries + markers < _ANALYSED_MAX:
-        runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
-        if not runs:
-            break
-        for piece in runs:
+    end, last = found.cursor.mark_delete, topic.readable.last_confirmed
+    at = (end[0], end[1] + 1)
+    async for pieces in read_from(topic.readable, at, last, _LOOK_ENTRIES, _LOOK_BYTES):
+        for piece in pieces:
             shown, hidden = visible(piece)
             markers += sum(stop - start + 1 for _, start, stop in hidden)
             for ledger, start, run in found.cursor.unacked_runs(shown):
@@ -183,8 +172,9 @@ async def analyze(admin: Admin, topic: Loaded, subscription: str) -> dict[str, A
                 entries, messages, end = entries + run.count, messages + run.messages, (ledger, start + run.count - 1)
                 verdicts = filtering.verdicts(ledger, start, run) or [ACCEPT] * run.count
                 by_verdict.update(verdicts)
-        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-        await pause()  # what is in the cache is read without a pause
+        at = behind(pieces) if pieces else at
+        if entries + markers >= _ANALYSED_MAX:
+            break
     return {
         "entries": entries,
         "messages": messages,
