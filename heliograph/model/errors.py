@@ -29,6 +29,10 @@ class ConfigError(HeliographError):
     """A setting or option is wrong; the text says what to do."""
 
 
+class MalformedRequest(HeliographError):
+    """The request's body, path, or query is not what the call wants."""
+
+
 # -- metadata ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,12 +18,12 @@ from aiohttp import web
 
 from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector
-from heliograph.model.errors import HeliographError, NotFound
+from heliograph.model.errors import HeliographError, MalformedRequest, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName, check_name
 from heliograph.runtime.throttle import pause
 from heliograph.wire.block import encode_block
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from heliograph.model.errors import HeliographError
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from heliograph.model.errors import HeliographError, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import balancer_of
 from region_node.placement.balance.balancer import Balancer

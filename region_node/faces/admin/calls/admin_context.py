@@ -28,6 +28,7 @@ from heliograph.model.bundles import BundleTable
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.errors import (
     HeliographError,
+    MalformedRequest,
     MetadataUnavailable,
     NotAllowed,
     NotFound,
@@ -118,10 +119,6 @@ class OwnedElsewhere(HeliographError):
                 else f"broker {self.record.broker} owns this topic and has no admin port: set broker.admin_port there"
             )
         return base.rstrip("/") + str(target)
-
-
-class MalformedRequest(HeliographError):
-    """The request's body or query is not what the path wants."""
 
 
 @dataclass(slots=True, kw_only=True)

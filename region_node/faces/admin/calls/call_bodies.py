@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
+from heliograph.model.errors import MalformedRequest
 from heliograph.model.positions import Position
-from region_node.faces.admin.calls.admin_context import MalformedRequest, body
+from region_node.faces.admin.calls.admin_context import body
 
 if TYPE_CHECKING:
     from aiohttp import web

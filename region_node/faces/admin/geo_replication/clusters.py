@@ -16,9 +16,9 @@ from typing import Annotated, Any
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
-from heliograph.model.errors import NotFound
+from heliograph.model.errors import MalformedRequest, NotFound
 from heliograph.model.topic_names import check_name
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_parameters import Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing

@@ -13,10 +13,10 @@ from typing import Any
 
 from heliograph.model.admin_paths import OWN_TOPIC
 from heliograph.model.coordinates import Vector, format_coordinate, parse_coordinate
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import MalformedRequest, NotAllowed, NotFound
 from heliograph.model.positions import Position
 from heliograph.wire.links.link_commands import SkipReason
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Loaded, Log
 from region_node.faces.admin.calls.call_rights import CallAccess, Route

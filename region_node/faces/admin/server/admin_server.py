@@ -36,7 +36,7 @@ from region_node.faces.admin.brokers import (
     metadata_members,
     revocation_calls,
 )
-from region_node.faces.admin.calls.admin_context import EXPECTED, Admin, MalformedRequest, OwnedElsewhere
+from region_node.faces.admin.calls.admin_context import EXPECTED, Admin, OwnedElsewhere
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL, guard
 from region_node.faces.admin.calls.call_parameters import called, taken_by
 from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Handler, Route, RouteRights, Served
@@ -137,7 +137,7 @@ ROUTES: tuple[Route, ...] = (
 """First match wins within a method: literal paths stand before those that a name could match."""
 
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
-    (MalformedRequest, 400),
+    (errors.MalformedRequest, 400),
     (WrongKind, 400),
     (errors.Unauthenticated, 401),
     (errors.Unauthorized, 403),

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.kv.metadata_store import MetadataStore, pages_under
-from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
+from heliograph.model.errors import KeyMissing, MalformedRequest, NotAllowed, NotFound
 from heliograph.model.feature_levels import SEALED_TENANTS
 from heliograph.model.ledger_metadata import LedgerInfo, ManagedLedgerMetadata, local_gone
 from heliograph.model.topic_names import TopicName
@@ -23,7 +23,7 @@ from heliograph.runtime.throttle import RowPace
 from local_meta import keys
 from local_meta.located_ledger import LocatedLedger
 from region_node.compaction.compacted_view import OPEN, UNKNOWN, Compacted
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing

@@ -16,8 +16,15 @@ from aiohttp import web
 from heliograph.model.admin_paths import NAMESPACE, topic_path
 from heliograph.model.configuration.configuration_records import NamespacePolicies
 from heliograph.model.configuration.policy_table import POLICIES
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotOwner, Unauthorized
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from heliograph.model.errors import (
+    HeliographError,
+    MalformedRequest,
+    MetadataUnavailable,
+    NotAllowed,
+    NotOwner,
+    Unauthorized,
+)
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, ExistingTenant, Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route

@@ -20,9 +20,9 @@ from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.policy_table import BY_NAME, POLICIES, Policy
 from heliograph.model.configuration.policy_values import QUOTA_TYPES, RATE, Check, quota, schema_of, text
 from heliograph.model.configuration.replication_routes import check_members
-from heliograph.model.errors import NotAllowed, Unauthorized
+from heliograph.model.errors import MalformedRequest, NotAllowed, Unauthorized
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, body, flag, number, text_body
+from region_node.faces.admin.calls.admin_context import Admin, body, flag, number, text_body
 from region_node.faces.admin.calls.auth_middleware import PRINCIPAL
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import existing_namespace, existing_topic

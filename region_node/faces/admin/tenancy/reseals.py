@@ -13,9 +13,9 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.kv.metadata_store import MetadataStore
-from heliograph.model.errors import KeyMissing, NotFound
+from heliograph.model.errors import KeyMissing, MalformedRequest, NotFound
 from heliograph.model.feature_levels import RESEALED_LEDGERS
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing, existing_tenant

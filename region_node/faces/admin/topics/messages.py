@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.admin_paths import TOPIC
-from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.errors import MalformedRequest, NotAllowed, NotFound
 from heliograph.model.positions import BEFORE_ALL, Position, position_text
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.kafka.entry_conversion import as_pulsar
@@ -25,7 +25,7 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.faces.admin.brokers.extensions import behind, read_from
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, number
+from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_bodies import MessageId
 from region_node.faces.admin.calls.call_parameters import Ledger, Loaded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route

@@ -31,12 +31,12 @@ from avro.schema import ArraySchema, EnumSchema, MapSchema, RecordSchema, UnionS
 from avro.schema import Schema as AvroSchema
 from msgspec import Meta
 
-from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, TopicError
+from heliograph.model.errors import HeliographError, MalformedRequest, NotAllowed, TopicClosed, TopicError
 from heliograph.model.topic_names import TopicName
 from heliograph.runtime.throttle import RowPace
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, OwnedElsewhere, number, parsed_json
+from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, number, parsed_json
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema

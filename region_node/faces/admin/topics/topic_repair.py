@@ -14,9 +14,9 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.admin_paths import OWN_TOPIC
-from heliograph.model.errors import NotAllowed
+from heliograph.model.errors import MalformedRequest, NotAllowed
 from heliograph.model.ledger_metadata import local_gone
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_parameters import Ledger, Log
 from region_node.faces.admin.calls.call_rights import CallAccess, Route

@@ -15,7 +15,8 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.configuration.tombstones import Tombstone
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest, text_body
+from heliograph.model.errors import MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin, text_body
 from region_node.faces.admin.calls.call_bodies import NOTHING, Given, MessageId, OnlyGiven, body_type, decoded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.dr import disaster_recovery

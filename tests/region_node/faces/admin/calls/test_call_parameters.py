@@ -12,9 +12,9 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from heliograph.model.admin_paths import PARAMETER
-from heliograph.model.errors import NotFound
+from heliograph.model.errors import MalformedRequest, NotFound
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls.admin_context import Admin, MalformedRequest
+from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace, Loaded, Namespace, called, taken_by
 from region_node.faces.admin.server.admin_server import ROUTES

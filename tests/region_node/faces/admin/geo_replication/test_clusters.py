@@ -11,8 +11,7 @@ import pytest
 from geo_tests.sim.loop import run_alone
 from global_config import keys
 from heliograph.model.configuration.configuration_records import PulsarCluster, RegionInfo
-from heliograph.model.errors import NotAllowed
-from region_node.faces.admin.calls.admin_context import MalformedRequest
+from heliograph.model.errors import MalformedRequest, NotAllowed
 from region_node.faces.admin.calls.call_parameters import called
 from region_node.faces.admin.geo_replication import clusters
 from region_node.security.allowed_urls import UrlList

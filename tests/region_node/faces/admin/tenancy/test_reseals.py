@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.model.errors import AlreadyExists, KeyMissing, NotFound
+from heliograph.model.errors import AlreadyExists, KeyMissing, MalformedRequest, NotFound
 from heliograph.model.feature_levels import RESEALED_LEDGERS
 from region_node.commands.key_commands import reseal_text
-from region_node.faces.admin.calls.admin_context import MalformedRequest
 from region_node.faces.admin.tenancy.reseals import ResealWanted, end, start, status
 from storage.sealing.keyring import SETTLED_MS, DataKey
 

@@ -14,10 +14,17 @@ import pytest
 from aiohttp import web
 
 from heliograph.model.configuration.configuration_records import NamespacePolicies
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotEnoughBookies, NotFound, RegionPassive
+from heliograph.model.errors import (
+    MalformedRequest,
+    MetadataUnavailable,
+    NotAllowed,
+    NotEnoughBookies,
+    NotFound,
+    RegionPassive,
+)
 from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
-from region_node.faces.admin.calls.admin_context import MalformedRequest, OwnedElsewhere
+from region_node.faces.admin.calls.admin_context import OwnedElsewhere
 from region_node.faces.admin.calls.call_bodies import decoded
 from region_node.faces.admin.topics import rest_producer
 from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, PublishLimits, produce
