@@ -27,7 +27,7 @@ from heliograph.wire.block import AUTHENTICATED, VERSION, decode_block, encode_b
 from heliograph.wire.run import Buffer, Run
 from local_meta.keys import bookie as bookie_key
 from local_meta.keys import ledger as ledger_key
-from region_node.faces.admin.tenancy.data_keys import may_hold
+from region_node.tiering.sealed_topics import may_hold
 from storage.bookie.entry_log.block_cutting import cut_block
 from storage.ledger.reading.ledger_reader import ledger_metadata, read_entries, read_open
 from storage.ledger.recovery.ledger_recovery import recover_ledger
