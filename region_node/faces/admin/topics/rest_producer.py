@@ -14,21 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import struct
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, TypedDict, cast
+from typing import Annotated, Any, NotRequired, TypedDict
 from urllib.parse import quote
 
-import avro.errors
-import avro.io
 import crc32c
 from aiohttp import web
-from avro.schema import ArraySchema, EnumSchema, MapSchema, RecordSchema, UnionSchema
-from avro.schema import Schema as AvroSchema
 from msgspec import Meta
 
 from heliograph.model.errors import HeliographError, MalformedRequest, NotAllowed, TopicClosed, TopicError
@@ -40,8 +34,8 @@ from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, n
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.schema_checks import AT_ONCE_BYTES, NESTING_AT_ONCE, is_parsed_at_once
-from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema, parse_avro
+from region_node.schemas.json_payloads import ENCODERS, Encode, Steps, as_text, avro_encoder
+from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.admission import check_producer
 from region_node.topics.topic import Topic
@@ -50,9 +44,6 @@ MESSAGES_MAX = COUNT_MAX
 _STEPS_A_ROW = 32
 """So many steps take as long as a plain message (`RowPace`)."""
 _NAME = "rest"
-_INTEGERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q"}
-_FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
-Encode = Callable[[Any], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +71,22 @@ class ProducerMessages(TypedDict):
 
 
 async def produce(admin: Admin, request: web.Request, given: ProducerMessages, limits: PublishLimits = _LIMITS) -> Any:
-    name, steps = admin.topic(request), _Steps(limits)
+    name, steps = admin.topic(request), Steps(limits.message_steps_max, limits.request_steps_max)
     count = admin.view.partitions(str(name))
     if "partition" in request.match_info:
         index = number(request.match_info["partition"], "partition")
         if not 0 <= index < count:
             raise NotAllowed(f"{name} has {count} partition(s): there is no partition {index}")
-        return await _publish(admin, name.with_partition(index), given, steps)
+        return await _publish(admin, name.with_partition(index), given, steps, limits.rate_wait_s)
     if not count:
-        return await _publish(admin, name, given, steps)
+        return await _publish(admin, name, given, steps, limits.rate_wait_s)
     results: list[Any] = [None] * len(given["messages"])
     version: int | None = None
     for index, places in _spread(given["messages"], count).items():
         part, some = name.with_partition(index), given.copy()
         some["messages"] = [given["messages"][place] for place in places]
         try:
-            answer = await _at_owner(admin, name, part, index, some, steps)
+            answer = await _at_owner(admin, name, part, some, steps, limits.rate_wait_s)
         except (HeliographError, web.HTTPException) as error:
             if version is None:
                 raise
@@ -107,12 +98,12 @@ async def produce(admin: Admin, request: web.Request, given: ProducerMessages, l
 
 
 async def _at_owner(
-    admin: Admin, name: TopicName, part: TopicName, index: int, given: ProducerMessages, steps: _Steps
+    admin: Admin, name: TopicName, part: TopicName, given: ProducerMessages, steps: Steps, rate_wait_s: float
 ) -> Any:
     try:
-        return await _publish(admin, part, given, steps)
+        return await _publish(admin, part, given, steps, rate_wait_s)
     except OwnedElsewhere as where:
-        path = f"/topics/{name.domain}/{name.namespace}/{quote(name.local, safe='')}/partitions/{index}"
+        path = f"/topics/{name.domain}/{name.namespace}/{quote(name.local, safe='')}/partitions/{part.partition}"
         return await admin.call(where.record, "POST", path, given)
 
 
@@ -125,7 +116,7 @@ def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list
     return out
 
 
-async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps: _Steps) -> Any:
+async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps: Steps, rate_wait_s: float) -> Any:
     """All of it in one run. Raises OwnedElsewhere, MalformedRequest, NotAllowed, and what a producer would be refused
     with."""
     text = await admin.here(name)
@@ -154,7 +145,7 @@ async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps
     )
     results: list[dict[str, Any]] = []
     try:
-        for count, ledger, first in await _published(topic, run, steps.limits.rate_wait_s):
+        for count, ledger, first in await _published(topic, run, rate_wait_s):
             ids = [f"{ledger}:{first + i if ledger >= 0 else -1}:{name.partition}" for i in range(count)]
             results += [
                 {"messageId": one, "errorCode": 0, "errorMsg": "", "schemaVersion": version or 0} for one in ids
@@ -282,92 +273,12 @@ def _whole(message: Mapping[str, Any], name: str, default: int) -> int:
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
-class _Steps:
-    """How often values of a request are held against parts of its schemas: items times branches, however small both
-    are.
-    """
-
-    def __init__(self, limits: PublishLimits) -> None:
-        self.limits = limits
-        self._of_message, self._left = 0, limits.request_steps_max
-
-    def spend(self, steps: int) -> None:
-        """Raises NotAllowed where there are too many of the message, or of the request."""
-        self._of_message += steps
-        if self._of_message > min(self.limits.message_steps_max, self._left):
-            raise NotAllowed(
-                "the AVRO payloads have too many values for a schema of so many branches and fields: publish fewer in "
-                "a request, or with a client"
-            )
-
-    def next_message(self) -> int:
-        """How many steps the last one took."""
-        spent, self._of_message = self._of_message, 0
-        self._left -= spent
-        return spent
-
-
-_misfits = cast("Callable[..., avro.errors.AvroTypeException]", avro.errors.AvroTypeException)  # it has no types
-
-
-class _BoundedWriter(avro.io.DatumWriter):
-    """Avro's writer, whose steps are counted."""
-
-    def __init__(self, schema: AvroSchema, steps: _Steps) -> None:
-        super().__init__(schema)
-        self._schema, self._steps = schema, steps
-        self._widths: dict[int, int] = {}
-
-    def write(self, datum: object, encoder: avro.io.BinaryEncoder) -> None:
-        if (wrong := self._misfit(self._schema, datum)) is not None:
-            raise _misfits(*wrong)
-        self.write_data(self._schema, datum, encoder)
-
-    def write_union(self, writers_schema: UnionSchema, datum: object, encoder: avro.io.BinaryEncoder) -> None:
-        """The last branch that fits is taken, as by Avro's own."""
-        fits = [place for place, each in enumerate(writers_schema.schemas) if self._misfit(each, datum) is None]
-        if not fits:
-            raise _misfits(writers_schema, datum)
-        encoder.write_long(fits[-1])
-        self.write_data(writers_schema.schemas[fits[-1]], datum, encoder)
-
-    def _misfit(self, schema: AvroSchema, datum: object) -> tuple[AvroSchema, object] | None:
-        """The first part that does not fit, and its schema; None: all of it fits."""
-        nodes: deque[tuple[AvroSchema, Any]] = deque(((schema, datum),))
-        while nodes:
-            each, value = nodes.popleft()
-            self._steps.spend(self._width(each))
-            found = each.validate(value)
-            if found is None:
-                return each, value
-            if isinstance(found, RecordSchema):
-                nodes.extend((field.type, value.get(field.name)) for field in found.fields)
-            elif isinstance(found, ArraySchema):
-                nodes.extend((found.items, item) for item in value)
-            elif isinstance(found, MapSchema):
-                nodes.extend((found.values, item) for item in value.values())
-        return None
-
-    def _width(self, schema: AvroSchema) -> int:
-        """How many steps it takes to hold one value against it alone."""
-        if (width := self._widths.get(id(schema))) is None:
-            width = 1
-            if isinstance(schema, UnionSchema):
-                width += sum(self._width(each) for each in schema.schemas)
-            elif isinstance(schema, RecordSchema):
-                width += len(schema.fields)
-            elif isinstance(schema, EnumSchema):
-                width += len(schema.symbols) // 16
-            self._widths[id(schema)] = width
-        return width
-
-
-def _encoder(given: Any, name: str, steps: _Steps) -> tuple[Encode, Schema | None]:
+def _encoder(given: Any, name: str, steps: Steps) -> tuple[Encode, Schema | None]:
     """How a payload of that schema is written, and the schema. given: Pulsar's SchemaInfo, as JSON or as a text of
     JSON.
     """
     if not given:
-        return _text, None
+        return as_text, None
     try:
         info = parsed_json(given) if isinstance(given, str) else given
         kind = str(info["type"]).upper()
@@ -380,12 +291,12 @@ def _encoder(given: Any, name: str, steps: _Steps) -> tuple[Encode, Schema | Non
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MalformedRequest(f"{name}: expected SchemaInfo with name, type, schema, properties: {error}") from error
     if kind == "BYTES":
-        return _text, None
-    if kind not in TYPES or kind not in _ENCODERS:
+        return as_text, None
+    if kind not in TYPES or kind not in ENCODERS:
         raise NotAllowed(
-            f"{name}: payloads of schema {kind} are not taken over HTTP; {', '.join(sorted(_ENCODERS))} are, and BYTES"
+            f"{name}: payloads of schema {kind} are not taken over HTTP; {', '.join(sorted(ENCODERS))} are, and BYTES"
         )
-    encode = _avro(definition, steps) if kind == "AVRO" else _ENCODERS[kind]
+    encode = avro_encoder(definition, steps) if kind == "AVRO" else ENCODERS[kind]
     return encode, None if TYPES[kind] == NONE else Schema(TYPES[kind], str(info.get("name") or ""), data, properties)
 
 
@@ -398,69 +309,6 @@ def _definition(given: str) -> str:
     except ValueError:
         return given
 
-
-def _text(value: Any) -> bytes:
-    return (value if isinstance(value, str) else json.dumps(value)).encode()
-
-
-def _packed(form: str, kind: type) -> Encode:
-    def encode(value: Any) -> bytes:
-        try:
-            return struct.pack(form, kind(value))
-        except (ValueError, TypeError, OverflowError, struct.error) as error:
-            raise MalformedRequest(f"{value!r} is not a value of that schema: {error}") from error
-
-    return encode
-
-
-def _flag(value: Any) -> bytes:
-    if str(value).lower() not in ("true", "false"):
-        raise MalformedRequest(f"{value!r} is neither true nor false")
-    return b"\x01" if str(value).lower() == "true" else b"\x00"
-
-
-def _json(value: Any) -> bytes:
-    if isinstance(value, str):
-        try:
-            json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise MalformedRequest(f"a payload of a JSON schema is JSON: {error}") from error
-        return value.encode()
-    return json.dumps(value).encode()
-
-
-def _avro(definition: str, steps: _Steps) -> Encode:
-    data = definition.encode()
-    if not is_parsed_at_once(data):
-        raise NotAllowed(
-            f"an AVRO schema of {len(data):,} bytes; over HTTP payloads are written by {AT_ONCE_BYTES:,} at most, "
-            f"nested {NESTING_AT_ONCE} deep: publish with a client"
-        )
-    try:
-        schema = parse_avro(data)
-    except InvalidSchema as error:
-        raise MalformedRequest(f"valueSchema is no Avro schema: {error}") from error
-    writer = _BoundedWriter(schema, steps)
-
-    def encode(value: Any) -> bytes:
-        out = io.BytesIO()
-        try:
-            writer.write(json.loads(value) if isinstance(value, str) else value, avro.io.BinaryEncoder(out))
-        except (avro.errors.AvroException, ValueError, TypeError, RecursionError) as error:
-            raise MalformedRequest(f"a payload does not fit the schema: {error}") from error
-        return out.getvalue()
-
-    return encode
-
-
-_ENCODERS: dict[str, Encode] = {
-    "STRING": _text,
-    "JSON": _json,
-    "AVRO": _text,
-    "BOOLEAN": _flag,
-    **{name: _packed(form, int) for name, form in _INTEGERS.items()},
-    **{name: _packed(form, float) for name, form in _FLOATS.items()},
-}
 
 _ONE = "/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 ROUTES: tuple[Route, ...] = (

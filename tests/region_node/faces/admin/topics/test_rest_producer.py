@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,7 +25,6 @@ from heliograph.model.topic_names import TopicName
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from region_node.faces.admin.calls.admin_context import OwnedElsewhere
 from region_node.faces.admin.calls.call_bodies import decoded
-from region_node.faces.admin.topics import rest_producer
 from region_node.faces.admin.topics.rest_producer import MESSAGES_MAX, ProducerMessages, PublishLimits, produce
 from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.schemas.schema_checks import AT_ONCE_BYTES
@@ -377,19 +375,6 @@ def test_a_schema_that_would_take_long_to_be_parsed_is_refused(monkeypatch: pyte
 
 def avro_kinds() -> list[Any]:
     return [*({"type": "enum", "name": f"E{n}", "symbols": [f"S{n}"]} for n in range(9)), "int"]
-
-
-def test_avro_payloads_are_written_as_by_avro_itself() -> None:
-    fields = [{"name": "u", "type": avro_kinds()}, {"name": "m", "type": {"type": "map", "values": "string"}}]
-    definition = json.dumps({"type": "record", "name": "R", "fields": [*fields, {"name": "n", "type": ["null", "R"]}]})
-    value = {"u": "S3", "m": {"a": "b"}, "n": {"u": 7, "m": {}, "n": None}}
-    out = io.BytesIO()
-    avro.io.DatumWriter(avro.schema.parse(definition)).write(value, avro.io.BinaryEncoder(out))
-    encode = rest_producer._avro(definition, rest_producer._Steps(PublishLimits()))
-    assert encode(value) == encode(json.dumps(value)) == out.getvalue()
-    for wrong in ({}, {**value, "u": "S9"}, {**value, "x": 1}, {**value, "n": {**value, "m": 7}}):
-        with pytest.raises(MalformedRequest, match="does not fit"):
-            encode(wrong)
 
 
 def test_all_partitions_of_a_request_have_one_bound() -> None:
