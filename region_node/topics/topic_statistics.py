@@ -1,7 +1,7 @@
 """What a topic, its producers, and its links look like to Pulsar's admin clients.
 
-Is: reading counters and meters into the fields of TopicStats. Isn't: the counting, or subscriptions
-(`region_node.subscriptions.subscription`).
+Is: reading counters and meters into the fields of TopicStats, and adding up those of partitions. Isn't: the counting,
+or subscriptions (`region_node.subscriptions.subscription`).
 """
 
 from __future__ import annotations
@@ -124,3 +124,59 @@ def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:
         "cause": link.cause,
         "silent_s": link.silent_s,
     }
+
+
+_SUMMED = (
+    "msgRateIn",
+    "msgRateOut",
+    "msgThroughputIn",
+    "msgThroughputOut",
+    "storageSize",
+    "backlogSize",
+    "msgInCounter",
+    "msgOutCounter",
+    "bytesInCounter",
+    "bytesOutCounter",
+)
+_SUMMED_MORE = (
+    "msgBacklog",
+    "msgBacklogNoDelayed",
+    "msgDelayed",
+    "unackedMessages",
+    "msgRateRedeliver",
+    "msgRateExpired",
+    "totalMsgExpired",
+    "messageAckRate",
+    "replicationBacklog",
+)
+
+
+def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Numbers that add up are added up; subscriptions and links of one name are put together likewise; publishers are
+    listed.
+    """
+    total: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts) for key in _SUMMED}
+    created = [part["topicCreationTimeStamp"] for part in parts if part.get("topicCreationTimeStamp")]
+    total["topicCreationTimeStamp"] = min(created, default=0)
+    total["lastPublishTimestamp"] = max((part.get("lastPublishTimestamp", 0) for part in parts), default=0)
+    total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
+    total["deduplicationStatus"] = next(
+        (part["deduplicationStatus"] for part in parts if "deduplicationStatus" in part), "Disabled"
+    )
+    total["publishers"] = [publisher for part in parts for publisher in part.get("publishers", ())]
+    for group in ("subscriptions", "replication"):
+        names = sorted({name for part in parts for name in part.get(group, {})})
+        total[group] = {
+            name: _summed_rows([part[group][name] for part in parts if name in part.get(group, {})]) for name in names
+        }
+    return total
+
+
+def _summed_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    merged = dict(rows[0])
+    for key in (*_SUMMED, *_SUMMED_MORE):
+        if key in merged:
+            merged[key] = sum(row.get(key, 0) for row in rows)
+    if "consumers" in merged:
+        merged["consumers"] = [consumer for row in rows for consumer in row.get("consumers", ())]
+    return merged

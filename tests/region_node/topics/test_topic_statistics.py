@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.wire.pulsar import pulsar_pb2 as pb
+from region_node.topics.topic_statistics import summed
 from tests.region_node.faces.pulsar.codec import entry, frame, send
 from tests.region_node.faces.pulsar.harness import TOPIC, Broker, settle, tick, with_broker
 
@@ -69,3 +70,31 @@ def test_how_many_messages_a_consumer_gets_in_an_entry() -> None:
         assert (consumer["avgMessagesPerEntry"], consumer["msgOutCounter"]) == (8, 16)
 
     with_broker(test)
+
+
+def test_partitions_are_added_up_and_what_has_one_name_in_several_is_one() -> None:
+    one: dict[str, Any] = {
+        "msgRateIn": 2.0,
+        "msgThroughputIn": 20.0,
+        "topicCreationTimeStamp": 7,
+        "lastPublishTimestamp": 8,
+    }
+    one["subscriptions"] = {"s": {"msgBacklog": 3, "type": "Shared", "consumers": ["a"]}}
+    other: dict[str, Any] = {
+        "msgRateIn": 3.0,
+        "msgThroughputIn": 80.0,
+        "topicCreationTimeStamp": 5,
+        "lastPublishTimestamp": 9,
+    }
+    other["subscriptions"] = {
+        "s": {"msgBacklog": 4, "type": "Shared", "consumers": ["b"]},
+        "t": {"msgBacklog": 1},
+    }
+    found = summed([one, other])
+    assert (found["msgRateIn"], found["averageMsgSize"], found["bytesInCounter"]) == (5.0, 20.0, 0)
+    assert (found["topicCreationTimeStamp"], found["lastPublishTimestamp"]) == (5, 9)
+    assert found["subscriptions"] == {
+        "s": {"msgBacklog": 7, "type": "Shared", "consumers": ["a", "b"]},
+        "t": {"msgBacklog": 1},
+    }
+    assert summed([])["averageMsgSize"] == 0.0 and summed([])["topicCreationTimeStamp"] == 0
