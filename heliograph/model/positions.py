@@ -16,5 +16,5 @@ AFTER_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
 
 
 def position_text(position: Position) -> str:
-    """As ledger:entry."""
+    """Returns it as answers and sentences have it: ledger:entry."""
     return f"{position[0]}:{position[1]}"

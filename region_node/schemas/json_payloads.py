@@ -28,7 +28,7 @@ _FLOATS = {"FLOAT": ">f", "DOUBLE": ">d"}
 Encode = Callable[[Any], bytes]
 
 
-class Steps:
+class PayloadSteps:
     """How often values of a request are held against parts of its schemas: items times branches, however small both
     are.
     """
@@ -58,7 +58,7 @@ _misfits = cast("Callable[..., avro.errors.AvroTypeException]", avro.errors.Avro
 class _BoundedWriter(avro.io.DatumWriter):
     """Avro's writer, whose steps are counted."""
 
-    def __init__(self, schema: AvroSchema, steps: Steps) -> None:
+    def __init__(self, schema: AvroSchema, steps: PayloadSteps) -> None:
         super().__init__(schema)
         self._schema, self._steps = schema, steps
         self._widths: dict[int, int] = {}
@@ -137,7 +137,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def avro_encoder(definition: str, steps: Steps) -> Encode:
+def avro_encoder(definition: str, steps: PayloadSteps) -> Encode:
     data = definition.encode()
     if not is_parsed_at_once(data):
         raise NotAllowed(

@@ -147,7 +147,7 @@ def everywhere(act: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
 
 
 def other_brokers(admin: Admin) -> list[BrokerRecord]:
-    """Of this region."""
+    """All of this region but this one itself."""
     return [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
 
 

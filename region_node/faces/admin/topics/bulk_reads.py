@@ -57,7 +57,8 @@ class Topics(Given):
     topics: Names
 
 
-class HeldTopics(Topics):
+class HeldTopics(Given):
+    topics: Names
     subscription: Annotated[str, Meta(min_length=1)]
 
 
@@ -67,7 +68,8 @@ class Positions(Given):
     positions: ByTopic
 
 
-class HeldPositions(Positions):
+class HeldPositions(Given):
+    positions: ByTopic
     subscription: Annotated[str, Meta(min_length=1)]
 
 

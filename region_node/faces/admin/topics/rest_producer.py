@@ -34,7 +34,7 @@ from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, n
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.json_payloads import ENCODERS, Encode, Steps, as_text, avro_encoder
+from region_node.schemas.json_payloads import ENCODERS, Encode, PayloadSteps, as_text, avro_encoder
 from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.admission import check_producer
@@ -71,7 +71,7 @@ class ProducerMessages(TypedDict):
 
 
 async def produce(admin: Admin, request: web.Request, given: ProducerMessages, limits: PublishLimits = _LIMITS) -> Any:
-    name, steps = admin.topic(request), Steps(limits.message_steps_max, limits.request_steps_max)
+    name, steps = admin.topic(request), PayloadSteps(limits.message_steps_max, limits.request_steps_max)
     count = admin.view.partitions(str(name))
     if "partition" in request.match_info:
         index = number(request.match_info["partition"], "partition")
@@ -98,7 +98,7 @@ async def produce(admin: Admin, request: web.Request, given: ProducerMessages, l
 
 
 async def _at_owner(
-    admin: Admin, name: TopicName, part: TopicName, given: ProducerMessages, steps: Steps, rate_wait_s: float
+    admin: Admin, name: TopicName, part: TopicName, given: ProducerMessages, steps: PayloadSteps, rate_wait_s: float
 ) -> Any:
     try:
         return await _publish(admin, part, given, steps, rate_wait_s)
@@ -116,7 +116,9 @@ def _spread(messages: Sequence[Mapping[str, Any]], count: int) -> dict[int, list
     return out
 
 
-async def _publish(admin: Admin, name: TopicName, given: ProducerMessages, steps: Steps, rate_wait_s: float) -> Any:
+async def _publish(
+    admin: Admin, name: TopicName, given: ProducerMessages, steps: PayloadSteps, rate_wait_s: float
+) -> Any:
     """All of it in one run. Raises OwnedElsewhere, MalformedRequest, NotAllowed, and what a producer would be refused
     with."""
     text = await admin.here(name)
@@ -273,7 +275,7 @@ def _whole(message: Mapping[str, Any], name: str, default: int) -> int:
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
-def _encoder(given: Any, name: str, steps: Steps) -> tuple[Encode, Schema | None]:
+def _encoder(given: Any, name: str, steps: PayloadSteps) -> tuple[Encode, Schema | None]:
     """How a payload of that schema is written, and the schema. given: Pulsar's SchemaInfo, as JSON or as a text of
     JSON.
     """
