@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgpack
 
@@ -40,6 +41,15 @@ class BrokerRecord:
     def admin_url_tls(self) -> str:
         """Empty where the admin interface does not answer by TLS."""
         return self.listeners.get(HTTPS, "")
+
+    def admin_url_by(self, tls: bool) -> str:
+        """The URL for who is to go by TLS, or for whom it need not be; empty where there is none."""
+        return self.admin_url_tls if tls else self.admin_url
+
+    @property
+    def admin_address(self) -> str:
+        """host:port of the admin interface without TLS, as which Pulsar's clients name a broker."""
+        return urlsplit(self.admin_url).netloc
 
     @property
     def inside_url(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -18,14 +17,9 @@ from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing
 from region_node.faces.admin.calls.large_answers import SCRAPES
 from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
-from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import prometheus_text
 from region_node.security.authentication.internal_tokens import OVERLAP_S
 from region_node.usage import tenant_usage
-
-
-def _address(record: BrokerRecord) -> str:
-    return urlsplit(record.admin_url).netloc
 
 
 async def list_active(admin: Admin, request: web.Request) -> list[str]:
@@ -36,7 +30,7 @@ async def list_active(admin: Admin, request: web.Request) -> list[str]:
             if admin.view.region(cluster)
             else f"Cluster {cluster} does not exist"
         )
-    return [_address(record) for record in admin.ownership.brokers()]
+    return [record.admin_address for record in admin.ownership.brokers()]
 
 
 async def leader(admin: Admin) -> dict[str, str]:
@@ -48,12 +42,12 @@ async def leader(admin: Admin) -> dict[str, str]:
         raise MetadataUnavailable("no broker is registered at this moment")
     leads = admin.balancer.leader if admin.balancer is not None else ""
     found = next((record for record in live if record.broker == leads), live[0])
-    return {"serviceUrl": found.admin_url, "brokerId": _address(found)}
+    return {"serviceUrl": found.admin_url, "brokerId": found.admin_address}
 
 
 async def owned_namespaces(admin: Admin, request: web.Request, broker: str) -> Any:
-    if broker != _address(admin.ownership.record):
-        found = next((r for r in admin.ownership.brokers() if _address(r) == broker), None)
+    if broker != admin.ownership.record.admin_address:
+        found = next((r for r in admin.ownership.brokers() if r.admin_address == broker), None)
         record = existing(found, NotFound(f"Broker {broker} does not live here"))
         return await admin.call(record, "GET", request.path)
     return {

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from msgspec import Meta
@@ -26,7 +25,6 @@ from region_node.faces.admin.calls.existing import existing
 from region_node.placement.isolation.anti_affinity import FailureDomain
 from region_node.placement.isolation.broker_isolation import IsolationPolicy
 from region_node.placement.isolation.isolation_rules import IsolationRules, names_of
-from region_node.placement.ownership.broker_records import BrokerRecord
 
 Whole = int | Annotated[str, Meta(pattern=r"^-?\d+$")]
 """Pulsar's clients write these as texts."""
@@ -85,14 +83,14 @@ async def delete(admin: Admin, request: web.Request, rules: Rules, policy: str) 
 
 async def brokers(admin: Admin, rules: Rules) -> list[Any]:
     """What the policies say of each live broker."""
-    return [_of_broker(rules, _host(record), names_of(record)) for record in admin.ownership.brokers()]
+    return [_of_broker(rules, record.admin_address, names_of(record)) for record in admin.ownership.brokers()]
 
 
 async def broker(admin: Admin, rules: Rules, broker: str) -> Any:
     """Shows what the policies say of one broker, by its id or host:port; one that does not live is judged by that."""
-    record = next((r for r in admin.ownership.brokers() if broker in (r.broker, _host(r))), None)
+    record = next((r for r in admin.ownership.brokers() if broker in (r.broker, r.admin_address)), None)
     names = names_of(record) if record is not None else (broker, broker.partition(":")[0])
-    return _of_broker(rules, _host(record) if record is not None else broker, names)
+    return _of_broker(rules, record.admin_address if record is not None else broker, names)
 
 
 # -- failure domains ---------------------------------------------------------------------------------------------------
@@ -146,10 +144,6 @@ def _rules(admin: Admin, request: web.Request) -> IsolationRules:
 
 
 Rules = Annotated[IsolationRules, Read(_rules)]
-
-
-def _host(record: BrokerRecord) -> str:
-    return urlsplit(record.admin_url).netloc
 
 
 def _of_broker(rules: IsolationRules, shown: str, names: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean, pstdev
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -77,7 +76,7 @@ async def availability(admin: Admin, request: web.Request) -> Any:
     for record in admin.ownership.brokers():
         if record.broker not in permitted:
             continue
-        report, address = balancer.reports.get(record.broker), urlsplit(record.admin_url).netloc
+        report, address = balancer.reports.get(record.broker), record.admin_address
         measured = report.used if report is not None else {}
         usage = {theirs: shown(measured[ours]) for ours, theirs in RESOURCES.items() if ours in measured}
         answer[address] = {"resourceId": address, "availableResource": {"resourceUsage": usage}}

@@ -110,7 +110,7 @@ class OwnedElsewhere(HeliographError):
     def location(self, request: web.Request) -> str:
         """The same request, at that broker. Raises MetadataUnavailable where it has no port as safe as this one."""
         target = request.rel_url.update_query(authoritative="true") if self.authoritative else request.rel_url
-        base = self.record.admin_url_tls if request.secure else self.record.admin_url
+        base = self.record.admin_url_by(request.secure)
         if not base:
             raise MetadataUnavailable(
                 f"broker {self.record.broker} owns this topic and has no HTTPS port, and what came by TLS is not sent "

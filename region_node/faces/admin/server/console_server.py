@@ -32,7 +32,6 @@ from region_node.faces.admin.calls.call_rights import SERVED, CallAccess, Route
 from region_node.faces.admin.calls.console_session import authorization_of
 from region_node.faces.admin.calls.other_regions import check_private, published_url
 from region_node.faces.admin.server import console_sign_in
-from region_node.placement.ownership.broker_records import BrokerRecord
 from region_node.runtime import request_ids
 from region_node.runtime.bounded_answers import read_at_most
 
@@ -106,10 +105,10 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
         raise NotAllowed(f"only paths below {' and '.join(_BELOW)} are passed on")
     if region != admin.region and request.method != "GET":
         raise NotAllowed(f"region {region} is only read from here: change it by its own console")
-    if region == admin.region:
+    if region == admin.region:  # by TLS for who came by TLS: the credentials they bring must not go on without
         base, brokers = (
-            _address(admin.ownership.record, request),
-            {_address(record, request) for record in admin.ownership.brokers()},
+            admin.ownership.record.admin_url_by(request.secure),
+            {record.admin_url_by(request.secure) for record in admin.ownership.brokers()},
         )
     else:
         base, brokers = published_url(admin, region), set()
@@ -118,11 +117,6 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
     status, text = await _ask(admin, request, f"{base.rstrip('/')}/{behind}{query}", region, brokers)
     request["passed_on"] = True  # who was asked has it in the audit log
     return web.Response(text=text, status=status, content_type="application/json", headers=_HEADERS)
-
-
-def _address(record: BrokerRecord, request: web.Request) -> str:
-    """Returns the URL of a broker here; TLS for who came by TLS: the credentials they bring must not go on without."""
-    return record.admin_url_tls if request.secure else record.admin_url
 
 
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:

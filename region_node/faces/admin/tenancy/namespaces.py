@@ -176,7 +176,7 @@ async def unload_bundle(admin: Admin, request: web.Request, bundle: str, *, dest
                 f"the role {principal.role!r} may not say where a bundle comes to: leave destinationBroker away, or "
                 "ask a super user"
             )
-        names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
+        names = {record.admin_address: record.broker for record in admin.ownership.brokers()}
         if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
             raise NotOwner(
                 f"{bundle} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up "
@@ -184,11 +184,6 @@ async def unload_bundle(admin: Admin, request: web.Request, bundle: str, *, dest
             )
         return
     await _unload(admin, namespace, index)
-
-
-def _host_of(url: str) -> str:
-    """As brokers are listed: host and port of the admin interface."""
-    return url.partition("://")[2].rstrip("/")
 
 
 async def _unload(admin: Admin, namespace: str, index: int) -> None:

@@ -189,9 +189,7 @@ async def blocks(admin: Admin, request: web.Request, given: Ranges) -> Any:
                 check = goes_on(admin.security, request, name, admin.clock.wall_ms)
                 await write_blocks(answer, ledger, (number, first), min((number, last), ledger.last_confirmed), check)
             except OwnedElsewhere as where:
-                await answer.write(
-                    _mark(_MOVED, where.record.admin_url_tls if request.secure else where.record.admin_url)
-                )
+                await answer.write(_mark(_MOVED, where.record.admin_url_by(request.secure)))
             except NotFound as error:
                 await answer.write(_mark(_GONE, str(error)))
             except EntriesLost as lost:
@@ -230,8 +228,8 @@ async def _each(
                 await admin.here(names[topic])
                 found[topic] = await one(topic, wanted[topic])
             except OwnedElsewhere as where:
-                url = where.record.admin_url_tls if request.secure else where.record.admin_url
-                elsewhere.setdefault(url.rstrip("/"), []).append(topic)
+                url = where.record.admin_url_by(request.secure).rstrip("/")
+                elsewhere.setdefault(url, []).append(topic)
             except NotFound as error:
                 missing[topic] = str(error)
             except NotAllowed as error:
