@@ -9,7 +9,7 @@ Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.block_reader` 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,19 +21,18 @@ from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, MalformedRequest, NotFound
 from heliograph.model.positions import Position
 from heliograph.model.topic_names import TopicName, check_name
-from heliograph.runtime.throttle import pause
 from heliograph.wire.block import encode_block
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.auth_middleware import goes_on
 from region_node.faces.admin.calls.call_parameters import Log, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import of_other_brokers, recovery_of
+from region_node.topics.backlog_reading import read_from
 from replicator.log.coordinate_lookup import own_before, vector_at
 from storage.ledger.repair.autorecovery import Emptying
 from storage.ledger.repair.new_lives import NewLife
 
 if TYPE_CHECKING:
-    from region_node.runtime.cursor_ports import Piece
     from region_node.runtime.topic_ports import ReadablePort
     from replicator.log.replicated_log import ReplicatedLog
 
@@ -149,25 +148,6 @@ async def write_blocks(
                 return
             kept = run.cut(0, min(run.count, last[1] - first + 1)) if number == last[0] else run
             await answer.write(b"".join(encode_block(kept, number, first)))
-
-
-async def read_from(
-    ledger: ReadablePort, at: Position, last: Position, entries_max: int, bytes_max: int
-) -> AsyncIterator[list[Piece]]:
-    """What lies from `at` to `last`, some pieces at a time, of which the last one may go on behind it; no pieces where
-    no more is there. Others go on between two reads: what is in the cache would be read without a pause.
-    """
-    while at <= last:
-        yield (pieces := await ledger.read(at, entries_max, bytes_max))
-        if not pieces:
-            return
-        at = behind(pieces)
-        await pause()
-
-
-def behind(pieces: Sequence[Piece]) -> Position:
-    ledger, first, run = pieces[-1]
-    return ledger, first + run.count
 
 
 async def vector(admin: Admin, request: web.Request, log: Log) -> dict[str, Any]:

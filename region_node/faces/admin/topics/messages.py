@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections import Counter
 from typing import Any
 
 from aiohttp import web
@@ -24,46 +23,18 @@ from heliograph.wire.payload_compression import decompress_pulsar
 from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.pulsar.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_KAFKA, Buffer
-from region_node.faces.admin.brokers.extensions import behind, read_from
 from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_bodies import MessageId
 from region_node.faces.admin.calls.call_parameters import Ledger, Loaded
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import subscription_of
 from region_node.faces.admin.calls.large_answers import MESSAGES
-from region_node.runtime.cursor_ports import visible
 from region_node.runtime.rate_meter import iso_time
-from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
+from region_node.topics.backlog_reading import analysed, nth_unacked
 from region_node.topics.topic import Topic
 
-_LOOK_ENTRIES = 512
-_LOOK_BYTES = 4 << 20
-_NTH_MAX = 1_000_000
-_ANALYSED_MAX = 100_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """What no header may have, and a producer's name or a key may: a blank stands for it."""
-
-
-async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = False) -> Position:
-    """Position of the count-th entry (from 1) that clients see and the subscription has not acknowledged. Raises
-    NotFound, NotAllowed.
-
-    of_all: where there is no such subscription, of everything: Pulsar makes one at the earliest message to look at it,
-    here nothing is made.
-    """
-    if not 1 <= count <= _NTH_MAX:
-        raise NotAllowed(f"a position in the backlog is 1 to {_NTH_MAX}, not {count}")
-    found = topic.subscriptions.get(name) if of_all else subscription_of(topic, name)
-    start = BEFORE_ALL if found is None else found.cursor.mark_delete
-    at, left = (start[0], start[1] + 1), count
-    async for pieces in read_from(topic.readable, at, topic.readable.last_confirmed, _LOOK_ENTRIES, _LOOK_BYTES):
-        for piece in pieces:
-            shown = visible(piece)[0]
-            for ledger, first, run in shown if found is None else found.cursor.unacked_runs(shown):
-                if left <= run.count:
-                    return ledger, first + left - 1
-                left -= run.count
-    raise NotFound(f"Message not found: subscription {name} waits for {count - left} message(s) only")
 
 
 async def entry_at(request: web.Request, topic: Topic, position: Position) -> web.StreamResponse:
@@ -146,49 +117,13 @@ async def examine(
 
 
 async def peek(admin: Admin, request: web.Request, topic: Loaded, subscription: str, count: str) -> Any:
-    return await entry_at(
-        request, topic, await nth_unacked(topic, subscription, number(count, "the position"), of_all=True)
-    )
+    found = topic.subscriptions.get(subscription)
+    return await entry_at(request, topic, await nth_unacked(topic, found, subscription, number(count, "the position")))
 
 
 async def analyze(admin: Admin, topic: Loaded, subscription: str) -> dict[str, Any]:
     """Counts a subscription's backlog by reading it: at most ANALYSED_MAX entries."""
-    found = subscription_of(topic, subscription)
-    entries = messages = markers = 0
-    by_verdict: Counter[int] = Counter()
-    filtering = Filtering(
-        topic.text, subscription, found.properties
-    )  # of its own: what the subscription counts is what consumers were given
-    filtering.filters = found.rules.filters
-    first: Position | None = None
-    end, last = found.cursor.mark_delete, topic.readable.last_confirmed
-    at = (end[0], end[1] + 1)
-    async for pieces in read_from(topic.readable, at, last, _LOOK_ENTRIES, _LOOK_BYTES):
-        for piece in pieces:
-            shown, hidden = visible(piece)
-            markers += sum(stop - start + 1 for _, start, stop in hidden)
-            for ledger, start, run in found.cursor.unacked_runs(shown):
-                first = first or (ledger, start)
-                entries, messages, end = entries + run.count, messages + run.messages, (ledger, start + run.count - 1)
-                verdicts = filtering.verdicts(ledger, start, run) or [ACCEPT] * run.count
-                by_verdict.update(verdicts)
-        at = behind(pieces) if pieces else at
-        if entries + markers >= _ANALYSED_MAX:
-            break
-    return {
-        "entries": entries,
-        "messages": messages,
-        "markerMessages": markers,
-        "filterAcceptedEntries": by_verdict[ACCEPT],
-        "filterAcceptedMessages": filtering.accepted,
-        "filterRejectedEntries": by_verdict[REJECT],
-        "filterRejectedMessages": filtering.rejected,
-        "filterRescheduledEntries": by_verdict[RESCHEDULE],
-        "filterRescheduledMessages": filtering.rescheduled,
-        "aborted": at <= last,
-        "firstMessageId": position_text(first) if first else None,
-        "lastMessageId": position_text(end) if first else None,
-    }
+    return await analysed(topic, subscription_of(topic, subscription), subscription)
 
 
 async def backlog_size(admin: Admin, ledger: Ledger, given: MessageId) -> Any:

@@ -20,9 +20,9 @@ from region_node.faces.admin.calls.admin_context import Admin, number
 from region_node.faces.admin.calls.call_bodies import Given, MessageId
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import at_owners, everywhere, partitions, subscription_of
-from region_node.faces.admin.topics.messages import nth_unacked
 from region_node.replication.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription, check_given
+from region_node.topics.backlog_reading import nth_unacked
 from region_node.topics.topic import Topic
 from replicator.subscriptions.subscription_state import INTERNAL
 from storage.managed_ledger.cursors.cursor import check_properties
@@ -107,7 +107,7 @@ async def skip(admin: Admin, request: web.Request, name: TopicName, count: str) 
         raise web.HTTPMethodNotAllowed(request.method, [], reason="skip messages of one partition at a time")
     topic, found = await _existing(admin, request, name)
     try:
-        through = await nth_unacked(topic, found.name, number(count, "the number of messages"))
+        through = await nth_unacked(topic, found, found.name, number(count, "the number of messages"))
     except NotFound:  # fewer wait
         through = topic.ledger.last_confirmed
     with _moving(admin, request, topic, found):
