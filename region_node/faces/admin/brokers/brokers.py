@@ -16,7 +16,14 @@ from region_node.faces.admin.calls.call_bodies import OnlyGiven
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing
 from region_node.faces.admin.calls.large_answers import SCRAPES
-from region_node.metrics import autorecovery_metrics, link_metrics, lookup_metrics, storage_metrics, transaction_metrics
+from region_node.metrics import (
+    autorecovery_metrics,
+    balance_metrics,
+    link_metrics,
+    lookup_metrics,
+    storage_metrics,
+    transaction_metrics,
+)
 from region_node.runtime import prometheus_text
 from region_node.security.authentication.internal_tokens import OVERLAP_S
 from region_node.usage import tenant_usage
@@ -281,7 +288,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[prometheus_text
         yield from admin.subscription_leadership.samples()
     yield from config_conflicts.samples(admin)
     yield from revocation_calls.samples(admin)
-    yield from load_balancing.samples(admin)
+    if admin.balancer is not None:
+        yield from balance_metrics.samples(admin.region, admin.balancer, len(admin.ownership.owned()))
     yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from aiohttp import web
@@ -23,6 +22,7 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node.faces.admin.calls.admin_context import Admin, Members, flag
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
+from region_node.metrics.metadata_store_metrics import member_samples
 from region_node.runtime import prometheus_text
 
 _SCRAPE_S = 0.5
@@ -101,33 +101,8 @@ async def samples(admin: Admin) -> list[prometheus_text.Sample]:
             with contextlib.suppress(HeliographError, TimeoutError):  # nobody asks a witness for metrics
                 async with asyncio.timeout(_SCRAPE_S):
                     report, _ = await group()
-        found += _samples({"cluster": admin.region, "group": name}, report)
+        found += member_samples({"cluster": admin.region, "group": name}, report)
     return found
-
-
-def _samples(labels: dict[str, str], report: dict[str, Any]) -> Iterable[prometheus_text.Sample]:
-    yield (
-        "heliograph_metadata_leader",
-        "gauge",
-        {**labels, "leader": report["leader"] or ""},
-        int(report["leader"] is not None),
-    )
-    yield "heliograph_metadata_voters", "gauge", labels, sum(row["role"] == "voter" for row in report["members"])
-    for quantile in ("p50", "p99"):
-        taken_ms = report["writes"][f"{quantile}_ms"]
-        if taken_ms is not None:
-            yield (
-                "heliograph_metadata_write_seconds",
-                "gauge",
-                {**labels, "quantile": f"0.{quantile[1:]}"},
-                taken_ms / 1000,
-            )
-    for row in report["members"]:
-        if row["behind"] is not None:
-            yield "heliograph_metadata_member_lag_entries", "gauge", {**labels, "member": row["member"]}, row["behind"]
-        if row["silent_s"] is not None:
-            silent_s = row["silent_s"]
-            yield "heliograph_metadata_member_silent_seconds", "gauge", {**labels, "member": row["member"]}, silent_s
 
 
 _MEMBERS = "/heliograph/v1/{group:metadata|config}/members"
