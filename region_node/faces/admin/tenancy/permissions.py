@@ -6,6 +6,7 @@ Source: Pulsar's AuthPolicies; docs/security.md, "Rights".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -42,7 +43,7 @@ async def grant_on_namespace(admin: Admin, request: web.Request, role: RoleName,
 
 
 async def revoke_on_namespace(admin: Admin, request: web.Request, role: RoleName) -> None:
-    await _change(admin, request, lambda p: replace(p, permissions=_with(p.permissions, role, None)))
+    await _change(admin, request, _at("permissions", role, lambda _: None))
 
 
 async def of_topic(admin: Admin, namespace: Namespace, name: TopicText) -> dict[str, list[str]]:
@@ -57,11 +58,7 @@ async def of_topic(admin: Admin, namespace: Namespace, name: TopicText) -> dict[
 async def grant_on_topic(
     admin: Admin, request: web.Request, name: TopicText, role: RoleName, given: list[Action]
 ) -> None:
-    def change(p: NamespacePolicies) -> NamespacePolicies:
-        grants = _granted(p.topic_permissions.get(name, {}), role, given)
-        return replace(p, topic_permissions=_with(p.topic_permissions, name, grants))
-
-    await _change(admin, request, change)
+    await _change(admin, request, _at("topic_permissions", name, lambda had: _granted(had or {}, role, given)))
 
 
 async def revoke_on_topic(
@@ -69,12 +66,7 @@ async def revoke_on_topic(
 ) -> None:
     if role not in admin.policies(namespace).topic_permissions.get(name, {}):
         raise NotFound(f"{name}: the role {role!r} has no grant of its own here; one at the namespace is revoked there")
-
-    def change(p: NamespacePolicies) -> NamespacePolicies:
-        left = _with(p.topic_permissions.get(name, {}), role, None)
-        return replace(p, topic_permissions=_with(p.topic_permissions, name, left))
-
-    await _change(admin, request, change)
+    await _change(admin, request, _at("topic_permissions", name, lambda had: _with(had or {}, role, None)))
 
 
 async def gone(admin: Admin, name: TopicName) -> None:
@@ -88,21 +80,16 @@ async def of_subscriptions(admin: Admin, namespace: Namespace) -> dict[str, list
 
 async def grant_on_subscription(admin: Admin, request: web.Request, subscription: str, given: Roles) -> None:
     """The list replaces the one before: only these roles use the subscription from now on."""
-
-    def change(p: NamespacePolicies) -> NamespacePolicies:
-        return replace(p, subscription_permissions=_with(p.subscription_permissions, subscription, sorted(set(given))))
-
-    await _change(admin, request, change)
+    await _change(admin, request, _at("subscription_permissions", subscription, lambda _: sorted(set(given))))
 
 
 async def revoke_on_subscription(admin: Admin, request: web.Request, subscription: str, role: RoleName) -> None:
     """With its last role the subscription is open to every role that may consume."""
 
-    def change(p: NamespacePolicies) -> NamespacePolicies:
-        left = [other for other in p.subscription_permissions.get(subscription, []) if other != role]
-        return replace(p, subscription_permissions=_with(p.subscription_permissions, subscription, left))
+    def others(had: list[str] | None) -> list[str]:
+        return [other for other in had or () if other != role]
 
-    await _change(admin, request, change)
+    await _change(admin, request, _at("subscription_permissions", subscription, others))
 
 
 # -- what they share --------------------------------------------------------------------------------------------------
@@ -122,10 +109,6 @@ async def _change(admin: Admin, request: web.Request, change: Any) -> None:
     await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)
 
 
-def _topic(admin: Admin, request: web.Request) -> str:
-    return str(admin.topic(request))
-
-
 def _role(request: web.Request) -> str:
     role = request.match_info["role"]
     if len(role) > ROLE_CHARS_MAX or any(ord(c) < 32 for c in role):
@@ -134,7 +117,18 @@ def _role(request: web.Request) -> str:
 
 
 RoleName = Annotated[str, Read(lambda _, request: _role(request))]
-TopicText = Annotated[str, Read(_topic)]
+TopicText = Annotated[str, Read(lambda admin, request: str(admin.topic(request)))]
+
+
+def _at(table: str, name: str, change: Callable[[Any], Any]) -> Callable[[NamespacePolicies], NamespacePolicies]:
+    """Changes what a table of grants has under a name, by what it had there; None: nothing."""
+
+    def changed(p: NamespacePolicies) -> NamespacePolicies:
+        had = getattr(p, table)
+        fields: dict[str, Any] = {table: _with(had, name, change(had.get(name)))}
+        return replace(p, **fields)
+
+    return changed
 
 
 def _granted(table: dict[str, list[str]], role: str, actions: list[Action]) -> dict[str, list[str]]:
