@@ -15,9 +15,9 @@ import msgpack
 import msgspec
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable
-from region_node.faces.admin.transactions import transaction_calls
 from region_node.faces.admin.transactions import transactions as handlers
 from region_node.placement.ownership.broker_calls import BrokerCalls
+from region_node.transactions.coordinators import transaction_calls
 
 if TYPE_CHECKING:
     from geo_tests.sim.region import Node

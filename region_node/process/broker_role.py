@@ -161,7 +161,6 @@ class BrokerRole(BrokerParts):
         from region_node.dr.leadership.subscription_leadership import SubscriptionLeadership
         from region_node.faces.admin.calls.ends_elsewhere import EndsElsewhere
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
-        from region_node.faces.admin.transactions.transaction_calls import TransactionCalls
         from region_node.placement.balance.balancer import Balancer
         from region_node.placement.balance.broker_gauge import BrokerGauge
         from region_node.placement.balance.bundle_divider import BundleDivider
@@ -191,6 +190,7 @@ class BrokerRole(BrokerParts):
             TopicSettings,
         )
         from region_node.transactions.coordinators.named_transactions import NamedTransactions
+        from region_node.transactions.coordinators.transaction_calls import TransactionCalls
         from region_node.transactions.coordinators.transaction_service import Transactions
         from replicator.audit.bookie_copies import BookieCopies
         from replicator.manager.link_manager import LinkHosts, LinkManager, LinkSettings

@@ -49,7 +49,7 @@ differ from topic to topic.
 
 class OtherBrokers(Protocol):
     """The region's other brokers, as coordinators and topics of this one ask them
-    (`region_node.faces.admin.transactions.transaction_calls`).
+    (`region_node.transactions.coordinators.transaction_calls`).
     """
 
     async def end(

@@ -26,10 +26,10 @@ from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import Loaded, Read
 from region_node.faces.admin.calls.call_rights import CallAccess, Handler, Route
 from region_node.faces.admin.calls.existing import existing, subscription_of
-from region_node.faces.admin.transactions.transaction_calls import ARRIVED, END
 from region_node.transactions.coordinators.coordinator import Txn
 from region_node.transactions.coordinators.replicated_transactions import Abroad
 from region_node.transactions.coordinators.stored_coordinator import StoredCoordinator
+from region_node.transactions.coordinators.transaction_calls import ARRIVED, END
 from region_node.transactions.coordinators.transaction_service import Transactions
 from region_node.transactions.participants.transaction_errors import NoSuchTransaction, TransactionState
 

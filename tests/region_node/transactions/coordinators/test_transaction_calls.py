@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from heliograph.model.errors import NotFound, NotOwner
-from region_node.faces.admin.transactions.transaction_calls import ARRIVED, END, TransactionCalls
 from region_node.placement.ownership.broker_calls import BrokerCalls
 from region_node.placement.ownership.broker_records import BrokerRecord
+from region_node.transactions.coordinators.transaction_calls import ARRIVED, END, TransactionCalls
 from region_node.transactions.participants.transaction_errors import TransactionState
 
 OWNER, TOPIC, OTHER = BrokerRecord("b"), "persistent://t/n/a", "persistent://t/n/b"
