@@ -15,9 +15,9 @@ from aiohttp.typedefs import Middleware
 
 from heliograph.model.errors import HeliographError, NotAllowed, Unauthenticated, Unauthorized
 from heliograph.model.topic_names import TopicName
-from region_node.faces.admin.calls import foreign_pages
 from region_node.faces.admin.calls.call_rights import CallAccess, RouteRights, Served
 from region_node.faces.admin.calls.console_session import authorization_of
+from region_node.security import foreign_pages
 from region_node.security.authentication.authentication_counts import EXPIRED
 from region_node.security.authentication.principal import NOBODY, Principal
 from region_node.security.authorization.authorization_service import Action

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from region_node.faces.admin.calls.foreign_pages import is_foreign_name, refusal
+from region_node.security.foreign_pages import is_foreign_name, refusal
 
 OURS = {"Host": "broker:8080"}
 
