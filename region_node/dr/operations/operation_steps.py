@@ -303,11 +303,6 @@ class Conductor:
         for key, _, _ in (await rows_under(self._store, prefix))[:-REPORTS_KEPT]:
             await self._store.delete(key)
 
-    async def reports(self, namespace: str) -> list[dict[str, Any]]:
-        """Signed reports of drills, the newest last."""
-        prefix = reports_prefix(namespace)
-        return [json.loads(value) for _, value, _ in await rows_under(self._store, prefix)]
-
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     async def _check(self, op: Operation) -> Operation:
@@ -606,6 +601,11 @@ class Conductor:
         if missing := [*lag["missing"], *other["missing"]]:
             return f"no broker has loaded {_some(missing)}"
         return f"links that are down: {_some(lag['down'])}" if lag["down"] else ""
+
+
+async def reports_of(store: MetadataStore, namespace: str) -> list[dict[str, Any]]:
+    """Signed reports of the namespace's drills, the newest last."""
+    return [json.loads(value) for _, value, _ in await rows_under(store, reports_prefix(namespace))]
 
 
 async def forget_operations(store: MetadataStore, namespace: str) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.admin_paths import DR
-from heliograph.model.errors import ConfigError, NotAllowed, NotFound
+from heliograph.model.errors import ConfigError, NotFound
+from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations.drill_schedule import Schedule, schedule
-from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.operations.operation_steps import reports_of
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_bodies import Given
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace
@@ -62,8 +63,9 @@ async def put(admin: Admin, request: web.Request, namespace: ExistingNamespace, 
         check_in_region(admin, namespace, to)
     next_ms = int(given.first_ms) or admin.clock.wall_ms()
     made = Schedule(every_s=given.every_s, to=to, by=role_of(request), next_ms=next_ms)
-    await _conductor(admin).switching.get(namespace)  # NotFound: it is active-active, there is nothing to rehearse
-    await leases_of(admin).store.put(schedule(namespace), made.encode())
+    store = leases_of(admin).store
+    await Switching(store, admin.clock.wall_ms).get(namespace)  # NotFound: it is active-active, nothing to rehearse
+    await store.put(schedule(namespace), made.encode())
     admin.changed(request, None, made)
     return made
 
@@ -76,23 +78,7 @@ async def delete(admin: Admin, request: web.Request, namespace: ExistingNamespac
 
 async def reports(admin: Admin, namespace: ExistingNamespace) -> list[dict[str, Any]]:
     """Every drill's signed report, the newest last."""
-    return await _conductor(admin).reports(namespace)
-
-
-def _conductor(admin: Admin) -> Conductor:
-    """For what is asked of the configuration alone."""
-
-    async def nobody(*_: Any) -> dict[str, Any]:
-        raise NotAllowed("other regions are not asked here")
-
-    return Conductor(
-        leases_of(admin).store,
-        admin.view,
-        facts_of=nobody,
-        counts_of=nobody,
-        wall_ms=admin.clock.wall_ms,
-        ages=admin.step_ages,
-    )
+    return await reports_of(leases_of(admin).store, namespace)
 
 
 ROUTES: tuple[Route, ...] = (

@@ -16,7 +16,7 @@ from heliograph.model.configuration.configuration_records import NamespacePolici
 from heliograph.model.errors import NotAllowed
 from region_node.dr.operations.drill_schedule import DrillSchedule, Schedule, schedule
 from region_node.dr.operations.operation import STEPS, Operation
-from region_node.dr.operations.operation_steps import Conductor
+from region_node.dr.operations.operation_steps import Conductor, reports_of
 from tests.region_node.dr.operations.world import NS, Clock, Obeying, View, World, failed_over, lack, link
 
 
@@ -36,14 +36,14 @@ def test_each_turn_is_taken_once_and_what_was_missed_is_not_made_up_for() -> Non
             schedule(NS), Schedule(every_s=100, next_ms=Clock().wall_ms() - 1_000_000, to="eu").encode()
         )
         await asyncio.sleep(240)
-        reports = await world.conductor.reports(NS)
+        reports = await reports_of(world.store, NS)
         assert [report["id"] for report in reports] == [1, 2, 3] and {report["by"] for report in reports} == {
             "schedule"
         }
         assert world.shadows.signed == 3
         await world.store.delete(schedule(NS))
         await asyncio.sleep(150)
-        assert len(await world.conductor.reports(NS)) == 3, "off is off"
+        assert len(await reports_of(world.store, NS)) == 3, "off is off"
         obeying.stop()
         for broker in made:
             await broker.stop()
@@ -65,7 +65,7 @@ def test_another_broker_goes_on_with_one_that_was_left_behind() -> None:
         await made[0].stop()
         obeying, others = Obeying(world), await brokers(world, 2)
         await asyncio.sleep(60)
-        assert [report["id"] for report in await world.conductor.reports(NS)] == [1]
+        assert [report["id"] for report in await reports_of(world.store, NS)] == [1]
         obeying.stop()
         for broker in others:
             await broker.stop()
@@ -111,7 +111,7 @@ def test_one_that_waits_keeps_no_other_from_beginning_and_is_asked_for_by_one_br
             operation, _ = await world.conductor.operation(namespace)
             assert operation is not None and operation.waiting == "region ap does not answer"
         await asyncio.sleep(60)
-        assert len(await world.conductor.reports("t/q")) == 1, "the three before it wait for a region that is away"
+        assert len(await reports_of(world.store, "t/q")) == 1, "the three before it wait for a region that is away"
         asked.clear()
         await asyncio.sleep(60)
         assert {namespace for _, namespace in asked} == set(names[:-1])

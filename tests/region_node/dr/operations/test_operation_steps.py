@@ -15,6 +15,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.operation import KEPT, STEPS, Operation, Planned, history_prefix, operation_key
+from region_node.dr.operations.operation_steps import reports_of
 from tests.region_node.dr.operations.world import NS, TOPIC, Interrupted, View, World, failed_over, lack, link, steps
 
 
@@ -40,7 +41,7 @@ def test_a_rejoin_or_a_drill_that_is_interrupted_at_any_write_goes_on(kind: str,
                 -1
             ].id == done.id
             if kind == "drill":
-                reports = await world.conductor.reports(NS)
+                reports = await reports_of(world.store, NS)
                 assert [report["id"] for report in reports] == [done.id] and reports[0]["passed"], "kept once"
                 assert not world.shadows.there and not [
                     name for name in await world.conductor.switching.all() if name != NS
