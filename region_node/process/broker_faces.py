@@ -263,7 +263,6 @@ class BrokerFaces:
         from region_node.dr.operations.operation import StepAges
         from region_node.dr.operations.report_signing import Signer
         from region_node.faces.admin.calls.admin_context import Admin
-        from region_node.faces.admin.calls.entry_locations import BookiePlaces
         from region_node.faces.admin.dr.disaster_recovery import conductor_for
         from region_node.faces.admin.dr.drill_schedules import OwnCredentials
         from region_node.faces.admin.server.admin_server import AdminServer
@@ -271,6 +270,7 @@ class BrokerFaces:
         from region_node.process.broker_safety import automatic_of
         from region_node.security.allowed_urls import UrlList
         from region_node.security.read_permits import ReadKeys
+        from region_node.topics.serving.entry_locations import BookiePlaces
 
         keys, to_bookies = ReadKeys(broker.meta, broker.runtime.clock), broker.certificates.dialer("broker", "bookie")
         broker.stops.insert(-1, closing(keys.close))

@@ -26,11 +26,11 @@ from heliograph.wire.bookie_frames import Kind, encode
 from heliograph.wire.run import Run, Seal
 from region_node.bookie.entry_ranges import RangeAnswer, RangeReads
 from region_node.bookie.http_face import BookieHttp, HttpConnection
-from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.certificate_authority import ensure_certificates
 from region_node.security.read_permits import PERMIT_MS, PermitRefused, ReadKeys
 from region_node.security.settings import TlsSettings
 from region_node.security.tls import Certificates
+from region_node.topics.serving.entry_locations import BookiePlaces
 from storage.bookie.serving.bookie import Bookie, BookieSettings, DirectoryPlace
 from tests.region_node.bookie.http_client import ask
 from tests.storage.bookie.history import SMALL, NotingPeer, add, content, send

@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from region_node.dr.operations.operation import StepAges
     from region_node.dr.operations.report_signing import Signer
     from region_node.dr.slo_monitor import Promises
-    from region_node.faces.admin.calls.entry_locations import BookiePlaces
     from region_node.metrics.metadata_store_metrics import StoreCounts
     from region_node.placement.balance.balancer import Balancer
     from region_node.placement.isolation.isolation_rules import IsolationRules
     from region_node.tiering.broker_tier import BrokerTier
     from region_node.topics.serving.deferred_deletion import Tombstones
+    from region_node.topics.serving.entry_locations import BookiePlaces
     from region_node.topics.serving.topic_service import TopicService
     from region_node.topics.topic import Topic
     from region_node.transactions.coordinators.transaction_service import Transactions

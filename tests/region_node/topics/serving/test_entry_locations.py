@@ -14,8 +14,8 @@ import msgpack
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.ledger_metadata import LedgerMetadata
 from local_meta import keys
-from region_node.faces.admin.calls.entry_locations import BookiePlaces
 from region_node.security.read_permits import ReadKeys
+from region_node.topics.serving.entry_locations import BookiePlaces
 from storage.managed_ledger.cache.entry_cache import EntryCache
 from tests.storage.managed_ledger.world import Broker, Region, names_of, scenario, until
 
