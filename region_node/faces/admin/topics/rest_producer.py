@@ -32,12 +32,12 @@ from heliograph.wire.pulsar import pulsar_pb2 as pb
 from heliograph.wire.run import COUNT_MAX, Run
 from region_node.faces.admin.calls.admin_context import Admin, OwnedElsewhere, number, parsed_json
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
-from region_node.runtime.topic_ports import Segments
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.json_payloads import ENCODERS, Encode, PayloadSteps, as_text, avro_encoder
 from region_node.schemas.schema_definition import NONE, TYPES, InvalidSchema, Schema
 from region_node.subscriptions.sticky_keys import key_hash
 from region_node.topics.admission import check_producer
+from region_node.topics.round_trip import published
 from region_node.topics.topic import Topic
 
 MESSAGES_MAX = COUNT_MAX
@@ -147,7 +147,9 @@ async def _publish(
     )
     results: list[dict[str, Any]] = []
     try:
-        for count, ledger, first in await _published(topic, run, rate_wait_s):
+        await _let_in(topic, rate_wait_s)
+        topic.producers.check_shared()  # one may have taken it meanwhile
+        for count, ledger, first in await published(topic, run):
             ids = [f"{ledger}:{first + i if ledger >= 0 else -1}:{name.partition}" for i in range(count)]
             results += [
                 {"messageId": one, "errorCode": 0, "errorMsg": "", "schemaVersion": version or 0} for one in ids
@@ -202,24 +204,6 @@ async def _let_in(topic: Topic, within_s: float) -> None:
     finally:
         if gate is not None:
             gate.leave(waiting)
-
-
-async def _published(topic: Topic, run: Run, within_s: float) -> Segments:
-    """Once it is durable. Raises RateExceeded, ProducerBusy, and what the append failed with."""
-    await _let_in(topic, within_s)
-    topic.producers.check_shared()  # one may have taken it meanwhile
-    done: asyncio.Future[Segments] = asyncio.get_running_loop().create_future()
-
-    def settle(answered: Segments | None, error: HeliographError | None) -> None:
-        if done.done():  # who asked has gone
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(answered or [])
-
-    topic.publish(run, lambda answered: settle(answered, None), lambda error: settle(None, error))
-    return await done
 
 
 def _entry(
