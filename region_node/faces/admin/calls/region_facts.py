@@ -15,14 +15,18 @@ from region_node.dr.operations import namespace_facts
 from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.existing import of_other_brokers
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
+from region_node.topics.topic import Topic
+
+
+def loaded_topics(admin: Admin, namespace: str) -> list[Topic]:
+    """Those topics of the namespace that this broker has loaded, and whose messages are stored."""
+    loaded = admin.topics.loaded.values()
+    return [t for t in loaded if t.name.namespace == namespace and not t.volatile and not t.closed]
 
 
 def facts_of_broker(admin: Admin, namespace: str) -> dict[str, Any]:
     """What this broker alone knows of the namespace's topics: of those that it has loaded."""
-    now_ms = admin.clock.wall_ms()
-    found = [
-        t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed
-    ]
+    now_ms, found = admin.clock.wall_ms(), loaded_topics(admin, namespace)
     return {"topics": {topic.text: namespace_facts.topic_facts(topic, admin.links, now_ms) for topic in found}}
 
 

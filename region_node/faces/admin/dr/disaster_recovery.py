@@ -35,7 +35,7 @@ from region_node.faces.admin.calls.call_parameters import Namespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import check_in_region, existing, leases_of, other_brokers, role_of
 from region_node.faces.admin.calls.other_regions import Caller, elsewhere
-from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, topics_here
+from region_node.faces.admin.calls.region_facts import facts_here, facts_of, facts_of_broker, loaded_topics, topics_here
 from region_node.faces.admin.dr import (
     automatic_failovers,
     drill_schedules,
@@ -270,11 +270,7 @@ _SPANS: dict[str, Callable[[Topic, Any], list[namespace_facts.Span]]] = {
 
 async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Counts in those topics of `given` that are loaded here, for _COUNT_S in all; `left` is what was not read."""
-    found = [
-        t
-        for t in list(admin.topics.loaded.values())
-        if t.name.namespace == namespace and t.text in given and not t.volatile and not t.closed
-    ]
+    found = [topic for topic in loaded_topics(admin, namespace) if topic.text in given]
     until = admin.clock.monotonic() + _COUNT_S
     return {
         "topics": {

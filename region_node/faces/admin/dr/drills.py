@@ -23,6 +23,7 @@ from region_node.faces.admin.calls.admin_context import Admin
 from region_node.faces.admin.calls.call_parameters import ExistingNamespace
 from region_node.faces.admin.calls.call_rights import CallAccess, Route
 from region_node.faces.admin.calls.existing import existing, of_other_brokers
+from region_node.faces.admin.calls.region_facts import loaded_topics
 from region_node.faces.admin.tenancy.namespaces import delete_topics
 from region_node.topics.round_trip import round_trip
 
@@ -101,12 +102,8 @@ async def audits(admin: Admin, namespace: ExistingNamespace, *, since_ms: int = 
     """
     auditor = admin.links.auditor
     out: dict[str, Any] = {"topics": 0, **dict.fromkeys(_SUMMED, 0), "found": {}, "errors": [], "running": []}
-    for topic in [
-        t
-        for t in admin.topics.loaded.values()
-        if t.name.namespace == namespace and not t.volatile and not t.closed and not t.shadow_of
-    ]:
-        if topic.policies.values.get("replication") == [admin.region]:  # nobody has another copy
+    for topic in loaded_topics(admin, namespace):
+        if topic.shadow_of or topic.policies.values.get("replication") == [admin.region]:  # nobody has another copy
             continue
         report = auditor.briefs.get(topic.text)
         if auditor.running(topic.text):
