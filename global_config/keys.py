@@ -21,6 +21,8 @@ tombstones (`heliograph.model.configuration.tombstones`), operations (`region_no
                                       (`storage.sealing.keyring`)
 /dr/keys/{region}/{public key}        empty; a key with which that region signs reports
                                       (`region_node.dr.operations.report_signing`)
+/dr/silences/{region}/{broker}.{lease}  Vote of a broker of that region: which others it hears nothing of
+                                      (`region_node.dr.operations.silent_regions`)
 /revocations/{kind}/{name, quoted}    Revocation (`heliograph.model.configuration.revocations`)
 /kafka/scram/{user}/{mechanism}       a SCRAM user of Kafka's clients (`heliograph.model.configuration.kafka_users`)
 /kafka/quotas/, /kafka/address-quotas/  what Kafka's clients may take of a broker
@@ -56,6 +58,7 @@ FORCED = "/forced"
 RESTORED = "/restored"
 SEEN_BY = "/seen-by/"
 OPERATIONS = "/dr/operations/"
+SILENCES = "/dr/silences/"
 NUMBERS = "region-numbers"
 INCARNATIONS = "topic-incarnations"
 

@@ -7,7 +7,7 @@ Invariants: what tells of one region's state is written by that region alone; a 
 
 | keys | who writes |
 |---|---|
-| /writers/R/, /kafka-brokers/R/, /data-keys/R/, /dr/keys/R/, /config-merged/R, /seen-by/R | R |
+| /writers/R/, /kafka-brokers/R/, /data-keys/R/, /dr/keys/R/, /dr/silences/R/, /config-merged/R, /seen-by/R | R |
 | /config-conflicts/R/ | R; any region takes one away, which resolves it |
 | /region-numbers/N | any region, once, together with the region's record; nobody changes it or takes it away |
 | /regions/R | any region makes it, and changes its addresses; its number nobody; its epoch, which never falls, its
@@ -50,7 +50,7 @@ from heliograph.wire.metadata_frames import Frame, fields
 
 V = TypeVar("V", RegionInfo, Tombstone, Revocation, ScramUser)
 
-OWN = (WRITERS, KAFKA_BROKERS, keys.DATA_KEYS, keys.REPORT_KEYS, MERGED, keys.SEEN_BY)
+OWN = (WRITERS, KAFKA_BROKERS, keys.DATA_KEYS, keys.REPORT_KEYS, keys.SILENCES, MERGED, keys.SEEN_BY)
 """A region's name follows, which alone writes there."""
 _JUDGED = (keys.REGIONS, keys.REGION_NUMBERS, CONFLICTS, TOMBSTONES, REVOCATIONS, KAFKA_USERS)
 """What is judged by what it says, and so may not go by itself."""

@@ -69,6 +69,7 @@ OWN = (
     kafka_broker("us", "b0", 7),
     keys.data_key("us", "acme"),
     f"{keys.REPORT_KEYS}us/ab12",
+    f"{keys.SILENCES}us/us-0.7",
     f"{MERGED}us",
 )
 

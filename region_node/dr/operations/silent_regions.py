@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from global_config import keys
 from heliograph.kv.metadata_store import Check, MetadataStore, pages_under
 from heliograph.model.configuration.configuration_records import _Value
 from heliograph.model.configuration.leadership import WRITERS
@@ -28,7 +29,6 @@ from replicator.health.incoming_stats import IncomingStats
 
 log = logging.getLogger("region_node.dr")
 
-SILENCES = "/dr/silences/"
 _CHECKED = 50
 """So many votes of a region must stand still when an operation begins: a few brokers more would only say the same."""
 
@@ -141,7 +141,7 @@ class SilentRegions:
         told = None if self._told is None or self._told[0] != lease else self._told[1]
         if not lease or told == (vote if silent_s else None):
             return
-        key = f"{SILENCES}{self._region}/{lease}"
+        key = f"{keys.SILENCES}{self._region}/{lease}"
         try:
             if silent_s:
                 version = await self._store.put(key, vote.encode(), lease=self._leases.lease)
@@ -157,8 +157,8 @@ class SilentRegions:
         MetadataUnavailable.
         """
         votes = {
-            key.removeprefix(SILENCES): (Vote.decode(value), Check(key, version))
-            async for rows in pages_under(self._store, SILENCES)
+            key.removeprefix(keys.SILENCES): (Vote.decode(value), Check(key, version))
+            async for rows in pages_under(self._store, keys.SILENCES)
             for key, value, version in rows
         }
         silent, there, own = list[str](), list[str](), None if self._told is None else self._told[2]

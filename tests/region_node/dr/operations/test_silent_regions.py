@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from geo_tests.sim.loop import run_alone
-from region_node.dr.operations.silent_regions import SILENCES, Vote
+from global_config import keys
+from region_node.dr.operations.silent_regions import Vote
 from tests.region_node.dr.operations.automatic_instance import Broker, Instance
 
 
@@ -24,7 +25,7 @@ def test_a_vote_changes_as_often_as_somebody_waits_for_it_and_goes_with_the_leas
         await instance.lose("us")
         await asyncio.sleep(8)
         seen = list[bytes]()
-        instance.store.watch(SILENCES, lambda _key, value, _version: seen.append(value or b""))
+        instance.store.watch(keys.SILENCES, lambda _key, value, _version: seen.append(value or b""))
         for _ in range(60):
             await broker.silent.look({"us": {10.0, 30.0}})
             await asyncio.sleep(1)
@@ -34,7 +35,7 @@ def test_a_vote_changes_as_often_as_somebody_waits_for_it_and_goes_with_the_leas
         assert (await broker.silent.said("us", ["eu"], 31.0)).silent == []
         await broker.leases.stop()
         await asyncio.sleep(1)
-        assert seen[-1] == b"" and not instance.store.machine.under(SILENCES)
+        assert seen[-1] == b"" and not instance.store.machine.under(keys.SILENCES)
         await instance.stop()
 
     run_alone(main())
