@@ -122,7 +122,12 @@ class PassiveWorld(World):
             self.sim.loop.fail(text, Violation(text))
 
     def truth(self) -> Leadership | None:
-        """As the configuration node knows it that is the furthest."""
+        """As the configuration has it."""
+        found = self.configured(leadership(NAMESPACE))
+        return None if found is None else Leadership.decode(found)
+
+    def configured(self, key: str) -> bytes | None:
+        """What stands there, as the configuration node knows it that is the furthest."""
         nodes = [
             role.node
             for region in self.regions.values()
@@ -130,8 +135,8 @@ class PassiveWorld(World):
             if isinstance(getattr(role, "node", None), ConfigNode)
         ]
         machines = [node.service.machine for node in nodes if node is not None]
-        found = max(machines, key=lambda machine: machine.index).get(leadership(NAMESPACE)) if machines else None
-        return None if found is None else Leadership.decode(found[0])
+        found = max(machines, key=lambda machine: machine.index).get(key) if machines else None
+        return None if found is None else found[0]
 
     # -- the run ------------------------------------------------------------------------------------------------------
 

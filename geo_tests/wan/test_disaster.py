@@ -95,6 +95,42 @@ def test_a_lost_region_is_failed_over_and_its_tail_is_kept(trio: Instance) -> No
     ]
 
 
+def test_a_lost_region_is_failed_over_from_by_itself_and_not_while_it_is_held(trio: Instance) -> None:
+    namespace, topic = "public/alone", "persistent://public/alone/orders"
+    active_passive(trio, namespace, "us")
+    load = Load(trio.client("us"), topic, "orders")
+    load.wait_for(20)
+    load.end()
+    wanted = dr(trio, "us", "set", namespace, "--auto", "after=10s to=eu hold=60m")["automatic"]
+    assert wanted["after_s"] == 10.0
+    dr(trio, "us", "hold", namespace, "--for", "1h")
+    cut_off(trio, "us", cut=True)
+    try:
+
+        def known() -> dict[str, Any]:
+            found: dict[str, Any] = dr(trio, "eu", "status", namespace)["automatic"]
+            return found
+
+        eventually(lambda: known()["lost_s"] > 10 and "holds it for 3600 s" in known()["said"], "it is held")
+        assert dr(trio, "eu", "status", namespace)["active"] == "us"
+        heliograph("dr", "hold", namespace, "--for", "off", "--admin", trio.admin("eu"))
+        eventually(lambda: takes(trio, "eu", namespace), "eu takes messages")
+        eventually(lambda: bool(dr(trio, "eu", "history", namespace)), "the failover is done")
+        (moved,) = dr(trio, "eu", "history", namespace)
+        assert (moved["kind"], moved["by"], moved["state"]) == ("failover", "automatic", "done")
+        assert moved["report"]["automatic"]["said_by"] == ["eu"] and moved["report"]["after"]["silent_s"] > 10
+        told = rest("GET", f"{trio.admin('eu')}/heliograph/v1/audit?all=true")["changes"]
+        assert {"failover.begun", "failover.done"} <= {row["path"] for row in told if row["method"] == "EVENT"}
+        assert "a failover to eu holds it for 3600 s" in known()["held"]
+        other = Load(trio.client("eu"), topic, "others", first=1_000_000)
+        other.wait_for(20)
+        other.end()
+    finally:
+        cut_off(trio, "us", cut=False)
+    eventually(lambda: dr(trio, "us", "status", namespace)["active"] == "eu", "us hears of it")
+    assert dr(trio, "eu", "status", namespace)["active"] == "eu", "failback is an operator's"
+
+
 def test_a_broker_that_was_stopped_and_goes_on_confirms_nothing(trio: Instance) -> None:
     namespace, topic = "public/stopped", "persistent://public/stopped/orders"
     active_passive(trio, namespace, "us")
