@@ -223,8 +223,12 @@ class ForcedQuorum:
             status, *found = unpack(await self._transport.forward(member, request, timeout_s=_ANSWER_S))
         except (MetadataError, MalformedCommand) as error:
             raise NotAllowed(f"{member} does not answer: start its configuration process ({error})") from error
-        if status != CommandStatus.OK:
-            raise NotAllowed(f"{member} sets nothing aside: {found[0] if found else 'it is of an earlier version'}")
+        if status == CommandStatus.NOT_LEADER:
+            raise NotAllowed(f"{member} sets nothing aside: it is of an earlier version, upgrade it first")
+        if status == CommandStatus.REFUSED:
+            raise NotAllowed(f"{member} sets nothing aside: {found[0]}")
+        if status != CommandStatus.OK:  # it is ending, or has not begun
+            raise NotAllowed(f"{member} does not answer: {found[0]}")
         if found[0]:
             raise NotAllowed(f"{member} sets aside what it held, and starts again: try again in a moment")
         return bool(found[1])

@@ -13,13 +13,14 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from global_config import keys
-from global_config.voters.forced_quorum import HEARD_S, STOPPED
+from global_config.voters.forced_quorum import HEARD_S, STOPPED, ForcedQuorum
+from heliograph.kv.machine_commands import CommandStatus, refusal
 from heliograph.model.configuration.leadership import FENCED, FLOOR, Leadership, leadership
 from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed
 from heliograph.raft.core import RaftCore
 from heliograph.raft.generations import Standing
 from heliograph.raft.member.membership_calls import GroupCalls
-from heliograph.raft.messages import Message
+from heliograph.raft.messages import Config, Message
 from tests.broken_rules import BrokenRules
 from tests.global_config.config_instance import Instance, simulate
 
@@ -265,3 +266,37 @@ def test_power_cuts_in_the_middle_of_each_step_change_nothing_in_the_end(seed: i
         assert found is not None
 
     simulate(main, seed, TWO)
+
+
+class Answering:
+    """A node of eu, beside one of us that answers something else than where it stands."""
+
+    generation, is_leader, leader = 1 << 32, True, "eu"
+    config = Config(("eu",), ("us",), (), 1 << 32)
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def get(self, key: str) -> None:
+        return None
+
+    async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+        return self.answer
+
+    def report(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (CommandStatus.UNAVAILABLE, "us does not answer: why"),  # it is ending: a command waits for it
+        (CommandStatus.NOT_LEADER, "earlier version"),
+        (CommandStatus.REFUSED, "us sets nothing aside: why"),
+    ],
+)
+def test_a_member_that_cannot_set_aside_now_is_told_from_one_that_will_not(status: CommandStatus, said: str) -> None:
+    lent: Any = Answering(refusal(status, "why"))
+    node = ForcedQuorum(lent, lent, lent, lent)
+    with pytest.raises(NotAllowed, match=said):
+        asyncio.run(node.answer(lent, "rejoin", "us", "", timeout_s=1.0))
