@@ -28,6 +28,8 @@ NOT_RUN = {
     "disks.md": "it is one table, which is walked row by row, its commands given, by tests/system/test_lost_disks.py",
     "alerts.md": "it is a runbook, a section for each alert, with a command here and there: they are fired and cleared by "  # noqa: E501
     "tests/system/test_alerts.py",
+    "one-address.md": "it is configurations of other programs, and programs: they are taken out of it, and run, by "
+    "tests/system/test_one_address.py",
     "witness.md": "it is two tables: what they say is done by geo_tests/wan/test_witness.py, on virtual time by "
     "tests/global_config/voters/test_witness.py",
     "forced-quorum.md": "it is three tables: what they say is done by geo_tests/wan/test_forced_quorum.py, on virtual "

@@ -161,6 +161,18 @@ def rsyslogd() -> Path:
     )
 
 
+def haproxy() -> Path:
+    """HAProxy, to be run with `LD_LIBRARY_PATH` of `libraries`."""
+    also = ("liblua5.3-0", "libopentracing1", "libopentracing-c-wrapper0")
+    return _unpacked("haproxy", *also) / "usr" / "sbin" / "haproxy"
+
+
+def dnsmasq() -> Path:
+    """dnsmasq, to be run with `LD_LIBRARY_PATH` of `libraries`."""
+    also = ("libnetfilter-conntrack3", "libnfnetlink0", "libnftables1", "libnftnl11")
+    return _unpacked("dnsmasq-base", *also) / "usr" / "sbin" / "dnsmasq"
+
+
 def redis_server() -> Path:
     """Redis, to be run with `LD_LIBRARY_PATH` of `libraries`."""
     return (
