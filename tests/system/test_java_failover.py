@@ -1,5 +1,5 @@
-"""The official Java client, unmodified: it follows a switchover and a migration (TOPIC_MIGRATED), and its
-AutoClusterFailover works with the health port.
+"""The official Java client, unmodified: it follows a switchover and a migration (TOPIC_MIGRATED), its
+AutoClusterFailover works with the health port, and it leaves a region that falls silent.
 """
 
 from __future__ import annotations
@@ -151,3 +151,26 @@ def test_its_own_failover_leaves_a_region_that_accepts_connections_and_stores_no
         lambda: {int(body) for body in regions.read_all("eu", topic)} >= set(shell.confirmed),
         "nothing that was confirmed is lost",
     )
+
+
+def test_it_leaves_the_region_that_it_was_led_to_when_that_falls_silent(regions: Instance) -> None:
+    """Its program has given it both addresses: where it was led before binds it to nothing."""
+    topic = "persistent://public/silent/java"
+    urls = [regions.state["regions"][name]["service_url"] for name in ("us", "eu")]
+    regions.namespace("public/silent", ["us", "eu"])
+    heliograph("dr", "set", "public/silent", "--active", "us", "--admin", regions.admin("us"))
+    shell = Shell(topic, "silent", f"{urls[0]},{urls[1].rpartition('/')[2]}")
+    stopped = [row["pid"] for row in regions.status()["regions"]["us"]["processes"] if row["pid"]]
+    try:
+        for to in ("eu", "us"):
+            shell.wait_for(20)
+            heliograph("dr", "switchover", "public/silent", "--to", to, "--admin", regions.admin("us"))
+        shell.wait_for(20)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        heliograph("dr", "failover", "public/silent", "--to", "eu", "--yes", "--admin", regions.admin("eu"))
+        shell.wait_for(100)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        shell.kill()

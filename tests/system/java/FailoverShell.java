@@ -10,7 +10,8 @@ import org.apache.pulsar.client.impl.AutoClusterFailover;
  */
 public class FailoverShell {
     public static void main(String[] arguments) throws Exception {
-        ClientBuilder builder = PulsarClient.builder().connectionTimeout(3, TimeUnit.SECONDS).operationTimeout(10, TimeUnit.SECONDS);
+        ClientBuilder builder = PulsarClient.builder().connectionTimeout(3, TimeUnit.SECONDS).operationTimeout(10, TimeUnit.SECONDS)
+                .keepAliveInterval(5, TimeUnit.SECONDS);
         if (arguments.length > 3) {
             builder.serviceUrlProvider(AutoClusterFailover.builder()
                     .primary(arguments[2])
