@@ -163,8 +163,19 @@ class Line:
 class Attack:
     """Sends cases on `connections` at a time, and at most `rate` a second, 0: as many as are answered."""
 
-    def __init__(self, cases: Cases, port: int, seed: int, connections: int = 32, rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        cases: Cases,
+        port: int,
+        seed: int,
+        connections: int = 32,
+        rate: float = 0.0,
+        *,
+        look_s: float = LOOK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.cases, self.port, self.seed, self.connections, self.rate = cases, port, seed, connections, rate
+        self.look_s, self._clock = look_s, clock
         self.outcome = Outcome()
         self.lowest = self.latest = 0
         """Of the numbers of the cases that were on their way since the last look."""
@@ -178,12 +189,12 @@ class Attack:
         """Until each case has ended, or `look`, which is called each half second, says False. Raises what escaped the
         fuzzer itself.
         """
-        begun, before = time.monotonic(), self.outcome.seconds
+        begun, before = self._clock(), self.outcome.seconds
         taken, more = 0, True
         looked = begun
         try:
             while more or self._ready or self._lines:
-                now = time.monotonic()
+                now = self._clock()
                 while more and self._ready < POOL and (not self.rate or taken < (now - begun) * self.rate):
                     number = next(numbers, -1)
                     more = number >= 0
@@ -192,18 +203,18 @@ class Attack:
                         self._offer(Flight(number, self.cases.case(self.seed, number)))
                 while self._ready and len(self._lines) < self.connections and self._connect():
                     pass
-                wait_s = min(LOOK_S, 1 / self.rate) if self.rate else LOOK_S
+                wait_s = min(self.look_s, 1 / self.rate) if self.rate else self.look_s
                 for handle, event in self._poll.poll(wait_s if self._lines else min(wait_s, _PAUSE_S)):
                     self._ready_now(self._lines[handle], event)
-                now = time.monotonic()
-                if now - looked >= LOOK_S:
+                now = self._clock()
+                if now - looked >= self.look_s:
                     looked, self.outcome.seconds = now, before + now - begun
                     self._give_up(now)
                     self.lowest = min((one.number for line in self._lines.values() for one in line.flights), default=0)
                     if not look():
                         return
         finally:
-            self.outcome.seconds = before + time.monotonic() - begun
+            self.outcome.seconds = before + self._clock() - begun
             for line in list(self._lines.values()):
                 self._end(line)
 
@@ -302,7 +313,7 @@ class Attack:
     # -- a connection --------------------------------------------------------------------------------------------------
 
     def _send(self, line: Line, data: bytes) -> None:
-        line.deadline = time.monotonic() + SILENCE_S
+        line.deadline = self._clock() + SILENCE_S
         data = line.unsent + data
         try:
             sent = line.socket.send(data) if data else 0
@@ -348,7 +359,7 @@ class Attack:
         for flight in [one for one in line.flights if one.over]:
             line.flights.remove(flight)
             self._ended(flight, "refused" if flight.refused else "answered")
-        line.deadline = time.monotonic() + SILENCE_S
+        line.deadline = self._clock() + SILENCE_S
         if not line.waits and (line.steps or line.held or not line.flights):
             self._go_on(line)
 

@@ -6,11 +6,10 @@ import socketserver
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
-import pytest
-
-from tests.region_node.faces import hostile_lines
 from tests.region_node.faces.hostile_lines import MARK, OPENED, Attack, Case, Opening, Step
 
 CASES = 40
@@ -33,8 +32,12 @@ class Broker(socketserver.ThreadingTCPServer):
 
     def __init__(self, away: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.accepted, self.stuck = 0, -1
         self.away, self.looked_at, self.answered, self.opened = away, Counter[int](), set[int](), 0
         self.lock = threading.Lock()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that ends without a word is none."""
 
     @property
     def port(self) -> int:
@@ -45,6 +48,8 @@ class Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         broker: Any = self.server
         with broker.lock:
+            broker.accepted += 1
+            own = broker.accepted
             broker.away -= 1
             if broker.away >= 0:
                 return
@@ -62,6 +67,7 @@ class Handler(socketserver.BaseRequestHandler):
                 if kind == b"x":
                     return
                 if kind == b"s":
+                    broker.stuck = own
                     self.request.recv(1 << 16)
                     return
                 late += [number] if kind == b"l" else []
@@ -99,12 +105,18 @@ class Toy:
         return body[:1] == b"r"
 
 
-def attacked(toy: Toy, away: int = 0, cases: int = CASES) -> tuple[Attack, Broker]:
-    with Broker(away) as broker:
+@contextmanager
+def served(broker: Broker) -> Iterator[Broker]:
+    with broker:
         threading.Thread(target=broker.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield broker
+        broker.shutdown()
+
+
+def attacked(toy: Toy, away: int = 0, cases: int = CASES) -> tuple[Attack, Broker]:
+    with served(Broker(away)) as broker:
         attack = Attack(toy, broker.port, 1, connections=3)
         attack.run(iter(range(cases)))
-        broker.shutdown()
     return attack, broker
 
 
@@ -146,10 +158,18 @@ def test_who_is_never_let_in_is_counted_apart() -> None:
     assert attack.outcome.ends == {"not let in": 4} and not broker.looked_at
 
 
-def test_silence_is_that_of_a_case_that_was_sent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostile_lines, "SILENCE_S", 0.05)
-    monkeypatch.setattr(hostile_lines, "LOOK_S", 0.05)
-    attack, _ = attacked(Toy("aaas"), cases=8)
+def test_silence_is_that_of_a_case_that_was_sent_alone() -> None:
+    """Time passes on the connection that has one, and on no other."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += broker.stuck == attack.outcome.connections
+        return now
+
+    with served(Broker(0)) as broker:
+        attack = Attack(Toy("aaas"), broker.port, 1, connections=1, look_s=0.01, clock=clock)
+        attack.run(iter(range(8)))
     assert attack.outcome.ends == {"answered": 6, "silent": 2}
     assert sorted(attack.outcome.silent) == [(3, "s"), (7, "s")]
 
@@ -163,18 +183,8 @@ def test_a_case_of_many_megabytes_goes_out_as_it_is_taken() -> None:
     assert attack.outcome.ends == {"answered": 1} and broker.looked_at[0] == 1
 
 
-def test_a_look_that_says_so_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostile_lines, "LOOK_S", 0.0)
-
-    def numbers() -> Iterator[int]:
-        number = 0
-        while True:
-            yield number
-            number += 1
-
-    with Broker(0) as broker:
-        threading.Thread(target=broker.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        attack = Attack(Toy("a"), broker.port, 1)
-        attack.run(numbers(), lambda: attack.outcome.sent < 10)
-        broker.shutdown()
+def test_a_look_that_says_so_ends_it() -> None:
+    with served(Broker(0)) as broker:
+        attack = Attack(Toy("a"), broker.port, 1, look_s=0.0)
+        attack.run(count(), lambda: attack.outcome.sent < 10)
     assert attack.outcome.sent >= 10
