@@ -61,44 +61,47 @@ def status(
     namespace: Annotated[str, typer.Argument(help="tenant/namespace; none given: all active-passive ones.")] = "",
 ) -> None:
     """Show who is active, what is at risk, and whether another region could take over now."""
-    if not namespace:
-        found = rest.get("/heliograph/v1/dr")
-        same = ("namespace", "active", "epoch", "state")
-        lines = [
-            (*cells(n, *same, "writable_here", "lease_left_s"), round(n.get("at_risk_s", 0.0), 1), _silence(n))
-            for n in found["namespaces"]
-        ]
-        output.rows((*same, "takes messages here", "lease left s", "at risk s", "silent s"), lines, found)
-        if not output.json and found.get("promises"):
-            promised = [
-                (
-                    *cells(n, "namespace", "rpo_s"),
-                    round(n["at_risk_s"], 1),
-                    _silence(n),
-                    "broken" if n["slo_broken"] else "kept",
-                )
-                for n in found["promises"]
-            ]
-            table(("active in every region", "promised s", "at risk s", "silent s", "promise"), promised)
-        return
-    found = rest.get(dr_path(namespace))
+    found = rest.get(dr_path(namespace) if namespace else "/heliograph/v1/dr")
     if output.json:
         output.show(found)
-        return
-    if found["mode"] == "active-active":
-        promise = (
-            {"promise": f"{found['slo']['rpo_s']:g} s, {'broken' if found['slo_broken'] else 'kept'}"}
-            if found.get("slo")
-            else {}
-        )
-        output.show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise})
-        say_configuration(found)
-        for title, lags in (
-            ("lost with this region, not in", found["at_risk"]),
-            ("missing here, if lost now", found.get("lacks", {})),
-        ):
-            table((title, *_LAG), [(region, *_lag(lag)) for region, lag in lags.items()])
-        return
+    elif not namespace:
+        _say_all(found)
+    elif found["mode"] == "active-active":
+        _say_active_active(output, namespace, found)
+    else:
+        _say_active_passive(output, namespace, found)
+
+
+def _say_all(found: dict[str, Any]) -> None:
+    same = ("namespace", "active", "epoch", "state")
+    lines = [
+        (*cells(n, *same, "writable_here", "lease_left_s"), round(n.get("at_risk_s", 0.0), 1), _silence(n))
+        for n in found["namespaces"]
+    ]
+    table((*same, "takes messages here", "lease left s", "at risk s", "silent s"), lines)
+    if promises := found.get("promises"):
+        promised = [
+            (*cells(n, "namespace", "rpo_s"), round(n["at_risk_s"], 1), _silence(n), _promise(n)) for n in promises
+        ]
+        table(("active in every region", "promised s", "at risk s", "silent s", "promise"), promised)
+
+
+def _promise(row: dict[str, Any]) -> str:
+    return "broken" if row["slo_broken"] else "kept"
+
+
+def _say_active_active(output: Output, namespace: str, found: dict[str, Any]) -> None:
+    promise = {"promise": f"{found['slo']['rpo_s']:g} s, {_promise(found)}"} if found.get("slo") else {}
+    output.show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise})
+    say_configuration(found)
+    for title, lags in (
+        ("lost with this region, not in", found["at_risk"]),
+        ("missing here, if lost now", found.get("lacks", {})),
+    ):
+        table((title, *_LAG), [(region, *_lag(lag)) for region, lag in lags.items()])
+
+
+def _say_active_passive(output: Output, namespace: str, found: dict[str, Any]) -> None:
     operation = found["operation"]
     running = "-"
     if operation and operation["state"] == "running":
@@ -117,14 +120,9 @@ def status(
     lines = []
     for region, target in found["targets"].items():
         lag = target["source"] if "unreachable" not in target["source"] else target["target"]
-        lines.append(
-            (
-                region,
-                target["can_switch"],
-                target["because"] or "-",
-                *(_lag({**lag, "at_risk": target.get("at_risk")}) if "unreachable" not in lag else ("?",) * len(_LAG)),
-            )
-        )
+        at_risk = {**lag, "at_risk": target.get("at_risk")}
+        numbers = _lag(at_risk) if "unreachable" not in lag else ("?",) * len(_LAG)
+        lines.append((region, target["can_switch"], target["because"] or "-", *numbers))
     table(("can take over", "planned, now", "because", *_LAG), lines)
 
 

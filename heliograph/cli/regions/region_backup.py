@@ -118,29 +118,14 @@ def restore(
 
     A topic that is there is left alone. An interrupted restore is given again, and goes on.
     """
-    try:
-        made = json.loads(file.read_text())
-        if made["format"] != FORMAT:
-            raise ConfigError(
-                f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or "
-                "a newer one"
-            )
-        bases = list(dict.fromkeys(str(TopicName.parse(topic).partitioned) for topic in made["stored"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{file} cannot be restored: it is not what `heliograph region backup` writes ({error})"
-        ) from error
+    made, bases = _read(file)
     rest.timeout_s = _REQUEST_S
     region, there, rows = rest.get("/heliograph/v1/tier")["region"], list[str](), list[dict[str, Any]]()
+    stored = {"store": store or made["store"], "holder": made["holder"]}
 
     def one(topic: str) -> None:
         try:
-            rows.extend(
-                rest.post(
-                    "/heliograph/v1/tier/restore",
-                    {"topic": topic, "store": store or made["store"], "holder": made["holder"]},
-                )
-            )
+            rows.extend(rest.post("/heliograph/v1/tier/restore", {"topic": topic, **stored}))
         except RestRefused as error:
             if error.code != _CONFLICT:
                 raise
@@ -153,6 +138,40 @@ def restore(
             f"{len(bases) - len(failed)} of {len(bases)} topics are restored; not: {_some(failed)}. The command can "
             "be given again, and goes on"
         )
+    _provision(rest, output, made, region)
+    notes = sorted({note for row in rows for note in row["notes"]})
+    told = {
+        "topics": len(bases),
+        "already_there": len(there),
+        "empty": len(made["empty"]),
+        "entries": sum(row["entries"] for row in rows),
+        "notes": notes,
+    }
+    text = (
+        f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were "
+        f"there, {told['empty']} are empty"
+    )
+    output.told(told, "\n".join([text, *(f"note: {note}" for note in notes)]))
+
+
+def _read(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """A backup, and the topics that it stored, partitioned ones once. Raises ConfigError where it is none."""
+    try:
+        made = json.loads(file.read_text())
+        if made["format"] != FORMAT:
+            raise ConfigError(
+                f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or "
+                "a newer one"
+            )
+        return made, list(dict.fromkeys(str(TopicName.parse(topic).partitioned) for topic in made["stored"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} cannot be restored: it is not what `heliograph region backup` writes ({error})"
+        ) from error
+
+
+def _provision(rest: Rest, output: Output, made: dict[str, Any], region: str) -> None:
+    """Tenants, namespaces, partitioned topics, and topics without a message, where they are not there."""
     for tenant, info in made["tenants"].items():
         _put_unless_there(rest, path_of(_TENANT, tenant=tenant), {**info, "allowedClusters": [region]})
     for namespace, policies in made["namespaces"].items():
@@ -165,23 +184,6 @@ def restore(
                 f"topics without messages that were not made: {_some(failed)}. The command can be given again, and "
                 "goes on"
             )
-    notes = sorted({note for row in rows for note in row["notes"]})
-    told = {
-        "topics": len(bases),
-        "already_there": len(there),
-        "empty": len(made["empty"]),
-        "entries": sum(row["entries"] for row in rows),
-        "notes": notes,
-    }
-    if output.json:
-        output.show(told)
-        return
-    typer.echo(
-        f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were "
-        f"there, {told['empty']} are empty"
-    )
-    for note in notes:
-        typer.echo(f"note: {note}")
 
 
 def _found(rest: Rest) -> dict[str, Any]:

@@ -16,7 +16,15 @@ from heliograph.cli.show import Output, done
 from heliograph.model.configuration.policy_table import POLICIES, Policy
 from heliograph.model.errors import ConfigError
 
-_QUOTAS = "backlogQuota"
+_QUOTAS, _STORAGE = "backlogQuota", "destination_storage"
+Applied = Annotated[bool, typer.Option("--applied", help="Also what is inherited.")]
+Value = Annotated[
+    str,
+    typer.Argument(
+        help="A number, true, a word, JSON, or fields such as retentionTimeInMinutes=60,retentionSizeInMB=-1."
+    ),
+]
+QuotaType = Annotated[str, typer.Option("--type", help="Of a backlog quota: destination_storage or message_age.")]
 
 
 def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> None:
@@ -31,12 +39,7 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
         str, typer.Argument(metavar="POLICY", help=f"One of: {', '.join(names)}.", autocompletion=complete)
     ]
 
-    def policies(
-        rest: Rest,
-        output: Output,
-        target: Target,
-        applied: Annotated[bool, typer.Option("--applied", help="Also what is inherited.")] = False,
-    ) -> None:
+    def policies(rest: Rest, output: Output, target: Target, applied: Applied = False) -> None:
         """Show the policies that are set here."""
         path = (
             path_of(target)
@@ -45,22 +48,12 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
         )
         output.show(rest.get(path, applied=applied))
 
-    def set_(
-        rest: Rest,
-        target: Target,
-        name: Name,
-        value: Annotated[
-            str,
-            typer.Argument(
-                help="A number, true, a word, JSON, or fields such as retentionTimeInMinutes=60,retentionSizeInMB=-1."
-            ),
-        ],
-    ) -> None:
+    def set_(rest: Rest, target: Target, name: Name, value: Value) -> None:
         """Set one policy; it holds for live clients within a second."""
         base = path_of(target)
         given = parsed(value)
         if name == _QUOTAS:
-            kind = given.pop("type", "destination_storage") if isinstance(given, dict) else "destination_storage"
+            kind = given.pop("type", _STORAGE) if isinstance(given, dict) else _STORAGE
             rest.post(f"{base}/{_QUOTAS}", given, backlogQuotaType=kind)
         else:
             policy = _policy(name, names)
@@ -68,14 +61,7 @@ def register(group: typer.Typer, what: str, path_of: Callable[[str], str]) -> No
             rest.ask("PUT" if put else "POST", f"{base}/{_path(policy, what)}", given)
         done(f"{name} of {target} is set")
 
-    def unset(
-        rest: Rest,
-        target: Target,
-        name: Name,
-        quota_type: Annotated[
-            str, typer.Option("--type", help="Of a backlog quota: destination_storage or message_age.")
-        ] = "destination_storage",
-    ) -> None:
+    def unset(rest: Rest, target: Target, name: Name, quota_type: QuotaType = _STORAGE) -> None:
         """Remove one policy: what is inherited holds again."""
         base = path_of(target)
         if name == _QUOTAS:
