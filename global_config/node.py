@@ -16,7 +16,7 @@ from functools import partial
 
 from global_config.region_write_rights import WriteRights
 from global_config.transport.config_transport import AloneTransport, ConfigTransport
-from global_config.voters.forced_quorum import HEARD_S, ForcedQuorum
+from global_config.voters.forced_quorum import HEARD_S, TELL_S, ForcedQuorum
 from heliograph.kv.server.members_api import MembersApi
 from heliograph.kv.server.metadata_node import GroupNode, raft_settings
 from heliograph.kv.server.metadata_server import ServerSettings
@@ -26,6 +26,8 @@ from heliograph.raft.member.raft_node import RaftNode, RaftSettings
 from heliograph.raft.messages import Config
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
+from heliograph.runtime.every import every
+from heliograph.runtime.task_set import TaskSet
 
 __all__ = ["ConfigNode", "ConfigNodeSettings", "ConfigTransport"]
 
@@ -68,6 +70,7 @@ class ConfigNode(GroupNode):
         self.peers = sorted({node_id, *peers})
         self.transport: ConfigTransport = transport or AloneTransport()
         self._clock, self._settings = clock, settings
+        self._tasks = TaskSet("who was left behind is told no more")
         super().__init__(
             desk=self._desk,
             node_id=node_id,
@@ -119,7 +122,13 @@ class ConfigNode(GroupNode):
         CorruptData, OSError.
         """
         self.raft_port = await self.transport.start()
-        return await super().start()
+        port = await super().start()
+        self._tasks.spawn(every(TELL_S, self.forced.tell, failed=lambda error: None))
+        return port
+
+    async def stop(self) -> None:
+        await self._tasks.close()
+        await super().stop()
 
 
 def _superseded_text(node: str) -> str:

@@ -28,6 +28,7 @@ from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllow
 from heliograph.raft.generations import is_lossy, number_of
 from heliograph.raft.member.raft_node import RaftNode
 from heliograph.raft.membership import AddLearner, Promote
+from heliograph.raft.messages import LaterGeneration, encode
 from heliograph.runtime.clock import Clock
 from heliograph.wire.metadata_frames import Frame, body
 
@@ -36,6 +37,8 @@ HEARD_S = 20.0
 STOPPED = "stopped"
 """What the third field of `force` says where an operator knows that the lost ones do not run."""
 WHY = "the configuration was forced, and may lack what the lost regions decided"
+TELL_S = 10.0
+"""So often who goes on tells the others that they were left behind."""
 _AT_ONCE = 100
 """So many rows are changed by one transaction."""
 _ANSWER_S = 1.0
@@ -183,6 +186,20 @@ class ForcedQuorum:
             commands.append(command(CommandKind.TXN, txn_fields(changed[start : start + _AT_ONCE])))
         return commands
 
+    async def tell(self) -> None:
+        """Tells those that were left behind, and have not come back: one of them may have been forced as well, and asks
+        nobody any more.
+        """
+        raft = self._raft
+        if raft.is_leader and raft.generation:
+            for member in self._left_behind():
+                if member not in raft.config.members:
+                    self._transport.send(member, encode(LaterGeneration(0), raft.generation))
+
+    def _left_behind(self) -> dict[str, str]:
+        found = self._machine.get(keys.FORCED)
+        return ({} if found is None else left_behind(found[0])) | self._raft.left_behind()
+
     # -- coming back --------------------------------------------------------------------------------------------------
 
     async def _rejoin(self, member: str, timeout_s: float) -> bool:
@@ -193,8 +210,7 @@ class ForcedQuorum:
         if member in raft.config.voters:
             return False
         if member not in raft.config.members:
-            found = self._machine.get(keys.FORCED)
-            lost = ({} if found is None else left_behind(found[0])) | raft.left_behind()
+            lost = self._left_behind()
             if member not in lost:
                 raise NotAllowed(f"{member} was not left behind: `heliograph meta add` adds a member that is new")
             await self._change("add", member, lost[member], timeout_s)

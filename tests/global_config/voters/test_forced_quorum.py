@@ -13,7 +13,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from global_config import keys
-from global_config.voters.forced_quorum import HEARD_S, STOPPED, ForcedQuorum
+from global_config.voters.forced_quorum import HEARD_S, STOPPED, TELL_S, ForcedQuorum
 from heliograph.kv.machine_commands import CommandStatus, refusal
 from heliograph.model.configuration.leadership import FENCED, FLOOR, Leadership, leadership
 from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed
@@ -39,7 +39,7 @@ async def us_is_lost(sim: Simulation, instance: Instance) -> None:
     await asyncio.sleep(HEARD_S + 1)
 
 
-async def rejoined(sim: Simulation, instance: Instance, name: str) -> int:
+async def rejoined(sim: Simulation, instance: Instance, name: str, by: str = "eu") -> int:
     """Gives the command until it is done, and starts the process again that ends for it. How often it ended."""
     ends = 0
     for _ in range(100):
@@ -48,7 +48,7 @@ async def rejoined(sim: Simulation, instance: Instance, name: str) -> int:
             instance.start(name)
             ends += 1
         try:
-            await instance.clients["eu"].members("rejoin", name)
+            await instance.clients[by].members("rejoin", name)
             return ends
         except NotAllowed:
             await asyncio.sleep(0.3)
@@ -185,6 +185,28 @@ async def of_two_histories_one_is_left(sim: Simulation, instance: Instance) -> N
 
 def test_of_two_histories_one_is_left_when_they_meet_and_nothing_is_merged() -> None:
     simulate(of_two_histories_one_is_left, regions=THREE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_that_were_both_forced_one_is_left(seed: int) -> None:
+    async def main(sim: Simulation, instance: Instance) -> None:
+        await instance.clients["us"].put("/before", b"1")
+        instance.mesh.isolate("eu")
+        await asyncio.sleep(HEARD_S + 1)
+        for name, other in (TWO, reversed(TWO)):
+            await instance.clients[name].members("force", other)
+            await instance.clients[name].put(f"/{name}", b"1")
+        instance.mesh.heal()
+        await asyncio.sleep(TELL_S + 1)
+        (left,) = (name for name in TWO if not instance.nodes[name].raft.standing.superseded)
+        (behind,) = {*TWO} - {left}
+        assert instance.nodes[left].raft.generation > instance.nodes[behind].raft.generation
+        assert await rejoined(sim, instance, behind, left) == 1
+        await instance.clients[behind].put("/both", b"1")
+        assert await instance.clients[behind].get(f"/{behind}") is None
+        assert await instance.clients[behind].get(f"/{left}") is not None
+
+    simulate(main, seed, TWO)
 
 
 def everything_is_heard(patch: BrokenRules) -> None:
