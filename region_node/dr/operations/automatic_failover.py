@@ -17,11 +17,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from heliograph.model.configuration.leadership import OPEN, Leadership
+from heliograph.model.configuration.leadership import OPEN, Leadership, is_subscription
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
 from heliograph.runtime.every import every
 from heliograph.runtime.task_set import TaskSet
+from heliograph.runtime.throttle import RowPace
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.automatic_policy import (
@@ -50,6 +51,14 @@ _GIVEN_UP_S = 6.0
 """Before the flip, where the region that was to take over has had no lease for so long, the other one goes on."""
 _AT_ONCE = 32
 """Namespaces that are decided on, or moved, here at the same time."""
+_A_LOOK = 100
+"""So many are begun with in one look: others have their turn in the next one."""
+_AGAIN_S = 2.0
+"""Between two decisions about one namespace."""
+_ANEW = 30
+"""After so many looks regions are counted anew, whatever was heard."""
+_PATIENCE_S = 30.0
+"""One that does no step for so long gives its place to another one, and is gone on with in its turn."""
 _ANSWER_S = 2.0
 """So long a region is waited for that is asked what it lacks."""
 
@@ -79,8 +88,16 @@ class AutomaticFailover:
         self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told
         self._driver = OperationDriver(leases.store, conductor, clock, _LEFT_S)
         self._holds: dict[str, Hold] = {}
-        self._settled: dict[str, int] = {}
-        """Namespace -> the version of its leadership under which nothing that began by itself was under way."""
+        self._unsettled: dict[str, None] = {}
+        """Namespaces whose leadership has changed, or that are new here: what began by itself may be under way."""
+        self._wanted: dict[str, set[float]] = {}
+        """Region -> for how long somebody waits for it, as it was counted last."""
+        self._counts_anew = True
+        self._again_at: dict[str, float] = {}
+        """Namespace -> when it is decided on again, in the clock's monotonic seconds."""
+        self._heard_of: dict[tuple[str, tuple[str, ...], float], tuple[int, Said]] = {}
+        """What was said in which look."""
+        self._looks = 0
         self._looked_at: dict[str, None] = {}
         """Namespaces that are decided on, or moved, here now."""
         self._last = ""
@@ -94,6 +111,7 @@ class AutomaticFailover:
             self._stops.append(store.watch(prefix, heard))
             await store.synced(prefix)
         await self._silent.start()
+        self._leases.on_change(self._changed)
         self._tasks.spawn(every(LOOK_S, self._look))
 
     async def stop(self) -> None:
@@ -110,9 +128,10 @@ class AutomaticFailover:
                 self.known[namespace] = Automatic.decode(value)
         except CorruptData as error:
             log.error("failover.automatic_unreadable", extra={"namespace": namespace, "error": str(error)})
+        self._changed(namespace)
         if namespace not in self.known:
-            self.said.pop(namespace, None)
-            self._settled.pop(namespace, None)
+            for kept in (self.said, self._unsettled, self._again_at):
+                kept.pop(namespace, None)
 
     def _heard_hold(self, key: str, value: bytes | None, _version: int) -> None:
         self._holds.pop(key, None)
@@ -132,48 +151,83 @@ class AutomaticFailover:
             return None
         return record
 
+    def _changed(self, namespace: str) -> None:
+        """Its leadership, or what is wanted for it, is another one."""
+        if not is_subscription(namespace):
+            self._counts_anew = True
+            if namespace in self.known:
+                self._unsettled[namespace] = None
+
     async def _look(self) -> None:
+        """While every region is there, and nothing has changed, this costs nothing, however many namespaces there
+        are.
+        """
+        self._looks += 1
+        if self._counts_anew or not self._looks % _ANEW:
+            self._counts_anew = False
+            self._wanted = await self._count()
+        await self._silent.look(self._wanted)
+        lost = any(self._silent.lost_s(region) for region in self._wanted)
+        if not lost:
+            self.said.clear()
+        if not self._leases.core.holds or not (lost or self._unsettled):  # whoever is cut off decides nothing
+            return
+        names, pace, begun = sorted(self.known if lost else self._unsettled), RowPace(), 0
+        after = next((index for index, name in enumerate(names) if name > self._last), 0)
+        for namespace in (*names[after:], *names[:after]):
+            await pace.row()
+            if len(self._looked_at) >= _AT_ONCE or begun >= _A_LOOK:
+                break
+            if namespace not in self._looked_at and self._due(namespace):
+                self._last, begun = namespace, begun + 1
+                self._looked_at[namespace] = None
+                self._tasks.spawn(self._look_at(namespace))
+
+    async def _count(self) -> dict[str, set[float]]:
+        """Region -> for how long somebody waits for it, of those that are, or become, the active one of a namespace."""
         wanted: dict[str, set[float]] = {}
-        for namespace, found in self.known.items():
+        pace = RowPace()
+        for namespace, found in list(self.known.items()):
+            await pace.row()
             if (record := self._record(namespace)) is not None:
                 wanted.setdefault(record.active, set()).add(found.after_s)
                 if record.to:
                     wanted.setdefault(record.to, set())
-        await self._silent.look(wanted)
-        if not self._leases.core.holds:  # whoever is cut off decides nothing
-            return
-        names = sorted(self.known)
-        after = next((index for index, name in enumerate(names) if name > self._last), 0)
-        for namespace in (*names[after:], *names[:after]):
-            if len(self._looked_at) >= _AT_ONCE:
-                break
-            if namespace not in self._looked_at and self._due(namespace):
-                self._last = namespace
-                self._looked_at[namespace] = None
-                self._tasks.spawn(self._look_at(namespace))
+        return wanted
 
     def _due(self, namespace: str) -> bool:
         """Whether there may be something to do."""
-        record, gate = self._record(namespace), self._leases.core.gate(namespace)
-        if record is None or gate is None:
+        record, wanted = self._record(namespace), self.known.get(namespace)
+        if record is None or wanted is None:
+            self._unsettled.pop(namespace, None)
             return False
-        if record.state == OPEN and self._silent.lost_s(record.active) >= self.known[namespace].after_s:
+        if not self._lost(record, wanted):
+            self.said.pop(namespace, None)
+        elif why := self.held(namespace):
+            self._say(namespace, why)
+        elif wanted.to and self._region not in wanted.to:
+            self._say(namespace, f"{', '.join(wanted.to)} may take over")
+        elif self._clock.monotonic() >= self._again_at.pop(namespace, 0.0):
             return True
-        self.said.pop(namespace, None)
-        return self._settled.get(namespace) != gate.version
+        return namespace in self._unsettled
+
+    def _lost(self, record: Leadership, wanted: Automatic) -> bool:
+        return record.state == OPEN and self._silent.lost_s(record.active) >= wanted.after_s
 
     async def _look_at(self, namespace: str) -> None:
         try:
-            record, wanted, gate = self._record(namespace), self.known[namespace], self._leases.core.gate(namespace)
-            if record is None or gate is None:
+            record, wanted, gate = self._record(namespace), self.known.get(namespace), self._leases.gate(namespace)
+            if record is None or wanted is None or gate is None:
                 return
             version = gate.version
             found, _ = await self._conductor().operation(namespace)
-            lost = record.state == OPEN and self._silent.lost_s(record.active) >= wanted.after_s
+            lost = self._lost(record, wanted)
             own = found is not None and found.running and found.kind == FAILOVER and found.by == BY
             if found is None or not own:
-                self._settled[namespace] = version
+                if gate.version == version:
+                    self._unsettled.pop(namespace, None)
             elif not lost or (found.step != "measure" and (found.step, found.target) != ("open", record.active)):
+                self._unsettled[namespace] = None
                 await self._left(found)
                 return
             if lost:
@@ -181,6 +235,7 @@ class AutomaticFailover:
         except HeliographError as error:  # the next look tries again
             self._say(namespace, str(error))
         finally:
+            self._again_at[namespace] = self._clock.monotonic() + _AGAIN_S
             del self._looked_at[namespace]
 
     def _say(self, namespace: str, why: str) -> None:
@@ -220,7 +275,7 @@ class AutomaticFailover:
         if why := await held(store, namespace):
             return why
         others = [region for region in self._regions_of(namespace) if region != source]
-        said = await self._silent.said(source, others, wanted.after_s)
+        said = await self._said(source, others, wanted.after_s)
         if not majority(said.silent, others):
             return (
                 f"of {', '.join(others)} only {', '.join(said.silent) or 'nobody'} says that nothing came from "
@@ -235,6 +290,16 @@ class AutomaticFailover:
             return "this broker has no lease"
         await self._begin(namespace, record, last, said)
         return ""
+
+    async def _said(self, source: str, others: Sequence[str], after_s: float) -> Said:
+        """Asked once a look, of however many namespaces."""
+        what = source, tuple(others), after_s
+        look, found = self._heard_of.get(what, (0, None))
+        if found is None or look != self._looks:
+            found = await self._silent.said(source, others, after_s)
+            self._heard_of = {key: told for key, told in self._heard_of.items() if told[0] == self._looks}
+            self._heard_of[what] = self._looks, found
+        return found
 
     async def _target(
         self, namespace: str, wanted: Automatic, source: str, there: Sequence[str]
@@ -286,7 +351,7 @@ class AutomaticFailover:
         await self._drive(op)
 
     async def _drive(self, op: Operation) -> None:
-        ended = await self._driver.drive(op)
+        ended = await self._driver.drive(op, _PATIENCE_S)
         if ended is not None and ended.state == DONE and await self._driver.tells(ended):
             self.moved += 1
             known = next((text for name, _, text in ended.steps if name == "boundary"), "")

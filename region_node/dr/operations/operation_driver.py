@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.errors import VersionConflict
@@ -41,17 +42,21 @@ class OperationDriver:
             return False
         return True
 
-    async def drive(self, operation: Operation) -> Operation | None:
+    async def drive(self, operation: Operation, patience_s: float = inf) -> Operation | None:
         """Asks for each step until it is done. Returns what it is then; None: somebody else goes on with it, or has
-        begun something else in its place.
+        begun something else in its place, or no step was done for `patience_s`.
         """
         conductor = self._conductor()
-        told, told_at = 0, 0.0
+        told, told_at, since = 0, 0.0, self._clock.monotonic()
         while operation.running:
             before = operation
             operation = await conductor.advance(operation.namespace)
             if operation.running and (operation.kind != before.kind or operation.id != before.id):
                 return None  # something else was begun in its place
+            if operation.step != before.step:
+                since = self._clock.monotonic()
+            elif self._clock.monotonic() - since >= patience_s:
+                return None
             if operation != before:
                 told = 0
             if operation.waiting and self._clock.monotonic() >= told_at + self._look_s / 2:

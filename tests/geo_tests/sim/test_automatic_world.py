@@ -12,6 +12,7 @@ import pytest
 
 from geo_tests.sim.automatic_world import Moved, run_automatic
 from region_node.dr.operations import automatic_failover, operation_steps
+from region_node.dr.operations.automatic_failover import AutomaticFailover
 from region_node.dr.operations.silent_regions import SilentRegions
 from tests.broken_rules import BrokenRules
 
@@ -49,6 +50,7 @@ async def _no_hold(*_: Any) -> list[Any]:
 def _mutants() -> Mapping[str, tuple[int, Callable[[BrokenRules], None]]]:
     def a_hold_is_ignored(patch: BrokenRules) -> None:
         patch.setattr(automatic_failover, "held", _nothing)
+        patch.setattr(AutomaticFailover, "held", lambda self, namespace: "")
 
     def a_move_holds_nothing(patch: BrokenRules) -> None:
         patch.setattr(operation_steps, "hold_behind_move", _no_hold)

@@ -13,6 +13,7 @@ import pytest
 from geo_tests.sim.loop import collect
 from geo_tests.sim.unattended_world import UnattendedWorld
 from region_node.dr.operations import automatic_failover
+from region_node.dr.operations.automatic_failover import AutomaticFailover
 from tests.broken_rules import BrokenRules
 from tests.geo_tests.sim.passive_settings import SMALL
 
@@ -46,4 +47,5 @@ async def _free(*_: Any) -> str:
 @pytest.mark.slow
 def test_a_hold_that_is_ignored_is_found(broken: BrokenRules) -> None:
     broken.setattr(automatic_failover, "held", _free)
+    broken.setattr(AutomaticFailover, "held", lambda self, namespace: "")
     broken.look(run, range(MUTANT_SEEDS), match="after a move, and is to stay")

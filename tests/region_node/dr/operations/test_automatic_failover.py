@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.loop import run_alone
-from heliograph.model.configuration.leadership import FENCED, OPEN
+from heliograph.model.configuration.leadership import FENCED, OPEN, Leadership, leadership
+from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import automatic_failover
-from region_node.dr.operations.automatic_failover import majority
-from region_node.dr.operations.automatic_policy import BY, automatic, hold
+from region_node.dr.operations.automatic_failover import AutomaticFailover, majority
+from region_node.dr.operations.automatic_policy import BY, Automatic, automatic, hold
 from region_node.dr.operations.operation import CANCELLED, DONE, FAILOVER, REJOIN, Operation, operation_key
 from tests.region_node.dr.operations.automatic_instance import Instance
 from tests.region_node.dr.operations.world import NS
@@ -262,6 +263,8 @@ def test_the_hold_and_the_majority_are_needed(rule: str, monkeypatch: pytest.Mon
         return ""
 
     monkeypatch.setattr(automatic_failover, rule, nothing if rule == "held" else lambda *_: True)
+    if rule == "held":
+        monkeypatch.setattr(AutomaticFailover, "held", lambda *_: "")
 
     async def test(instance: Instance) -> None:
         if rule == "held":
@@ -274,3 +277,26 @@ def test_the_hold_and_the_majority_are_needed(rule: str, monkeypatch: pytest.Mon
         assert instance.leadership().epoch == 2, "so the tests above are of these rules"
 
     with_instance(test)
+
+
+def test_many_namespaces_are_moved_in_turn_and_cost_nothing_while_their_region_is_there() -> None:
+    """Of each a broker asks the configuration once when it hears of it, and then no more."""
+    count = 20
+
+    async def test(instance: Instance) -> None:
+        names = [f"t/n{number}" for number in range(count)]
+        for name in names:
+            await Switching(instance.store, lambda: 0).begin(name, "us", {})
+        await asyncio.sleep(20)
+        for name in names:
+            await instance.store.put(automatic(name), Automatic(after_s=AFTER_S).encode())
+        await asyncio.sleep(20)
+        before = instance.asked
+        await asyncio.sleep(60)
+        assert instance.asked == before and before <= 2 * 2 * (count + 1)
+        await instance.lose("us")
+        await asyncio.sleep(AFTER_S + 60)
+        found = [instance.store.machine.get(leadership(name)) for name in names]
+        assert {Leadership.decode(row[0]).active for row in found if row is not None} == {"eu"}
+
+    with_instance(test, "us", "eu")
