@@ -194,13 +194,22 @@ class GroupPositions:
         cursor: Any = found.cursor
         current = await self.offset_of(of, cursor)
         before = self._known.get(key, (current, 0))[0]
-        if row.offset < current and row.offset < before:  # the group was set back by somebody here
-            await topic.seek(found, (at[0], at[1] - 1))
+        if row.offset < current:
+            if row.offset >= before or not await self._stands(of, name, row):
+                return  # another region has moved the cursor since: `look` writes the row
+            await topic.seek(found, (at[0], at[1] - 1))  # the group was set back by somebody here
         if row.offset > current:  # committed here, by a group that went on here
             self.repeats += self.behind.pop(key, 0)
         if row.offset != current:
             await self._forward(of, cursor, at, row.offset)
         self._known[key] = (row.offset, cursor.changes)
+
+    async def _stands(self, of: KafkaLog, name: str, row: Row) -> bool:
+        """Whether the row is stored still: those of other partitions come along with each one that is written."""
+        key = self._broker.cluster.kafka_name(of.topic.name.partitioned), max(0, of.topic.name.partition)
+        committed = Committed(self._broker.meta, group_of(name))
+        await committed.read([key])
+        return committed.rows.get(key) == row
 
     async def _place(self, of: KafkaLog, offset: int) -> Position:
         """The entry that holds an offset, or the one that comes next."""
