@@ -46,6 +46,7 @@ LEAVES = {
 }
 """Behind these a connection is another: what other cases rely on may be gone, or be somebody else's."""
 NAMES_REQUEST = {kind for kind in FIELDS if kind > 1 and hasattr(getattr(pb.BaseCommand(), FIELDS[kind]), "request_id")}
+MADE, CLOSING = {K.PRODUCER, K.SUBSCRIBE}, {K.CLOSE_PRODUCER, K.CLOSE_CONSUMER, K.UNSUBSCRIBE}
 PUBLISHING = {K.SEND, 0, -1, -2}
 PING = frame(K.PING)
 ORDER = "an order of commands"
@@ -265,6 +266,8 @@ class PulsarCases:
                 hostile, ends = hostile + more, ends or closing
                 last = last or closing or other in LEAVES or other == -2
                 publishes, marked = publishes or other in PUBLISHING, marked and other != -2
+                if kind in MADE and other in CLOSING:
+                    request = 0  # what is closed before it is made is not answered, as in Pulsar
         begins = kind == K.CONNECT and about != ORDER
         stages = 0
         if letter != "n" and not begins and not (ends and rng.random() < UNOPENED):
