@@ -81,6 +81,7 @@ function told(names, found, plan, stopped) {
   const running = found.operation?.state === "running" ? found.operation : null;
   return [
     h("p", {}, "Active in ", h("strong", {}, found.active), `, epoch ${found.epoch}, ${found.state}, since ${when(found.since_ms)}.`),
+    found.automatic && h("p", {}, `Fails over by itself once ${found.active} was lost for ${seconds(found.automatic.after_s)}${found.automatic.held ? `; ${found.automatic.held}` : ""}${found.automatic.said ? `; not now: ${found.automatic.said}` : ""}.`),
     Object.keys(found.slo).length > 0 && h("p", {}, `Promised: ${Object.entries(found.slo).map(([key, value]) => `${key === "rpo_s" ? "at most" : "back within"} ${seconds(value)}${key === "rpo_s" ? " of messages lost" : ""}`).join(", ")}.`),
     running && h("div", { class: "refusal" }, progress(running), h("p", {},
       h("button", { type: "button", "data-key": "go on", onclick: () => goOn(names, plan, stopped) }, "Go on with it"), " ",
