@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -17,8 +18,11 @@ from geo_tests.wan.disaster import active_passive, cut_off, dr, takes
 from geo_tests.wan.instance import Instance, eventually
 from geo_tests.wan.kafka_in_regions import kafka_address
 from geo_tests.wan.kafka_support import DEADLINE_S, ck
+from tests.system.kafka_clients import SOURCES, java_client
 
 pytestmark = pytest.mark.wan
+JAVA = "4.4.0"
+"""The version of Kafka's own client."""
 kafka = pytest.importorskip("kafka")
 
 NAMESPACE, TOPIC, PAIRS, PARTITIONS = "public/following", "orders", "pairs", 3
@@ -229,6 +233,47 @@ class ByKafkaPython(Consuming):
         self._made.close(autocommit=False)
 
 
+class ByJava(Consuming):
+    """Kafka's own client, as a program of its own. group "": it is in none, and reads from the beginning."""
+
+    def __init__(self, addresses: str, group: str) -> None:
+        jars, source = java_client(JAVA), SOURCES / "KafkaFollower.java"
+        command = [
+            "java",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{jars}/*",
+            str(source),
+            addresses,
+            TOPIC,
+            str(PARTITIONS),
+        ]
+        self._program = subprocess.Popen(
+            [*command, group] if group else command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.group = group
+        super().__init__()
+
+    def _run(self) -> None:
+        assert self._program.stdout is not None
+        for line in self._program.stdout:
+            number, _, said = line.partition(" ")
+            if number.isdigit():
+                self.got.append(int(number))
+            else:
+                self.wrong.append(f"{number} {said}")
+
+    def end(self) -> None:
+        assert self._program.stdin is not None
+        self._program.stdin.close()
+        super().end()
+        self._program.wait()
+
+
 def stored(address: str, topic: str = TOPIC) -> Counter[int]:
     """How often each number is in a topic, as a region shows it to who reads what is committed."""
     reader = ck.Consumer(
@@ -256,7 +301,12 @@ class Running:
         self.addresses = addresses
         self.producing = Producing(addresses)
         self.producing.wait_for(200)
-        self.consuming: list[Consuming] = [ByLibrdkafka(addresses, "one"), ByKafkaPython(addresses, "two")]
+        self.consuming: list[Consuming] = [
+            ByLibrdkafka(addresses, "one"),
+            ByKafkaPython(addresses, "two"),
+            ByJava(addresses, "three"),
+            ByJava(addresses, ""),
+        ]
 
     def go_on(self, what: str, since: float) -> None:
         """Everybody gets what is sent from now on."""
@@ -267,7 +317,7 @@ class Running:
                 lambda each=each: len({n for n in each.got if n >= first}) >= 200,  # type: ignore[misc]
                 f"{type(each).__name__} goes on behind the {what}",
             )
-        again = {type(each).__name__: sum(Counter(each.got).values()) - len({*each.got}) for each in self.consuming}
+        again = [f"{type(each).__name__} {len(each.got) - len({*each.got})}" for each in self.consuming]
         print(f"{what}: everybody goes on within {time.monotonic() - since:.1f} s; came again until now: {again}")
 
     def have(self, counted: Counter[int]) -> None:

@@ -8,8 +8,7 @@ from heliograph.model.configuration.configuration_records import TenantInfo
 from region_node.faces.kafka.groups.committed_offsets import OFFSETS, Committed, Row
 from region_node.faces.kafka.log.partition_log import KafkaLog
 from tests.region_node.faces.kafka.harness import Client, Face, with_face
-from tests.region_node.faces.kafka.produce_fetch.test_produce import produce
-from tests.region_node.faces.kafka.topic_requests import create
+from tests.region_node.faces.kafka.topic_requests import create, produce
 from tests.region_node.faces.pulsar.harness import settle
 
 N = "public/default"
@@ -28,11 +27,9 @@ def test_a_row_that_only_comes_along_with_another_partitions_sets_no_cursor_back
         await face.admin.update_namespace(N, lambda old: replace(old, regions=("us", "eu")))
         await settle(10)
         client = Client(face.listener)
-        await create(client, "t")
-        for number in range(9):
-            client.raw(produce("t", b"%d" % number, acks=-1))
-        await settle(100)
-        client.answers()
+        (topic,) = await create(client, "t")
+        for _ in range(9):
+            await client.ask("produce", 13, produce(topic))
         log = await face.broker.log("t", 0)
         committed = Committed(face.meta, "g")
         await committed.put({("t", 0): Row(2, -1, "", 1)})
