@@ -226,9 +226,9 @@ class AutomaticFailover:
             if found is None or not own:
                 if gate.version == version:
                     self._unsettled.pop(namespace, None)
-            elif not lost or (found.step != "measure" and (found.step, found.target) != ("open", record.active)):
+            elif not lost or (found.step != "measure" and found.target != record.active):
                 self._unsettled[namespace] = None
-                await self._left(found)
+                await self._left(found, flipped=found.target == record.active)
                 return
             if lost:
                 self._say(namespace, await self._decided(namespace, wanted, record, found))
@@ -245,16 +245,16 @@ class AutomaticFailover:
         if why:
             log.warning("failover.not_begun", extra={"namespace": namespace, "because": why})
 
-    async def _left(self, op: Operation) -> None:
+    async def _left(self, op: Operation, *, flipped: bool) -> None:
         """One that began by itself has passed its first step: another broker there goes on with it; where its
-        target is lost, too, somebody gives it up.
+        target is lost, too, before it was the active region, somebody gives it up. flipped: it is.
         """
         if op.step == "measure":  # nothing was closed, and the region is there again
             await self._give_up(op, f"{op.source} is there again")
         elif op.target == self._region:
             if await self._driver.left_behind(op.namespace, FAILOVER, BY):
                 await self._drive(op)
-        elif op.step != "open" and self._silent.lost_s(op.target) >= _GIVEN_UP_S:
+        elif not flipped and self._silent.lost_s(op.target) >= _GIVEN_UP_S:
             await self._give_up(op, f"{op.target} is lost, too")
 
     async def _give_up(self, op: Operation, why: str) -> None:

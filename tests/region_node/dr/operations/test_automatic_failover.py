@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import automatic_failover
 from region_node.dr.operations.automatic_failover import AutomaticFailover, majority
 from region_node.dr.operations.automatic_policy import BY, Automatic, automatic, hold
-from region_node.dr.operations.operation import CANCELLED, DONE, FAILOVER, REJOIN, Operation, operation_key
+from region_node.dr.operations.operation import CANCELLED, DONE, FAILOVER, REJOIN, RUNNING, Operation, operation_key
 from tests.region_node.dr.operations.automatic_instance import Instance
 from tests.region_node.dr.operations.world import NS
 
@@ -245,6 +246,28 @@ def test_where_the_region_that_was_to_take_over_is_lost_too_the_first_goes_on() 
         assert "eu is lost, too" in instance.events[-1]["because"]
 
     with_instance(test, to=("eu",))
+
+
+def test_where_it_is_lost_once_it_is_the_active_one_nothing_is_given_up_and_the_next_one_takes_over() -> None:
+    """The flip had its effect, and nobody came to writing that down."""
+
+    async def test(instance: Instance) -> None:
+        await instance.lose("us")
+        await asyncio.sleep(AFTER_S + 15)
+        op = await instance.operation()
+        assert op is not None and op.state == DONE and instance.leadership().active == "eu"
+        await instance.lose("eu")
+        left = replace(op, state=RUNNING, step="flip", steps=op.steps[:3], ended_ms=0)
+        await instance.store.put(operation_key(NS), left.encode())
+        await instance.back("us")
+        await asyncio.sleep(100)
+        assert await instance.operation() == left, "it is held"
+        await asyncio.sleep(100)
+        assert instance.leadership().active in ("us", "ap") and instance.leadership().epoch == 3
+        history = await instance.conductor(instance.brokers[-1]).history(NS)
+        assert [(one.id, one.state) for one in history] == [(1, DONE), (2, DONE)]
+
+    with_instance(test, to=("eu", "us", "ap"), hold_s=150.0)
 
 
 def test_two_that_are_lost_of_three_leave_no_majority() -> None:
