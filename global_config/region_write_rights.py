@@ -16,7 +16,6 @@ Invariants: what tells of one region's state is written by that region alone; a 
 | a lease, and what lies under it | any region; renewed and ended by one that may write what lies under it |
 | /revocations/… | any region revokes, and revokes more; what another one has revoked it neither lifts nor shortens; a
   record is taken away by nobody before it has been over for a while |
-| /kafka/scram/… | any region, which says that it is the one that wrote it |
 | counters | any region, a few numbers at a time, and no jumps |
 | all others: tenants, namespaces, policies, topics, clusters, leaderships, operations | any region |
 
@@ -41,18 +40,17 @@ from heliograph.model.configuration.configuration_records import (
     TenantInfo,
 )
 from heliograph.model.configuration.kafka_brokers import KAFKA_BROKERS
-from heliograph.model.configuration.kafka_users import KAFKA_USERS, ScramUser
 from heliograph.model.configuration.leadership import WRITERS
 from heliograph.model.configuration.revocations import REVOCATIONS, Revocation
 from heliograph.model.configuration.tombstones import TOMBSTONES, Tombstone
 from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed
 from heliograph.wire.metadata_frames import Frame, fields
 
-V = TypeVar("V", RegionInfo, Tombstone, Revocation, ScramUser)
+V = TypeVar("V", RegionInfo, Tombstone, Revocation)
 
 OWN = (WRITERS, KAFKA_BROKERS, keys.DATA_KEYS, keys.REPORT_KEYS, keys.SILENCES, MERGED, keys.SEEN_BY)
 """A region's name follows, which alone writes there."""
-_JUDGED = (keys.REGIONS, keys.REGION_NUMBERS, CONFLICTS, TOMBSTONES, REVOCATIONS, KAFKA_USERS)
+_JUDGED = (keys.REGIONS, keys.REGION_NUMBERS, CONFLICTS, TOMBSTONES, REVOCATIONS)
 """What is judged by what it says, and so may not go by itself."""
 GONE_MS = KEPT_MS - 86_400_000
 """A revocation may go that has been over for so long: a day less than whoever takes it away waits, for clocks that
@@ -131,8 +129,6 @@ class WriteRights:
             self._tombstone(writers, op)
         elif key.startswith(REVOCATIONS):
             self._revocation(writers, op)
-        elif key.startswith(KAFKA_USERS) and isinstance(op, Put):
-            self._kafka_user(writers, op)
 
     def _region(self, writers: Sequence[str], name: str, op: Put, ops: Sequence[Op]) -> None:
         new = _decoded(writers, op.key, RegionInfo, op.value)
@@ -189,11 +185,6 @@ class WriteRights:
                 raise _refused(writers, op.key, f"{' and '.join(sorted(others))} revoked it: lift it there")
         if said:
             raise _refused(writers, op.key, f"only {min(said)} says what was revoked there")
-
-    def _kafka_user(self, writers: Sequence[str], op: Put) -> None:
-        by = _decoded(writers, op.key, ScramUser, op.value).by
-        if by not in writers:
-            raise _refused(writers, op.key, f"it would say that {by or 'nobody'} wrote it")
 
     def _stored(self, writers: Sequence[str], op: Put | Delete, kind: type[V]) -> V | None:
         """What stands there, and is still there when the write is made; None: another version does, so that nothing

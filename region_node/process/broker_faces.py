@@ -194,7 +194,12 @@ class BrokerFaces:
                 broker.security,
                 broker.audit,
                 broker.usage,
-                RowStores(broker.config, broker.meta, lambda: broker.level.present >= KAFKA_USERS_SHARED),
+                RowStores(
+                    broker.config,
+                    broker.meta,
+                    lambda: broker.level.present >= KAFKA_USERS_SHARED,
+                    lambda: all(each.feature_level >= KAFKA_USERS_SHARED for each in broker.view.regions()),
+                ),
             ),
             clocks=Clocks(broker.runtime.clock, broker.expiry),
             rng=broker.runtime.rng,

@@ -23,7 +23,6 @@ from heliograph.model.configuration.configuration_records import (
     TenantInfo,
 )
 from heliograph.model.configuration.kafka_brokers import kafka_broker
-from heliograph.model.configuration.kafka_users import ScramUser, key_of
 from heliograph.model.configuration.leadership import writer
 from heliograph.model.configuration.revocations import Revocation
 from heliograph.model.configuration.tombstones import Tombstone, tombstone
@@ -176,17 +175,6 @@ def test_a_lease_is_renewed_and_ended_by_whoever_may_write_what_lies_under_it() 
     for kind, payload in ((Frame.COMMAND, end), (Frame.RENEW, msgpack.packb([lease]))):
         with pytest.raises(NotAllowed, match="only us writes it"):
             table.rights.check(("eu",), kind, payload)
-
-
-def test_a_user_of_kafkas_says_which_region_wrote_it() -> None:
-    """By that a region knows whom it made itself: those alone may do everything there."""
-    table, made = Table(), ScramUser(4096, b"salt", b"stored", b"server", by="us")
-    key = key_of("root", "SCRAM-SHA-256")
-    table.ask("us", Put(key, made.encode()))
-    for value in (made.encode(), made._replace(by="").encode(), b"x"):
-        table.refuses("eu", Put(key, value))
-    table.ask("eu", Put(key, made._replace(by="eu").encode()))
-    table.ask("eu", Delete(key))
 
 
 def test_counters_do_not_jump() -> None:

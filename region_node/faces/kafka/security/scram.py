@@ -4,7 +4,7 @@ Is: one exchange as a pure core, and the instance's users of this kind. Isn't: o
 (`region_node.security`), a right, or the value that is kept (`heliograph.model.configuration.kafka_users`).
 Invariants: neither a password nor what it can be made from is stored, only what proves it; an unknown user is answered
 as a known one until the end; a proof is compared in constant time; a nonce is never used twice. Who may do everything
-in this region is a user that this region has made: another one's word for that name proves nothing here.
+in a region is a user of that region's own, which no other one has written.
 Source: RFC 5802, RFC 7677; Kafka KIP-84, KIP-554; docs/protocols/kafka.md, "Security".
 """
 
@@ -104,10 +104,10 @@ def _fields(text: str) -> dict[str, str]:
 class ScramUsers:
     """The instance's SCRAM users, as this broker follows them. Make it on the event loop."""
 
-    def __init__(self, stores: RowStores, region: str, rng: Rng, may_everything: Callable[[str], bool]) -> None:
-        """region: this one. may_everything: whether a role of that name may do everything here."""
-        self.rows = SharedRows(stores, (KAFKA_USERS,), self._on_row, self._moved)
-        self._stores, self._region, self._rng, self._may_everything = stores, region, rng, may_everything
+    def __init__(self, stores: RowStores, rng: Rng, may_everything: Callable[[str], bool]) -> None:
+        """may_everything: whether a role of that name may do everything in this region."""
+        self._rng = rng
+        self.rows = SharedRows(stores, (KAFKA_USERS,), self._on_row, lambda key: may_everything(named(key)[0]))
         self._users: dict[str, ScramUser] = {}
         self._secret = rng.getrandbits(256).to_bytes(32, "big")
 
@@ -120,19 +120,16 @@ class ScramUsers:
             except CorruptData as error:  # who cannot be read cannot sign in
                 log.warning("kafka.user_unreadable", extra={"key": key, "error": str(error)})
 
-    def _moved(self, value: bytes) -> bytes:
-        return ScramUser.decode(value)._replace(by=self._region).encode()
-
     def nonce(self) -> str:
         return f"{self._rng.getrandbits(192):048x}"
 
     async def find(self, mechanism: str, user: str) -> ScramUser:
-        """Returns a user; for a name that is unknown, or that another region alone has made and that may do everything
-        in this one, one that nothing proves, the same each time from this broker. Raises MetadataUnavailable.
+        """Returns a user; for an unknown name one that nothing proves, the same each time from this broker. Raises
+        MetadataUnavailable.
         """
         await self.rows.synced()
         found = self._users.get(key_of(user, mechanism))
-        if found is not None and (found.by in ("", self._region) or not self._may_everything(user)):
+        if found is not None:
             return found
         seed = hmac.digest(self._secret, f"{mechanism} {user}".encode(), "sha512")
         size = hashlib.new(HASHES[mechanism]).digest_size
@@ -140,7 +137,7 @@ class ScramUsers:
 
     async def put(self, user: str, mechanism: str, made: ScramUser) -> None:
         """Raises VersionConflict, and what the metadata raises."""
-        kept = made._replace(by=self._region if self._stores.shared() else "").encode()
+        kept = made.encode()
         await self.rows.change(key_of(user, mechanism), lambda _: kept)
 
     async def delete(self, user: str, mechanism: str) -> bool:

@@ -118,7 +118,7 @@ class KafkaBroker:
         self.sessions = FetchSessions(self.settings.fetch_sessions_max, rng)
         self.configs = Configs(self.topics, self.config, self.settings)
         self.positions = GroupPositions(self)
-        self.scram = ScramUsers(accounts.stores, region.name, rng, self.security.rights.is_super_name)
+        self.scram = ScramUsers(accounts.stores, rng, self.security.rights.is_super_name)
         self.producer_ids = ProducerIds(meta, lambda: region.info().number, self.clock)
         self.quotas = ClientQuotas(accounts.stores, self.clock)
         self._moving = [self.tasks.spawn(rows.move()) for rows in (self.scram.rows, self.quotas.table.shared)]

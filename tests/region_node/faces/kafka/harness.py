@@ -197,7 +197,7 @@ class Face:
                 Security(Authentication(rights, {}), Authorization(rights, self.view)),
                 self.audit,
                 Usage(),
-                RowStores(self.config, self.meta, lambda: True),
+                RowStores(self.config, self.meta, lambda: True, lambda: True),
             ),
             clocks=Clocks(self.clock, self.clock),
             rng=rng,

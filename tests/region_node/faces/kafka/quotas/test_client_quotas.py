@@ -76,7 +76,7 @@ def test_the_most_particular_quota_holds() -> None:
 
     async def run() -> None:
         store = EmbeddedStore()
-        quotas = ClientQuotas(RowStores(store, EmbeddedStore(), lambda: True), FakeClock())
+        quotas = ClientQuotas(RowStores(store, EmbeddedStore(), lambda: True, lambda: True), FakeClock())
         ann, tool = named("ann"), named("tool")
         order = [
             (NONE, DEFAULT),
@@ -306,7 +306,7 @@ def test_only_a_super_user_sees_and_sets_quotas() -> None:
 def test_bad_bytes_in_the_store_change_nothing() -> None:
     async def run() -> None:
         store = EmbeddedStore()
-        quotas = ClientQuotas(RowStores(store, EmbeddedStore(), lambda: True), FakeClock())
+        quotas = ClientQuotas(RowStores(store, EmbeddedStore(), lambda: True, lambda: True), FakeClock())
         await quotas.table.change((named("a"), NONE), {PRODUCE: 5.0})
         await settle(20)
         for bad in (b"", b"\x09", b"\x01\x91\x01", b"\x01\x91\x81\xa1a\xff"):

@@ -27,5 +27,7 @@ class Regions:
         self.users = {name: self.broker(name) for name in self.own}
 
     def broker(self, region: str) -> ScramUsers:
-        stores = RowStores(self.config, self.own[region], lambda: self.shared[region])
-        return ScramUsers(stores, region, random.Random(1), lambda role: role == "root")
+        stores = RowStores(
+            self.config, self.own[region], lambda: self.shared[region], lambda: all(self.shared.values())
+        )
+        return ScramUsers(stores, random.Random(1), lambda role: role == "root")
