@@ -97,8 +97,9 @@ async def ready(admin: Admin) -> Any:
 async def active(admin: Admin, *, namespace: str = "") -> Any:
     """Active: messages are taken here now, of a namespace (`tenant/name`), or, where none is named, as far as it
     depends on the region alone: this broker is registered, and has the lease that an active-passive namespace wants. It
-    tries nothing and asks nobody, so that anybody may ask often; why not, it tells nobody. Answers where Pulsar's clients go, as Java's `ControlledClusterFailover` takes it; 503 where it is
-    not, which no log has: load balancers ask every second. Raises MetadataUnavailable.
+    tries nothing and asks nobody, so that anybody may ask often; why not, it tells nobody. Answers where Pulsar's
+    clients go, as Java's `ControlledClusterFailover` takes it; 503 where it is not, which no log has: load balancers
+    ask every second. Raises MetadataUnavailable.
     """
     await ready(admin)
     if not (_takes(admin, namespace) if namespace else _has_its_lease(admin)):
