@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from heliograph.model.configuration.leadership import OPEN, Leadership, is_subscription
@@ -36,7 +36,7 @@ from region_node.dr.operations.automatic_policy import (
     hold_text,
     too_much_at_risk,
 )
-from region_node.dr.operations.operation import DONE, DRILL, FAILOVER, Operation, Planned
+from region_node.dr.operations.operation import DONE, DRILL, FAILOVER, Operation, Planned, StepAges
 from region_node.dr.operations.operation_driver import OperationDriver
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.silent_regions import Said, SilentRegions
@@ -47,6 +47,10 @@ log = logging.getLogger("region_node.dr")
 LOOK_S = 1.0
 _LEFT_S = 3.0
 """What nobody has asked for that long is gone on with by another broker."""
+_CLOSED = ("fence", "boundary", "flip")
+"""Steps that have closed the namespace, and have not opened it elsewhere."""
+_WAITS_S = 10.0
+"""What stays at one of them for so long, while the region that was lost is there again, is given up."""
 _GIVEN_UP_S = 6.0
 """Before the flip, where the region that was to take over has had no lease for so long, the other one goes on."""
 _AT_ONCE = 32
@@ -87,6 +91,7 @@ class AutomaticFailover:
         self._leases, self._silent, self._conductor = leases, silent, conductor
         self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told
         self._driver = OperationDriver(leases.store, conductor, clock, _LEFT_S)
+        self._ages = StepAges(clock.monotonic)
         self._holds: dict[str, Hold] = {}
         self._unsettled: dict[str, None] = {}
         """Namespaces whose leadership has changed, or that are new here: what began by itself may be under way."""
@@ -247,15 +252,21 @@ class AutomaticFailover:
 
     async def _left(self, op: Operation, *, flipped: bool) -> None:
         """One that began by itself has passed its first step: another broker there goes on with it; where its
-        target is lost, too, before it was the active region, somebody gives it up. flipped: it is.
+        target is lost, too, before it was the active region, or it waits while its source is there again, somebody
+        gives it up. flipped: it is the active one.
         """
         if op.step == "measure":  # nothing was closed, and the region is there again
             await self._give_up(op, f"{op.source} is there again")
+        elif op.step in _CLOSED and self._ages.age_s(op) >= _WAITS_S and await self._there(op.source):
+            await self._give_up(op, f"{op.source} is there again, and {op.step} waits: {op.waiting}")
         elif op.target == self._region:
             if await self._driver.left_behind(op.namespace, FAILOVER, BY):
                 await self._drive(op)
         elif not flipped and self._silent.lost_s(op.target) >= _GIVEN_UP_S:
             await self._give_up(op, f"{op.target} is lost, too")
+
+    async def _there(self, region: str) -> bool:
+        return bool(await self._conductor().switching.writers(region))
 
     async def _give_up(self, op: Operation, why: str) -> None:
         await asyncio.sleep(_LEFT_S)
@@ -281,9 +292,9 @@ class AutomaticFailover:
                 f"of {', '.join(others)} only {', '.join(said.silent) or 'nobody'} says that nothing came from "
                 f"{source} for {wanted.after_s:g} s: no majority"
             )
-        target, facts = await self._target(namespace, wanted, source, said.there)
+        target, facts, passed = await self._target(namespace, wanted, source, said.there)
         if target != self._region or facts is None:
-            return f"{target or 'no other region'} is there to take over"
+            return "; ".join([*passed, f"{target or 'no other region'} is there to take over"])
         if why := too_much_at_risk(wanted, facts, source):
             return f"{target} does not take over: {why}"
         if not said.checks:
@@ -303,18 +314,26 @@ class AutomaticFailover:
 
     async def _target(
         self, namespace: str, wanted: Automatic, source: str, there: Sequence[str]
-    ) -> tuple[str, dict[str, Any] | None]:
-        """Which region takes over, and what it knows of the namespace, if it is this one. "": none is there."""
-        named = [region for region in wanted.to if region in there and region != source]
+    ) -> tuple[str, dict[str, Any] | None, list[str]]:
+        """Which region takes over, what it knows of the namespace, if it was asked, and why others do not, in words.
+        "": none is there. One that has not loaded every topic would close the namespace, and wait for them.
+        """
+        passed: list[str] = []
         if wanted.to:
-            target = named[0] if named else ""
-            return target, await self._facts(target, namespace) if target == self._region else None
+            for region in (region for region in wanted.to if region in there and region != source):
+                facts = await self._facts(region, namespace)
+                if not (why := _not_loaded(region, facts)):
+                    return region, facts, passed
+                passed.append(why)
+            return "", None, passed
         asked = await asyncio.gather(*(self._facts(region, namespace) for region in there))
         found = {region: facts for region, facts in zip(there, asked, strict=True) if facts is not None}
-        if not found:
-            return "", None
-        target = min(found, key=lambda region: _lag(found[region], source))
-        return target, found[target]
+        passed = [why for region, facts in found.items() if (why := _not_loaded(region, facts))]
+        whole = {region: facts for region, facts in found.items() if not facts["missing"]}
+        if not whole:
+            return "", None, passed
+        target = min(whole, key=lambda region: _lag(whole[region], source))
+        return target, whole[target], passed
 
     async def _facts(self, region: str, namespace: str) -> dict[str, Any] | None:
         """None: it does not answer in time."""
@@ -408,6 +427,11 @@ class AutomaticFailover:
 def majority(silent: Sequence[str], others: Sequence[str]) -> bool:
     """Whether more than half of the regions beside the active one say so."""
     return 2 * len(silent) > len(others)
+
+
+def _not_loaded(region: str, facts: Mapping[str, Any] | None) -> str:
+    """Why it does not take over, in words; "": it has every topic, or does not answer."""
+    return f"{region} has not loaded {facts['missing'][0]}" if facts is not None and facts["missing"] else ""
 
 
 def _lag(facts: dict[str, Any], source: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from geo_tests.sim.leadership import DriftingClock
 from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
-from heliograph.model.configuration.leadership import Leadership, leadership
+from heliograph.model.configuration.leadership import OPEN, Leadership, leadership
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
 from region_node.dr.leadership.effective_leaderships import EffectiveLeaderships
 from region_node.dr.leadership.leadership_changes import Switching
@@ -80,8 +80,10 @@ class Instance:
         """Regions that answer no other one."""
         self.lacks: dict[str, dict[str, Any]] = {}
         """Region -> what is otherwise of what it lacks of every other one."""
-        self.missing: list[str] = []
-        """Topics that no broker has loaded."""
+        self.missing: dict[str, list[str]] = {}
+        """Region -> topics that no broker there has loaded."""
+        self.missing_closed: list[str] = []
+        """Those of every region, while the namespace is closed."""
         self.asked = 0
         """Steps of operations, and their beginnings."""
         self._count = brokers
@@ -163,7 +165,8 @@ class Instance:
         told = {**lack(age_s=0.0), **self.lacks.get(region, {})}
         lacks = {other: told for other in self.regions if other != region}
         topic = {"vector": {}, "links": {}, "lacks": lacks, "subscriptions": {}, "producers": 0}
-        return {"region": region, "missing": self.missing, "topics": {TOPIC: topic}}
+        missing = self.missing.get(region) or (self.missing_closed if self.leadership().state != OPEN else [])
+        return {"region": region, "missing": missing, "topics": {TOPIC: topic}}
 
     def region(self, name: str) -> RegionInfo | None:
         return RegionInfo(name=name, number=1 + self.regions.index(name))

@@ -232,14 +232,14 @@ def test_another_broker_goes_on_with_one_that_was_left_behind() -> None:
 
 def test_where_the_region_that_was_to_take_over_is_lost_too_the_first_goes_on() -> None:
     async def test(instance: Instance) -> None:
-        instance.missing = ["persistent://t/n/y"]
+        instance.missing_closed = ["persistent://t/n/y"]
         await instance.lose("us")
         await instance.begun()
         await asyncio.sleep(5)
         assert instance.leadership().state == FENCED
         await instance.lose("eu")
-        await instance.back("us")
         await asyncio.sleep(40)
+        await instance.back("us")
         record, op = instance.leadership(), await instance.operation()
         assert (record.active, record.state, record.epoch) == ("us", OPEN, 1)
         assert op is not None and op.state == CANCELLED
@@ -268,6 +268,44 @@ def test_where_it_is_lost_once_it_is_the_active_one_nothing_is_given_up_and_the_
         assert [(one.id, one.state) for one in history] == [(1, DONE), (2, DONE)]
 
     with_instance(test, to=("eu", "us", "ap"), hold_s=150.0)
+
+
+def test_a_region_that_has_not_loaded_every_topic_does_not_take_over() -> None:
+    async def next_one(instance: Instance) -> None:
+        instance.missing = {"eu": ["persistent://t/n/y"]}
+        await instance.lose("us")
+        await asyncio.sleep(AFTER_S + 20)
+        record = instance.leadership()
+        assert (record.active, record.epoch) == ("ap", 2)
+
+    async def nobody(instance: Instance) -> None:
+        instance.missing = {region: ["persistent://t/n/y"] for region in instance.regions}
+        await instance.lose("us")
+        await asyncio.sleep(AFTER_S + 20)
+        assert instance.leadership().state == OPEN and await instance.operation() is None
+        assert "eu has not loaded persistent://t/n/y" in instance.said("eu")
+
+    for to in (("eu", "ap"), ()):
+        with_instance(next_one, to=to)
+        with_instance(nobody, to=to)
+
+
+def test_what_waits_while_the_region_that_was_lost_is_there_again_is_given_up() -> None:
+    async def test(instance: Instance) -> None:
+        instance.missing_closed = ["persistent://t/n/y"]
+        await instance.lose("us")
+        await instance.begun()
+        await asyncio.sleep(5)
+        assert instance.leadership().state == FENCED
+        await instance.back("us")
+        await asyncio.sleep(30)
+        record, op = instance.leadership(), await instance.operation()
+        assert (record.active, record.state, record.epoch) == ("us", OPEN, 1)
+        assert op is not None and op.state == CANCELLED
+        assert [event["event"] for event in instance.events] == ["failover.begun", "failover.given_up"]
+        assert "us is there again, and boundary waits: eu has not loaded" in instance.events[-1]["because"]
+
+    with_instance(test, to=("eu",), brokers=2)
 
 
 def test_two_that_are_lost_of_three_leave_no_majority() -> None:
