@@ -97,9 +97,19 @@ def hold_keys(namespace: str) -> tuple[str, ...]:
 
 
 async def hold(store: MetadataStore, namespace: str, for_s: float, by: str, now_ms: int) -> Hold:
-    """An operator wants none for so long. namespace: "" for all. Raises NotAllowed, MetadataError."""
+    """An operator wants none for so long. namespace: "" for all. Raises NotAllowed, also where that would end sooner
+    than what stands there, by these clocks; MetadataError.
+    """
     if not 0 < for_s <= HOLD_S_MAX:
         raise NotAllowed(f"it can be held for up to {HOLD_S_MAX / 3600:g} h at once, not for {for_s:g} s")
+    if (found := await store.get(operators_key(namespace))) is not None:
+        old = Hold.decode(found[0])
+        left_s = min(old.for_s, old.for_s - (now_ms - old.since_ms) / 1000)
+        if for_s < left_s:
+            raise NotAllowed(
+                f"{hold_text(old)}, and {left_s:.0f} s of that are left: a shorter one would end it sooner; --for off "
+                "ends it now"
+            )
     made = Hold(for_s=for_s, why=f"{by} holds it", since_ms=now_ms)
     lease = await store.grant(int(for_s * 1000))
     await store.put(operators_key(namespace), made.encode(), lease=lease)
@@ -137,8 +147,7 @@ async def hold_behind_move(store: MetadataStore, namespace: str, text: str, now_
 
 
 async def forget_automatic(store: MetadataStore, namespace: str) -> bool:
-    """It is not failed over by itself any more. Returns whether it was."""
-    await release(store, namespace)
+    """It is not failed over by itself any more; what holds it stays. Returns whether it was."""
     return await store.delete(automatic(namespace))
 
 

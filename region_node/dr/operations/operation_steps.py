@@ -30,7 +30,7 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadersh
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
-from region_node.dr.operations.automatic_policy import forget_automatic, hold_behind_move
+from region_node.dr.operations.automatic_policy import forget_automatic, hold_behind_move, release
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import (
@@ -613,6 +613,7 @@ async def forget_operations(store: MetadataStore, namespace: str) -> None:
     lost then held, speaks of nothing any more, nor is it failed over by itself. Signed reports of drills stay.
     """
     await forget_automatic(store, namespace)
+    await release(store, namespace)
     await store.delete(operation_key(namespace))
     for prefix in (history_prefix(namespace), boundaries_prefix(namespace)):
         await _delete_under(store, prefix)

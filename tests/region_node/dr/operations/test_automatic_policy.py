@@ -14,7 +14,15 @@ from heliograph.kv.in_process_store import EmbeddedStore
 from heliograph.model.configuration.leadership import OPEN
 from heliograph.model.errors import NotAllowed
 from region_node.dr.operations import automatic_policy
-from region_node.dr.operations.automatic_policy import Automatic, automatic, held, hold, release, too_much_at_risk
+from region_node.dr.operations.automatic_policy import (
+    Automatic,
+    automatic,
+    forget_automatic,
+    held,
+    hold,
+    release,
+    too_much_at_risk,
+)
 from region_node.dr.operations.operation_steps import forget_operations
 from tests.region_node.dr.operations.world import NS, TOPIC, World, lack, steps
 
@@ -117,6 +125,33 @@ def test_a_region_that_lacks_more_than_is_allowed_or_does_not_know_does_not_take
     )
     for unknown in (facts(messages=None), {**facts(), "missing": ["persistent://t/n/y"]}):
         assert "not known" in too_much_at_risk(Automatic(after_s=30, risk_messages=10), unknown, "us")
+
+
+def test_who_wants_no_automatic_failover_any_more_ends_nobodys_hold() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        await store.put(automatic(NS), Automatic(after_s=30.0).encode())
+        await hold(store, NS, 60.0, "anna", now_ms=0)
+        assert await forget_automatic(store, NS) and not await forget_automatic(store, NS)
+        assert await held(store, NS) == "anna holds it for 60 s"
+        await forget_operations(store, NS)
+        assert await held(store, NS) == "", "what comes under its name is another one"
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("namespace", (NS, ""))
+def test_a_hold_is_not_made_shorter_unawares(namespace: str) -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        await hold(store, namespace, 3600.0, "anna", now_ms=0)
+        with pytest.raises(NotAllowed, match="3000 s of that are left"):
+            await hold(store, namespace, 60.0, "bert", now_ms=600_000)
+        assert "anna" in await held(store, NS)
+        await hold(store, namespace, 60.0, "bert", now_ms=3_550_000)
+        assert await held(store, NS) == "bert holds it for 60 s"
+
+    run_alone(main())
 
 
 def test_keys_of_a_namespace_are_no_others() -> None:
