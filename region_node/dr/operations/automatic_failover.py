@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from heliograph.kv.metadata_store import ABSENT, Check
 from heliograph.model.configuration.leadership import OPEN, Leadership, is_subscription
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
@@ -356,7 +357,7 @@ class AutomaticFailover:
                 active=record.active, epoch=record.epoch, operation=0 if last is None else last.id, alone=True
             ),
             report={"automatic": {"broker": mark, "lost_s": round(lost_s, 1), "said_by": said.silent}},
-            checks=said.checks,
+            checks=[*said.checks, *(Check(key, ABSENT) for key in hold_keys(namespace))],
         )
         if op.by == BY and op.report.get("automatic", {}).get("broker") == mark:
             self._note(

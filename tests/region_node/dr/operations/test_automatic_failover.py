@@ -14,7 +14,7 @@ from heliograph.model.configuration.leadership import FENCED, OPEN, Leadership, 
 from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.operations import automatic_failover
 from region_node.dr.operations.automatic_failover import AutomaticFailover, majority
-from region_node.dr.operations.automatic_policy import BY, Automatic, automatic, hold
+from region_node.dr.operations.automatic_policy import BY, Automatic, automatic, held, hold
 from region_node.dr.operations.operation import CANCELLED, DONE, FAILOVER, REJOIN, RUNNING, Operation, operation_key
 from tests.region_node.dr.operations.automatic_instance import Instance
 from tests.region_node.dr.operations.world import NS
@@ -160,6 +160,22 @@ def test_an_operator_holds_it(namespace: str) -> None:
         assert instance.of("eu")[0].automatic.held(NS)
         await asyncio.sleep(30)
         assert instance.leadership().epoch == 2
+
+    with_instance(test, to=("eu",))
+
+
+@pytest.mark.parametrize("namespace", (NS, ""))
+def test_a_hold_that_comes_behind_the_look_at_it_counts(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(instance: Instance) -> None:
+        async def nothing_yet(*_: Any) -> str:
+            if not await held(instance.store, NS):
+                await hold(instance.store, namespace, 100.0, "anna", 0)
+            return ""
+
+        monkeypatch.setattr(automatic_failover, "held", nothing_yet)
+        await instance.lose("us")
+        await asyncio.sleep(90)
+        assert instance.leadership().epoch == 1 and await instance.operation() is None
 
     with_instance(test, to=("eu",))
 
@@ -326,6 +342,7 @@ def test_the_hold_and_the_majority_are_needed(rule: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(automatic_failover, rule, nothing if rule == "held" else lambda *_: True)
     if rule == "held":
         monkeypatch.setattr(AutomaticFailover, "held", lambda *_: "")
+        monkeypatch.setattr(automatic_failover, "hold_keys", lambda _: ())
 
     async def test(instance: Instance) -> None:
         if rule == "held":
