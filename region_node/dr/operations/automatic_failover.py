@@ -232,10 +232,12 @@ class AutomaticFailover:
             if found is None or not own:
                 if gate.version == version:
                     self._unsettled.pop(namespace, None)
-            elif not lost or (found.step != "measure" and found.target != record.active):
+            else:
                 self._unsettled[namespace] = None
-                await self._left(found, flipped=found.target == record.active)
-                return
+                flipped = found.target == record.active
+                if not lost or (found.step != "measure" and not flipped):
+                    await self._left(found, wanted.after_s, flipped=flipped)
+                    return
             if lost:
                 self._say(namespace, await self._decided(namespace, wanted, record, found))
         except HeliographError as error:  # the next look tries again
@@ -251,13 +253,15 @@ class AutomaticFailover:
         if why:
             log.warning("failover.not_begun", extra={"namespace": namespace, "because": why})
 
-    async def _left(self, op: Operation, *, flipped: bool) -> None:
-        """One that began by itself has passed its first step: another broker there goes on with it; where its
-        target is lost, too, before it was the active region, or it waits while its source is there again, somebody
-        gives it up. flipped: it is the active one.
+    async def _left(self, op: Operation, after_s: float, *, flipped: bool) -> None:
+        """One that began by itself has passed its first step, or its source may be there again: another broker there
+        goes on with it; where its target is lost, too, before it was the active region (flipped: it is), or it waits
+        while its source is there, somebody gives it up.
         """
-        if op.step == "measure":  # nothing was closed, and the region is there again
+        if op.step == "measure" and await self._there(op.source):
             await self._give_up(op, f"{op.source} is there again")
+        elif op.step == "measure" and self._silent.lost_s(op.source) < after_s:
+            return  # as far as it was seen here: this broker may have just begun
         elif op.step in _CLOSED and self._ages.age_s(op) >= _WAITS_S and await self._there(op.source):
             await self._give_up(op, f"{op.source} is there again, and {op.step} waits: {op.waiting}")
         elif op.target == self._region:
@@ -371,6 +375,7 @@ class AutomaticFailover:
         await self._drive(op)
 
     async def _drive(self, op: Operation) -> None:
+        self._unsettled[op.namespace] = None
         ended = await self._driver.drive(op, _PATIENCE_S)
         if ended is not None and ended.state == DONE and await self._driver.tells(ended):
             self.moved += 1

@@ -30,7 +30,7 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, Leadersh
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from region_node.dr.leadership.leadership_changes import Switching, closing, reopened, unheard_text, waits_for
 from region_node.dr.operations import namespace_facts
-from region_node.dr.operations.automatic_policy import forget_automatic, hold_behind_move, release
+from region_node.dr.operations.automatic_policy import BY, forget_automatic, hold_behind_move, release
 from region_node.dr.operations.drill import Drill
 from region_node.dr.operations.messages_at_risk import at_risk
 from region_node.dr.operations.operation import (
@@ -326,6 +326,8 @@ class Conductor:
         return await self._close(op, DRAINING, "every message that was taken is answered")
 
     async def _fence(self, op: Operation) -> Operation:
+        if op.by == BY and "closed_ms" not in op.report and await self.switching.writers(op.source):
+            return op.waits(f"{op.source} is there again: nothing is closed by itself")
         text = f"{op.source} confirms nothing any more"
         if silent := op.report.get("unheard"):
             text = f"{op.source} is fenced for whoever has heard of it; the others go on until they hear: {silent}"

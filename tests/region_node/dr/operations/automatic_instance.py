@@ -17,7 +17,7 @@ from region_node.dr.leadership.leadership_changes import Switching
 from region_node.dr.leadership.write_leases import WriteLeases
 from region_node.dr.operations.automatic_failover import AutomaticFailover
 from region_node.dr.operations.automatic_policy import Automatic, automatic
-from region_node.dr.operations.operation import Operation, StepAges
+from region_node.dr.operations.operation import Operation, StepAges, operation_key
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.silent_regions import SilentRegions
 from replicator.health.incoming_stats import Heard, IncomingStats
@@ -84,6 +84,8 @@ class Instance:
         """Region -> topics that no broker there has loaded."""
         self.missing_closed: list[str] = []
         """Those of every region, while the namespace is closed."""
+        self.mute = False
+        """No region knows anything of its topics once an operation was begun."""
         self.asked = 0
         """Steps of operations, and their beginnings."""
         self._count = brokers
@@ -146,6 +148,8 @@ class Instance:
         async def facts_of(region: str, _: str) -> dict[str, Any]:
             if region != broker.region and region in self.deaf:
                 raise MetadataUnavailable(f"{region} does not answer")
+            if self.mute and self.store.machine.get(operation_key(NS)) is not None:
+                raise MetadataUnavailable(f"{region} does not know")
             return self.facts(region)
 
         async def nobody(*_: Any) -> dict[str, Any]:

@@ -324,6 +324,41 @@ def test_what_waits_while_the_region_that_was_lost_is_there_again_is_given_up() 
     with_instance(test, to=("eu",), brokers=2)
 
 
+@pytest.mark.parametrize("brokers", (1, 2))
+def test_what_has_closed_nothing_while_the_region_came_back_is_given_up_by_whoever_was_there(brokers: int) -> None:
+    async def test(instance: Instance) -> None:
+        instance.mute = True
+        await instance.lose("us")
+        op = await instance.begun()
+        await asyncio.sleep(5)
+        assert op.step == "measure" and instance.leadership().state == OPEN
+        await instance.back("us")
+        for broker in instance.of("us"):
+            await broker.automatic.stop()
+        await asyncio.sleep(60)
+        ended = await instance.operation()
+        assert ended is not None and ended.state == CANCELLED and ended.id == op.id
+        assert instance.events[-1]["because"] == "us is there again"
+
+    with_instance(test, to=("eu",), brokers=brokers)
+
+
+def test_a_broker_that_has_just_begun_gives_nothing_up_while_the_region_is_lost() -> None:
+    async def test(instance: Instance) -> None:
+        instance.mute = True
+        await instance.lose("us")
+        op = await instance.begun()
+        await instance.back("ap")
+        await asyncio.sleep(12)
+        instance.mute = False
+        await asyncio.sleep(20)
+        ended = await instance.operation()
+        assert ended is not None and ended.state == DONE and ended.id == op.id
+        assert [event["event"] for event in instance.events] == ["failover.begun", "failover.done"]
+
+    with_instance(test, to=("eu",))
+
+
 def test_two_that_are_lost_of_three_leave_no_majority() -> None:
     async def test(instance: Instance) -> None:
         await instance.lose("us")

@@ -14,6 +14,7 @@ from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Le
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
+from region_node.dr.operations.automatic_policy import BY
 from region_node.dr.operations.operation import KEPT, STEPS, Operation, Planned, history_prefix, operation_key
 from region_node.dr.operations.operation_steps import reports_of
 from tests.region_node.dr.operations.world import NS, TOPIC, Interrupted, View, World, failed_over, lack, link, steps
@@ -312,6 +313,26 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
         ended = await world.conductor.advance(NS)
         assert ended.state == "done" and (ended.report["kept"], ended.report["lost"]) == (3, 0)
+
+    run_alone(main())
+
+
+def test_what_began_by_itself_closes_nothing_where_the_region_that_was_lost_is_there_again() -> None:
+    async def main() -> None:
+        for by, state in ((BY, OPEN), ("anna", FENCED)):
+            world = World()
+            await world.begin()
+            await world.conductor.begin("failover", NS, "eu", by)
+            for _ in range(3):
+                op = await world.conductor.advance(NS)
+            assert op.step == "fence" and (await world.leadership()).state == state
+        world = World()
+        await world.begin()
+        await world.conductor.begin("failover", NS, "eu", BY)
+        await world.store.delete(writer("us", "b", 1))
+        for _ in range(3):
+            op = await world.conductor.advance(NS)
+        assert op.step == "flip" and (await world.leadership()).state == FENCED
 
     run_alone(main())
 
