@@ -287,6 +287,10 @@ class AutomaticFailover:
         own = last is not None and last.running and last.kind == FAILOVER and last.by == BY
         if last is not None and last.running and last.kind != DRILL and not own:
             return f"a {last.kind} to {last.target} is under way at step {last.step}"
+        if last is not None and own and last.target not in (self._region, record.active):
+            least_s = _PATIENCE_S if await self._there(last.target) else _GIVEN_UP_S
+            if self._ages.age_s(last) < least_s:  # its target's brokers go on with it
+                return f"a failover to {last.target} is under way at step {last.step}"
         store, source = self._leases.store, record.active
         if why := await held(store, namespace):
             return why
@@ -358,7 +362,11 @@ class AutomaticFailover:
             self._region,
             BY,
             planned=Planned(
-                active=record.active, epoch=record.epoch, operation=0 if last is None else last.id, alone=True
+                active=record.active,
+                epoch=record.epoch,
+                operation=0 if last is None else last.id,
+                alone=True,
+                step="" if last is None else last.step,
             ),
             report={"automatic": {"broker": mark, "lost_s": round(lost_s, 1), "said_by": said.silent}},
             checks=[*said.checks, *(Check(key, ABSENT) for key in hold_keys(namespace))],

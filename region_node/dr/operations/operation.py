@@ -143,19 +143,26 @@ class Operation(_Value):
 class Planned:
     """The leadership that somebody has seen, and wants nothing begun of another one. operation: the number of the
     namespace's last operation then; 0: it had none; None: it is not known. alone: nor beside any other that is under
-    way, but for a drill, which is in nobody's way.
+    way, but for a drill, which is in nobody's way. step: where that operation was; None: that may have changed.
     """
 
     active: str
     epoch: int
     operation: int | None = None
     alone: bool = False
+    step: str | None = None
 
     def moved(self, record: Leadership, last: Operation | None) -> str:
         """What is otherwise by now; "": nothing. Also an operation that moves the namespace, and was begun since."""
         if (record.active, record.epoch) != (self.active, self.epoch):
             return f"it is active in {record.active} under epoch {record.epoch}"
-        if self.alone and last is not None and last.running and last.kind != DRILL and last.id != self.operation:
+        if (
+            self.alone
+            and last is not None
+            and last.running
+            and last.kind != DRILL
+            and (last.id != self.operation or self.step not in (None, last.step))
+        ):
             return f"a {last.kind} to {last.target} is under way at step {last.step}"
         if (
             last is None

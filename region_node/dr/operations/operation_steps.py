@@ -347,6 +347,8 @@ class Conductor:
                 return with_report(op, closed_ms=began).waits(f"brokers of {op.source}: {_some(waits)}")
             if silent := await self._silent(op):
                 return with_report(op, closed_ms=began).waits(silent)
+        elif record.active != op.target:
+            raise NotAllowed(f"{op.namespace} is active in {record.active} by now: cancel this, and begin anew")
         epoch_before = record.epoch if record.active == op.source else record.epoch - 1
         return op.passed(text, self._wall_ms(), closed_ms=began, closing_ms=record.since_ms, epoch_before=epoch_before)
 

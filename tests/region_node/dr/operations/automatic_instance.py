@@ -84,8 +84,8 @@ class Instance:
         """Region -> topics that no broker there has loaded."""
         self.missing_closed: list[str] = []
         """Those of every region, while the namespace is closed."""
-        self.mute = False
-        """No region knows anything of its topics once an operation was begun."""
+        self.mute: tuple[str, ...] = ()
+        """Regions that know nothing of their topics once an operation was begun."""
         self.asked = 0
         """Steps of operations, and their beginnings."""
         self._count = brokers
@@ -148,7 +148,7 @@ class Instance:
         async def facts_of(region: str, _: str) -> dict[str, Any]:
             if region != broker.region and region in self.deaf:
                 raise MetadataUnavailable(f"{region} does not answer")
-            if self.mute and self.store.machine.get(operation_key(NS)) is not None:
+            if region in self.mute and self.store.machine.get(operation_key(NS)) is not None:
                 raise MetadataUnavailable(f"{region} does not know")
             return self.facts(region)
 

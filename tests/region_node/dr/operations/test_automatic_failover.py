@@ -327,7 +327,7 @@ def test_what_waits_while_the_region_that_was_lost_is_there_again_is_given_up() 
 @pytest.mark.parametrize("brokers", (1, 2))
 def test_what_has_closed_nothing_while_the_region_came_back_is_given_up_by_whoever_was_there(brokers: int) -> None:
     async def test(instance: Instance) -> None:
-        instance.mute = True
+        instance.mute = instance.regions
         await instance.lose("us")
         op = await instance.begun()
         await asyncio.sleep(5)
@@ -345,18 +345,36 @@ def test_what_has_closed_nothing_while_the_region_came_back_is_given_up_by_whoev
 
 def test_a_broker_that_has_just_begun_gives_nothing_up_while_the_region_is_lost() -> None:
     async def test(instance: Instance) -> None:
-        instance.mute = True
+        instance.mute = instance.regions
         await instance.lose("us")
         op = await instance.begun()
         await instance.back("ap")
         await asyncio.sleep(12)
-        instance.mute = False
+        instance.mute = ()
         await asyncio.sleep(20)
         ended = await instance.operation()
         assert ended is not None and ended.state == DONE and ended.id == op.id
         assert [event["event"] for event in instance.events] == ["failover.begun", "failover.done"]
 
     with_instance(test, to=("eu",))
+
+
+@pytest.mark.parametrize(("answers_after_s", "active", "count"), ((20, "eu", 1), (60, "ap", 2)))
+def test_another_region_takes_a_colleagues_place_only_where_that_does_not_go_on(
+    answers_after_s: float, active: str, count: int
+) -> None:
+    async def test(instance: Instance) -> None:
+        instance.lacks, instance.mute = {"ap": {"messages": 5}}, ("eu",)
+        await instance.lose("us")
+        assert (await instance.begun()).target == "eu"
+        await asyncio.sleep(answers_after_s)
+        instance.mute = ()
+        await asyncio.sleep(20)
+        op, record = await instance.operation(), instance.leadership()
+        assert op is not None and (op.id, op.target, op.state) == (count, active, DONE)
+        assert (record.active, record.epoch) == (active, 2)
+
+    with_instance(test)
 
 
 def test_two_that_are_lost_of_three_leave_no_majority() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.metadata_store import ABSENT, Check
-from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, writer
+from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
@@ -614,6 +614,28 @@ def test_nothing_is_begun_beside_another_one_where_that_was_asked_or_where_what_
         report = {"automatic": {"lost_s": 30}}
         begun = await world.conductor.begin("failover", NS, "eu", "automatic", planned=seen, report=report)
         assert begun.kind == "failover" and begun.report == report, "a drill is in nobody's way"
+
+    run_alone(main())
+
+
+def test_nothing_takes_the_place_of_one_that_went_on_since_or_goes_on_where_it_was_moved_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(View, "regions", ("us", "eu", "ap"))
+
+    async def main() -> None:
+        world = World()
+        await world.begin()
+        await world.conductor.begin("failover", NS, "eu", "op")
+        seen = Planned(active="us", epoch=1, operation=1, alone=True, step="measure")
+        await world.conductor.advance(NS)
+        with pytest.raises(NotAllowed, match="a failover to eu is under way at step fence"):
+            await world.conductor.begin("failover", NS, "ap", "automatic", planned=seen)
+        record, version = await world.conductor.switching.get(NS)
+        moved = replace(record, active="ap", epoch=2)
+        await world.store.put(leadership(NS), moved.encode(), expected=version)
+        op = await world.conductor.advance(NS)
+        assert op.step == "fence" and "active in ap by now" in op.waiting
 
     run_alone(main())
 
