@@ -20,6 +20,7 @@ from typing import Any
 from geo_tests.sim.leadership import Broker, DriftingClock, LeadershipWorld
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import LEADERSHIP, OPEN, WRITERS, Leadership
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
@@ -97,12 +98,10 @@ class Deciding(Broker):
         async def nobody(*_: Any) -> dict[str, Any]:
             raise NotAllowed("nobody counts here")
 
-        def conductor() -> Conductor:
-            return Conductor(
-                self.far, world, facts_of=facts_of, counts_of=nobody, wall_ms=self.clock.wall_ms, ages=ages
-            )
+        def conductor(store: MetadataStore) -> Conductor:
+            return Conductor(store, world, facts_of=facts_of, counts_of=nobody, wall_ms=self.clock.wall_ms, ages=ages)
 
-        self.conductor = conductor
+        self.conductor = lambda: conductor(self.far)
         self.silent = SilentRegions(self.leases, self.incoming, region=region, clock=self.clock)
         self.automatic = AutomaticFailover(
             self.leases,

@@ -59,8 +59,8 @@ class UnattendedWorld(ConductedWorld):
         made = AutomaticFailover(
             broker.leases,
             SilentRegions(broker.leases, broker.links.incoming, region=own, clock=clock),
-            lambda: Conductor(
-                broker.config, _Policies(self), facts_of=facts_of, counts_of=nobody, wall_ms=clock.wall_ms, ages=ages
+            lambda store: Conductor(
+                store, _Policies(self), facts_of=facts_of, counts_of=nobody, wall_ms=clock.wall_ms, ages=ages
             ),
             region=own,
             regions_of=lambda _: self.settings.regions,

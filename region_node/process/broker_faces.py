@@ -280,7 +280,7 @@ class BrokerFaces:
         keys, to_bookies = ReadKeys(broker.meta, broker.runtime.clock), broker.certificates.dialer("broker", "bookie")
         broker.stops.insert(-1, closing(keys.close))
         own_name = OwnCredentials(own.drill_token_file)
-        automatic = automatic_of(broker, lambda: conductor_for(admin, own_name))
+        automatic = automatic_of(broker, lambda store: conductor_for(admin, own_name, store=store))
         broker.stops.insert(-1, automatic.stop)
         admin = Admin(
             region=broker.settings.region,

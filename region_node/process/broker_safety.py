@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from global_config.admin import ConfigAdmin
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import TopicPolicies
 from heliograph.model.configuration.tombstones import Tombstone
 from heliograph.model.errors import NotFound
@@ -71,8 +72,8 @@ def promises_of(broker: BrokerParts) -> Promises:
     )
 
 
-def automatic_of(broker: BrokerParts, conductor: Callable[[], Conductor]) -> AutomaticFailover:
-    """conductor: with the credentials of this broker."""
+def automatic_of(broker: BrokerParts, conductor: Callable[[MetadataStore], Conductor]) -> AutomaticFailover:
+    """conductor: with the credentials of this broker, over a store."""
     region, clock = broker.settings.region, broker.runtime.clock
     return AutomaticFailover(
         broker.leases,

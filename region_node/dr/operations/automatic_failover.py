@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
-from heliograph.kv.metadata_store import ABSENT, Check
+from heliograph.kv.metadata_store import ABSENT, Check, MetadataStore
 from heliograph.model.configuration.leadership import OPEN, Leadership, is_subscription
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.runtime.clock import Clock
@@ -37,6 +38,7 @@ from region_node.dr.operations.automatic_policy import (
     hold_text,
     too_much_at_risk,
 )
+from region_node.dr.operations.grouped_store import GroupedStore
 from region_node.dr.operations.operation import DONE, DRILL, FAILOVER, Operation, Planned, StepAges
 from region_node.dr.operations.operation_driver import OperationDriver
 from region_node.dr.operations.operation_steps import Conductor
@@ -75,23 +77,24 @@ class AutomaticFailover:
         self,
         leases: WriteLeases,
         silent: SilentRegions,
-        conductor: Callable[[], Conductor],
+        conductor: Callable[[MetadataStore], Conductor],
         *,
         region: str,
         regions_of: Callable[[str], Sequence[str]],
         clock: Clock,
         told: Callable[[dict[str, Any]], object] = lambda _: None,
     ) -> None:
-        """conductor: made for each use, with the credentials of this broker. region: its own. regions_of: a namespace
-        -> its regions. told: hears of every event.
+        """conductor: made for each use, with the credentials of this broker, over the store. region: its own.
+        regions_of: a namespace -> its regions. told: hears of every event.
         """
         self.known: dict[str, Automatic] = {}
         self.said: dict[str, str] = {}
         """Namespace whose active region is lost -> why it is not failed over, or not by this region."""
         self.moved = 0
-        self._leases, self._silent, self._conductor = leases, silent, conductor
+        self._leases, self._silent, self._store = leases, silent, GroupedStore(leases.store)
+        self._conductor = lambda: conductor(self._store)
         self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told
-        self._driver = OperationDriver(leases.store, conductor, clock, _LEFT_S)
+        self._driver = OperationDriver(self._store, self._conductor, clock, _LEFT_S)
         self._ages = StepAges(clock.monotonic)
         self._holds: dict[str, Hold] = {}
         self._unsettled: dict[str, None] = {}
@@ -106,8 +109,11 @@ class AutomaticFailover:
         self._looks = 0
         self._looked_at: dict[str, None] = {}
         """Namespaces that are decided on, or moved, here now."""
+        self._waiting: dict[str, None] = {}
+        """Those of them of which it is waited whether another broker goes on: they take nobody's place."""
         self._last = ""
         """The namespace that had its turn last."""
+        self._was_lost = False
         self._stops: list[Callable[[], None]] = []
         self._tasks = TaskSet("automatic failover has ended")
 
@@ -179,10 +185,14 @@ class AutomaticFailover:
         if not self._leases.core.holds or not (lost or self._unsettled):  # whoever is cut off decides nothing
             return
         names, pace, begun = sorted(self.known if lost else self._unsettled), RowPace(), 0
+        if lost and not self._was_lost and names:  # brokers that begin at the same time begin apart
+            own = sha256(self._leases.registered_as.encode()).digest()
+            self._last = names[int.from_bytes(own[:4]) % len(names)]
+        self._was_lost = lost
         after = next((index for index, name in enumerate(names) if name > self._last), 0)
         for namespace in (*names[after:], *names[:after]):
             await pace.row()
-            if len(self._looked_at) >= _AT_ONCE or begun >= _A_LOOK:
+            if len(self._looked_at) - len(self._waiting) >= _AT_ONCE or begun >= _A_LOOK:
                 break
             if namespace not in self._looked_at and self._due(namespace):
                 self._last, begun = namespace, begun + 1
@@ -265,16 +275,27 @@ class AutomaticFailover:
         elif op.step in _CLOSED and self._ages.age_s(op) >= _WAITS_S and await self._there(op.source):
             await self._give_up(op, f"{op.source} is there again, and {op.step} waits: {op.waiting}")
         elif op.target == self._region:
-            if await self._driver.left_behind(op.namespace, FAILOVER, BY):
+            if await self._left_behind(op.namespace):
                 await self._drive(op)
         elif not flipped and self._silent.lost_s(op.target) >= _GIVEN_UP_S:
             await self._give_up(op, f"{op.target} is lost, too")
+
+    async def _left_behind(self, namespace: str) -> bool:
+        self._waiting[namespace] = None
+        try:
+            return await self._driver.left_behind(namespace, FAILOVER, BY)
+        finally:
+            del self._waiting[namespace]
 
     async def _there(self, region: str) -> bool:
         return bool(await self._conductor().switching.writers(region))
 
     async def _give_up(self, op: Operation, why: str) -> None:
-        await asyncio.sleep(_LEFT_S)
+        self._waiting[op.namespace] = None
+        try:
+            await asyncio.sleep(_LEFT_S)
+        finally:
+            del self._waiting[op.namespace]
         found, _ = await self._conductor().operation(op.namespace)
         if found is not None and found.id == op.id and found.step == op.step and found.running:
             await self._conductor().cancel(op.namespace)
@@ -291,8 +312,8 @@ class AutomaticFailover:
             least_s = _PATIENCE_S if await self._there(last.target) else _GIVEN_UP_S
             if self._ages.age_s(last) < least_s:  # its target's brokers go on with it
                 return f"a failover to {last.target} is under way at step {last.step}"
-        store, source = self._leases.store, record.active
-        if why := await held(store, namespace):
+        source = record.active
+        if why := await held(self._store, namespace):
             return why
         others = [region for region in self._regions_of(namespace) if region != source]
         said = await self._said(source, others, wanted.after_s)
@@ -378,7 +399,7 @@ class AutomaticFailover:
                 because=f"{op.source} has had no lease for {lost_s:.0f} s, and {', '.join(said.silent)} heard nothing "
                 "of it for as long",
             )
-        elif not await self._driver.left_behind(namespace, FAILOVER, BY):
+        elif not await self._left_behind(namespace):
             return
         await self._drive(op)
 

@@ -51,6 +51,7 @@ def _mutants() -> Mapping[str, tuple[int, Callable[[BrokenRules], None]]]:
     def a_hold_is_ignored(patch: BrokenRules) -> None:
         patch.setattr(automatic_failover, "held", _nothing)
         patch.setattr(AutomaticFailover, "held", lambda self, namespace: "")
+        patch.setattr(automatic_failover, "hold_keys", lambda namespace: ())
 
     def a_move_holds_nothing(patch: BrokenRules) -> None:
         patch.setattr(operation_steps, "hold_behind_move", _no_hold)

@@ -9,6 +9,7 @@ from typing import Any
 
 from geo_tests.sim.leadership import DriftingClock
 from heliograph.kv.in_process_store import EmbeddedStore
+from heliograph.kv.metadata_store import MetadataStore
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import OPEN, Leadership, leadership
 from heliograph.model.errors import MetadataUnavailable, NotAllowed
@@ -21,13 +22,16 @@ from region_node.dr.operations.operation import Operation, StepAges, operation_k
 from region_node.dr.operations.operation_steps import Conductor
 from region_node.dr.operations.silent_regions import SilentRegions
 from replicator.health.incoming_stats import Heard, IncomingStats
+from tests.region_node.dr.operations.counted_store import Counted
 from tests.region_node.dr.operations.world import NS, TOPIC, lack
 
 
 class Broker:
     def __init__(self, instance: Instance, region: str, name: str) -> None:
+        self.tried = 0
+        """Operations that it wanted to begin, or go on with."""
         self.region, self.name, self.clock = region, name, DriftingClock(1.0)
-        self.store = EmbeddedStore(instance.store.machine)
+        self.store = Counted(instance.store.machine)
         self.leases = WriteLeases(
             self.store,
             region=region,
@@ -45,7 +49,7 @@ class Broker:
         self.automatic = AutomaticFailover(
             self.leases,
             self.silent,
-            lambda: instance.conductor(self),
+            lambda store: instance.conductor(self, store),
             region=region,
             regions_of=lambda _: instance.regions,
             clock=self.clock,
@@ -144,7 +148,7 @@ class Instance:
             self.brokers.append(again)
             await again.start()
 
-    def conductor(self, broker: Broker) -> Conductor:
+    def conductor(self, broker: Broker, store: MetadataStore | None = None) -> Conductor:
         async def facts_of(region: str, _: str) -> dict[str, Any]:
             if region != broker.region and region in self.deaf:
                 raise MetadataUnavailable(f"{region} does not answer")
@@ -156,14 +160,22 @@ class Instance:
             raise NotAllowed("nobody counts here")
 
         self.asked += 1
-        return Conductor(
-            broker.store,
+        made = Conductor(
+            store or broker.store,
             self,
             facts_of=facts_of,
             counts_of=nobody,
             wall_ms=broker.clock.wall_ms,
             ages=StepAges(broker.clock.monotonic),
         )
+        begin = made.begin
+
+        async def counted(*of: Any, **more: Any) -> Operation:
+            broker.tried += 1
+            return await begin(*of, **more)
+
+        made.begin = counted  # type: ignore[method-assign]
+        return made
 
     def facts(self, region: str) -> dict[str, Any]:
         told = {**lack(age_s=0.0), **self.lacks.get(region, {})}

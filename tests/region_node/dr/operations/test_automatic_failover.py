@@ -431,3 +431,29 @@ def test_many_namespaces_are_moved_in_turn_and_cost_nothing_while_their_region_i
         assert {Leadership.decode(row[0]).active for row in found if row is not None} == {"eu"}
 
     with_instance(test, "us", "eu")
+
+
+def test_very_many_go_side_by_side_at_brokers_that_begin_apart_and_ask_the_configuration_together() -> None:
+    count = 96
+
+    async def test(instance: Instance) -> None:
+        names = [f"t/n{number:03}" for number in range(count)]
+        await instance.store.delete(automatic(NS))
+        for name in names:
+            await Switching(instance.store, lambda: 0).begin(name, "us", {})
+        await asyncio.sleep(20)
+        for name in names:
+            await instance.store.put(automatic(name), Automatic(after_s=AFTER_S).encode())
+        await asyncio.sleep(20)
+        for broker in instance.brokers:
+            broker.store.calls.clear()
+        await instance.lose("us")
+        await asyncio.sleep(AFTER_S + 60)
+        found = [instance.store.machine.get(leadership(name)) for name in names]
+        assert {Leadership.decode(row[0]).active for row in found if row is not None} == {"eu"}
+        begun = [event["namespace"] for event in instance.events if event["event"] == "failover.begun"]
+        assert sorted(begun) == names
+        assert sum(broker.tried for broker in instance.of("eu")) <= 1.5 * count, "two brokers, mostly at others"
+        assert sum(broker.store.calls.total() for broker in instance.of("eu")) <= 25 * count, "each alone: 57"
+
+    with_instance(test, "us", "eu", brokers=2)

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.in_process_store import EmbeddedStore
-from heliograph.kv.metadata_store import ABSENT, Check, Op, Put
+from heliograph.kv.metadata_store import ABSENT, Check, Put
 from heliograph.model.configuration.configuration_records import NamespacePolicies, RegionInfo
 from heliograph.model.configuration.leadership import Leadership, Writer, leadership, writer
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, VersionConflict
 from region_node.dr.operations.grouped_store import SPARE, TOGETHER_MIN, GroupedStore
 from region_node.dr.operations.operation import StepAges
 from region_node.dr.operations.operation_steps import Conductor
+from tests.region_node.dr.operations.counted_store import Counted
 from tests.region_node.dr.operations.world import lack, link
 
 NAMES = [f"t/n{number:02}" for number in range(32)]
-
-
-class Counted(EmbeddedStore):
-    """Each call takes a moment, as one over a network does, in which others come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = Counter[str]()
-        self.broken: Exception | None = None
-
-    async def _call(self, what: str) -> None:
-        self.calls[what] += 1
-        await asyncio.sleep(0.001)
-        if self.broken is not None:
-            raise self.broken
-
-    async def get(self, key: str) -> Any:
-        await self._call("get")
-        return await super().get(key)
-
-    async def range(self, *of: Any, **more: Any) -> Any:
-        await self._call("range")
-        return await super().range(*of, **more)
-
-    async def txn(self, ops: Sequence[Op]) -> int:
-        await self._call("txn")
-        return await super().txn(ops)
 
 
 class Places:
