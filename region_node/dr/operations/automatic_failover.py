@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -92,7 +93,7 @@ class AutomaticFailover:
         """Namespace whose active region is lost -> why it is not failed over, or not by this region."""
         self.moved = 0
         self._leases, self._silent, self._store = leases, silent, GroupedStore(leases.store)
-        self._conductor = lambda: conductor(self._store)
+        self._conductor = partial(conductor, self._store)
         self._region, self._regions_of, self._clock, self._told = region, regions_of, clock, told
         self._driver = OperationDriver(self._store, self._conductor, clock, _LEFT_S)
         self._ages = StepAges(clock.monotonic)

@@ -50,7 +50,8 @@ class OperationDriver:
         told, told_at, since = 0, 0.0, self._clock.monotonic()
         while operation.running:
             before = operation
-            operation = await conductor.advance(operation.namespace)
+            operation = await conductor.advance(operation.namespace, self._look_s / 2)
+            told = conductor.renewed or told
             if operation.running and (operation.kind != before.kind or operation.id != before.id):
                 return None  # something else was begun in its place
             if operation.step != before.step:

@@ -11,7 +11,9 @@ Source: docs/operating/disaster-recovery.md.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -54,6 +56,8 @@ from region_node.dr.operations.operation import (
     reports_prefix,
     with_report,
 )
+
+log = logging.getLogger("region_node.dr")
 
 _BOUNDARY_TOPICS = 500
 _COUNTED_TOPICS = 200
@@ -100,6 +104,8 @@ class Conductor:
         self._store, self._view, self._facts, self._counts, self._wall_ms = store, view, facts_of, counts_of, wall_ms
         self._ages = ages
         self.switching = Switching(store, wall_ms)
+        self.renewed = 0
+        """The version of the record where it was written while the last step was done; else 0."""
         self.drill: Drill | None = None
         """Set where drills can be made."""
 
@@ -253,10 +259,12 @@ class Conductor:
             await self._reopen(op)
         return True
 
-    async def advance(self, namespace: str) -> Operation:
-        """Does the next step as far as it can be done now. Raises NotFound, and MetadataUnavailable where the
-        configuration has no majority.
+    async def advance(self, namespace: str, renew_s: float | None = None) -> Operation:
+        """Does the next step as far as it can be done now. renew_s: so often the record is written while that lasts,
+        so that nobody takes it for left behind. Raises NotFound, and MetadataUnavailable where the configuration has no
+        majority.
         """
+        self.renewed = 0
         found, version = await self.operation(namespace)
         if found is None:
             raise NotFound(f"no operation of {namespace} was ever begun")
@@ -266,23 +274,44 @@ class Conductor:
                     await self._reopen_after(found)
                 await self._file(found)
             return found
-        try:
-            if found.kind == DRILL:
-                assert self.drill is not None
-                after = await getattr(self.drill, found.step)(found)
-            else:
-                after = await getattr(self, f"_{found.step}")(found)
-        except NotAllowed as error:
-            after = found.waits(f"refused: {error}")
-        except (MetadataUnavailable, NotFound) as error:
-            after = found.waits(str(error))
-        assert isinstance(after, Operation)
+        after = await self._renewing(found, version, renew_s)
+        version = self.renewed or version
         if after == found or await self._stored(after, version):
             if not after.running:
                 await self._file(after)
             return after
         again, _ = await self.operation(namespace)
         return again or after
+
+    async def _renewing(self, op: Operation, version: int, renew_s: float | None) -> Operation:
+        """What its step makes of it."""
+        step = asyncio.ensure_future(self._after(op))
+        try:
+            while not (await asyncio.wait((step,), timeout=renew_s))[0]:
+                try:
+                    version = await self._store.put(operation_key(op.namespace), op.encode(), expected=version)
+                    self.renewed = version
+                except VersionConflict:  # somebody else does it, too, or has ended it
+                    renew_s = None
+                except HeliographError as error:  # the next one may succeed
+                    log.info("operation.not_renewed", extra={"namespace": op.namespace, "error": str(error)})
+        finally:
+            step.cancel()
+        return step.result()
+
+    async def _after(self, op: Operation) -> Operation:
+        try:
+            if op.kind == DRILL:
+                assert self.drill is not None
+                after = await getattr(self.drill, op.step)(op)
+            else:
+                after = await getattr(self, f"_{op.step}")(op)
+        except NotAllowed as error:
+            after = op.waits(f"refused: {error}")
+        except (MetadataUnavailable, NotFound) as error:
+            after = op.waits(str(error))
+        assert isinstance(after, Operation)
+        return after
 
     async def _stored(self, operation: Operation, version: int, checks: Sequence[Check] = ()) -> bool:
         try:
@@ -394,7 +423,7 @@ class Conductor:
             for name, topic in sorted(found["topics"].items())
         }
         prefix, names = boundary_prefix(op.namespace, int(op.report["epoch_before"]) + 1), list(rows)
-        await self._forget(prefix)  # of a failover that was given up here
+        start = 0
         for start in range(0, max(1, len(names)), _BOUNDARY_TOPICS):
             part = {
                 "format": 1,
@@ -402,6 +431,8 @@ class Conductor:
                 "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]},
             }
             await self._store.put(f"{prefix}{start:06d}", json.dumps(part).encode())
+        # of a failover that was given up here; another broker may have recorded the others already
+        await _delete_between(self._store, f"{prefix}{start + 1:06d}", prefix_end(prefix))
         lag, away = namespace_facts.lacking(found, op.source), namespace_facts.cut_off(found, self._others(op))
         return op.passed(
             _lag_text(lag, op) + _cut_off_text(away, op.target),

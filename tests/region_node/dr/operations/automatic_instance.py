@@ -31,7 +31,7 @@ class Broker:
         self.tried = 0
         """Operations that it wanted to begin, or go on with."""
         self.region, self.name, self.clock = region, name, DriftingClock(1.0)
-        self.store = Counted(instance.store.machine)
+        self.store = Counted(instance.store.machine, 0.0)
         self.leases = WriteLeases(
             self.store,
             region=region,

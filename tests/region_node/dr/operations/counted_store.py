@@ -15,14 +15,16 @@ from heliograph.kv.state_machine import KvMachine
 class Counted(EmbeddedStore):
     """Each call takes a moment, as one over a network does, in which others come."""
 
-    def __init__(self, machine: KvMachine | None = None) -> None:
+    def __init__(self, machine: KvMachine | None = None, moment_s: float = 0.001) -> None:
         super().__init__(machine)
+        self.moment_s = moment_s
         self.calls = Counter[str]()
         self.broken: Exception | None = None
 
     async def _call(self, what: str) -> None:
         self.calls[what] += 1
-        await asyncio.sleep(0.001)
+        if self.moment_s:
+            await asyncio.sleep(self.moment_s)
         if self.broken is not None:
             raise self.broken
 

@@ -447,6 +447,7 @@ def test_very_many_go_side_by_side_at_brokers_that_begin_apart_and_ask_the_confi
         await asyncio.sleep(20)
         for broker in instance.brokers:
             broker.store.calls.clear()
+            broker.store.moment_s = 0.001
         await instance.lose("us")
         await asyncio.sleep(AFTER_S + 60)
         found = [instance.store.machine.get(leadership(name)) for name in names]

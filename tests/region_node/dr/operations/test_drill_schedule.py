@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -89,9 +90,9 @@ def test_one_that_waits_keeps_no_other_from_beginning_and_is_asked_for_by_one_br
                 made = world.make()
                 advance = made.advance
 
-                async def recorded(namespace: str) -> Operation:
+                async def recorded(namespace: str, *of: Any) -> Operation:
                     asked.append((number, namespace))
-                    return await advance(namespace)
+                    return await advance(namespace, *of)
 
                 made.advance = recorded  # type: ignore[method-assign]
                 return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from geo_tests.sim.loop import run_alone
 from region_node.dr.operations.operation import DONE, FAILOVER
@@ -41,6 +42,30 @@ def test_another_one_goes_on_only_once_nobody_does_any_more() -> None:
         assert not await driver(world).left_behind(NS, FAILOVER, "operator"), "another one's is nobody's to take"
         taken = await asyncio.gather(*(driver(world).left_behind(NS, FAILOVER, "somebody") for _ in range(3)))
         assert sorted(taken) == [False, False, True]
+
+    run_alone(main())
+
+
+def test_who_does_a_long_step_has_not_left_it_behind() -> None:
+    async def main() -> None:
+        world = World()
+        await world.begin()
+
+        async def slow(region: str, _: str) -> dict[str, Any]:
+            await asyncio.sleep(20)
+            return world.facts[region]
+
+        world._facts = slow  # type: ignore[method-assign]
+        op = await world.conductor.begin(FAILOVER, NS, "eu", "somebody")
+        obeying = Obeying(world)
+        drives = asyncio.get_running_loop().create_task(driver(world).drive(op))
+        for _ in range(5):
+            assert not await driver(world).left_behind(NS, FAILOVER, "somebody"), "it is at work"
+            await asyncio.sleep(5)
+        await asyncio.sleep(30)
+        ended = await drives
+        assert ended is not None and ended.state == DONE
+        obeying.stop()
 
     run_alone(main())
 

@@ -11,11 +11,19 @@ import pytest
 from geo_tests.sim.loop import run_alone
 from heliograph.kv.metadata_store import ABSENT, Check
 from heliograph.model.configuration.leadership import DRAINING, FENCED, OPEN, Leadership, leadership, writer
-from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
 from region_node.dr.leadership.leadership_changes import closing, reopened
 from region_node.dr.operations import namespace_facts
 from region_node.dr.operations.automatic_policy import BY
-from region_node.dr.operations.operation import KEPT, STEPS, Operation, Planned, history_prefix, operation_key
+from region_node.dr.operations.operation import (
+    KEPT,
+    STEPS,
+    Operation,
+    Planned,
+    boundary_prefix,
+    history_prefix,
+    operation_key,
+)
 from region_node.dr.operations.operation_steps import reports_of
 from tests.region_node.dr.operations.world import NS, TOPIC, Interrupted, View, World, failed_over, lack, link, steps
 
@@ -636,6 +644,27 @@ def test_nothing_takes_the_place_of_one_that_went_on_since_or_goes_on_where_it_w
         await world.store.put(leadership(NS), moved.encode(), expected=version)
         op = await world.conductor.advance(NS)
         assert op.step == "fence" and "active in ap by now" in op.waiting
+
+    run_alone(main())
+
+
+def test_a_boundary_that_is_written_is_there_whoever_writes_it_anew() -> None:
+    async def main() -> None:
+        world = World(Interrupted(0, False))
+        await world.begin()
+        assert isinstance(world.store, Interrupted)
+        op = await world.conductor.begin("failover", NS, "eu", "op")
+        while op.step != "boundary":
+            op = await world.conductor.advance(NS)
+            await world.obey("us")
+        prefix = boundary_prefix(NS, 2)
+        await world.store.put(f"{prefix}000500", b"of one that was given up")
+        written = await world.conductor._boundary(op)
+        assert written.step == "flip" and [row[0] for row in world.store.machine.under(prefix)] == [f"{prefix}000000"]
+        world.store.writes, world.store.at = 0, 1
+        with pytest.raises(OutcomeUnknown):
+            await world.make()._boundary(op)
+        assert [row[0] for row in world.store.machine.under(prefix)] == [f"{prefix}000000"]
 
     run_alone(main())
 
